@@ -1,42 +1,5 @@
 //! Formats of weights, and the formats of activations that they are multiplied with.
 
-/// A format of weights, named as in GGUF files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// 32 bytes and a scale.
-    Q8_0,
-    /// 32 times 4 bits and a scale.
-    Q4_0,
-    /// 32 times 4 bits, a scale and a minimum.
-    Q4_1,
-    /// 32 times 5 bits and a scale.
-    Q5_0,
-    /// 32 times 5 bits, a scale and a minimum.
-    Q5_1,
-    /// 32 indices into 16 values, and a scale.
-    Iq4Nl,
-    /// 32 floats of 4 bits, and an exponent.
-    Mxfp4,
-    /// 16 blocks of 16 times 2 bits, with scales and minima of 4 bits.
-    Q2K,
-    /// 16 blocks of 16 times 3 bits, with scales of 6 bits.
-    Q3K,
-    /// 8 blocks of 32 times 4 bits, with scales and minima of 6 bits.
-    Q4K,
-    /// 8 blocks of 32 times 5 bits, with scales and minima of 6 bits.
-    Q5K,
-    /// 16 blocks of 16 times 6 bits, with scales of 8 bits.
-    Q6K,
-    /// 8 blocks of 32 indices into 16 values, with scales of 6 bits.
-    Iq4Xs,
-    /// Half precision.
-    F16,
-    /// bfloat16: the upper half of single precision.
-    Bf16,
-    /// Single precision.
-    F32,
-}
-
 /// Format to which activations are converted for a format of weights, the same as in llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ActivationFormat {
@@ -50,27 +13,72 @@ pub(super) enum ActivationFormat {
     F32,
 }
 
-impl Format {
-    /// Every format.
-    pub const ALL: [Self; 16] = [
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Iq4Nl,
-        Self::Mxfp4,
-        Self::Q2K,
-        Self::Q3K,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4Xs,
-        Self::F16,
-        Self::Bf16,
-        Self::F32,
-    ];
+/// Defines the formats: each with the format of its activations and the bytes of a block.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident: $activations:ident, $block_bytes:literal;)*) => {
+        /// A format of weights, named as in GGUF files.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Format {
+            $($(#[$doc])* $name,)*
+        }
 
+        impl Format {
+            /// Every format.
+            pub const ALL: [Self; 16] = [$(Self::$name),*];
+
+            /// Returns the bytes of a block.
+            #[must_use]
+            pub fn block_bytes(self) -> usize {
+                match self {
+                    $(Self::$name => $block_bytes,)*
+                }
+            }
+
+            pub(super) fn activation_format(self) -> ActivationFormat {
+                match self {
+                    $(Self::$name => ActivationFormat::$activations,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    /// 32 bytes and a scale.
+    Q8_0: Q8_0, 34;
+    /// 32 times 4 bits and a scale.
+    Q4_0: Q8_0, 18;
+    /// 32 times 4 bits, a scale and a minimum.
+    Q4_1: Q8_1, 20;
+    /// 32 times 5 bits and a scale.
+    Q5_0: Q8_0, 22;
+    /// 32 times 5 bits, a scale and a minimum.
+    Q5_1: Q8_1, 24;
+    /// 32 indices into 16 values, and a scale.
+    Iq4Nl: Q8_0, 18;
+    /// 32 floats of 4 bits, and an exponent.
+    Mxfp4: Q8_0, 17;
+    /// 16 blocks of 16 times 2 bits, with scales and minima of 4 bits.
+    Q2K: Q8K, 84;
+    /// 16 blocks of 16 times 3 bits, with scales of 6 bits.
+    Q3K: Q8K, 110;
+    /// 8 blocks of 32 times 4 bits, with scales and minima of 6 bits.
+    Q4K: Q8K, 144;
+    /// 8 blocks of 32 times 5 bits, with scales and minima of 6 bits.
+    Q5K: Q8K, 176;
+    /// 16 blocks of 16 times 6 bits, with scales of 8 bits.
+    Q6K: Q8K, 210;
+    /// 8 blocks of 32 indices into 16 values, with scales of 6 bits.
+    Iq4Xs: Q8K, 136;
+    /// Half precision.
+    F16: F32, 2;
+    /// bfloat16: the upper half of single precision.
+    Bf16: F32, 2;
+    /// Single precision.
+    F32: F32, 4;
+}
+
+impl Format {
     /// Returns the number of weights in a block.
     #[must_use]
     pub fn block_len(self) -> usize {
@@ -81,44 +89,11 @@ impl Format {
         }
     }
 
-    /// Returns the bytes of a block.
-    #[must_use]
-    pub fn block_bytes(self) -> usize {
-        match self {
-            Self::Q8_0 => 34,
-            Self::Q4_0 | Self::Iq4Nl => 18,
-            Self::Q4_1 => 20,
-            Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
-            Self::Mxfp4 => 17,
-            Self::Q2K => 84,
-            Self::Q3K => 110,
-            Self::Q4K => 144,
-            Self::Q5K => 176,
-            Self::Q6K => 210,
-            Self::Iq4Xs => 136,
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
-        }
-    }
-
     /// Returns the bytes of a row of `n_in` weights. `n_in` must be a multiple of the block length.
     #[must_use]
     pub fn row_bytes(self, n_in: usize) -> usize {
-        assert!(
-            n_in.is_multiple_of(self.block_len()),
-            "rows of {n_in} weights are not divisible into blocks of {} of {self:?}",
-            self.block_len()
-        );
-        n_in / self.block_len() * self.block_bytes()
-    }
-
-    pub(super) fn activation_format(self) -> ActivationFormat {
-        match self {
-            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => ActivationFormat::Q8_0,
-            Self::Q4_1 | Self::Q5_1 => ActivationFormat::Q8_1,
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => ActivationFormat::Q8K,
-            Self::F16 | Self::Bf16 | Self::F32 => ActivationFormat::F32,
-        }
+        let n = self.block_len();
+        assert!(n_in.is_multiple_of(n), "rows of {n_in} weights are not divisible into blocks of {n} of {self:?}");
+        n_in / n * self.block_bytes()
     }
 }

@@ -11,9 +11,19 @@ use crate::kernels::Level;
 
 /// The functions of one format on one level. Callable only where the level is available.
 #[derive(Clone, Copy)]
-pub(super) enum ProductTable {
+pub(super) struct ProductTable {
+    /// Rows of weights of a panel.
+    pub(super) rows: usize,
+    /// Maximum columns of a tile.
+    pub(super) columns: usize,
+    pub(super) kernels: ProductKernels,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum ProductKernels {
     Quantised(QuantisedTable),
-    Plain { tiles: [unsafe fn(&FloatTileProduct); MAX_COLUMNS], rows: usize, columns: usize },
+    /// By number of columns, starting with 1.
+    Plain([unsafe fn(&FloatTileProduct); MAX_COLUMNS]),
 }
 
 /// Multiplies blocks while unpacking them.
@@ -26,16 +36,12 @@ pub(super) struct QuantisedTable {
     pub(super) block_bytes: usize,
     /// Weights per row of a unit.
     pub(super) unit_len: usize,
-    /// Rows of weights of a panel.
-    pub(super) rows: usize,
     /// Bytes of a unit of a panel.
     pub(super) panel_bytes: usize,
     /// Bytes of one column's unit in a tile.
     pub(super) column_bytes: usize,
     /// Offset that was added to the weights' bytes.
     pub(super) offset: i32,
-    /// Maximum columns of a tile.
-    pub(super) columns: usize,
     pub(super) quantise: unsafe fn(&ActivationSpan),
     pub(super) unpack: unsafe fn(&PackedPanel, *mut u8),
     /// By number of columns, starting with 1.
@@ -60,22 +66,6 @@ impl ProductTable {
             #[cfg(target_arch = "aarch64")]
             Level::NeonDot => Some(neon_dot::of(format)),
             _ => None,
-        }
-    }
-
-    /// Returns the rows of weights of a panel.
-    pub(super) fn rows(&self) -> usize {
-        match self {
-            Self::Quantised(quantised) => quantised.rows,
-            Self::Plain { rows, .. } => *rows,
-        }
-    }
-
-    /// Returns the maximum columns of a tile.
-    pub(super) fn columns(&self) -> usize {
-        match self {
-            Self::Quantised(quantised) => quantised.columns,
-            Self::Plain { columns, .. } => *columns,
         }
     }
 }
@@ -120,46 +110,42 @@ macro_rules! level {
                 if n <= <$lanes>::COLUMNS { n } else { 1 }
             }
 
+            /// Lists a function by number of columns.
+            macro_rules! by_columns {
+                ($function:ident, $type:ty) => {
+                    [
+                        $function::<$type, 1>,
+                        $function::<$type, { compiled(2) }>,
+                        $function::<$type, { compiled(3) }>,
+                        $function::<$type, { compiled(4) }>,
+                        $function::<$type, { compiled(5) }>,
+                        $function::<$type, { compiled(6) }>,
+                        $function::<$type, { compiled(7) }>,
+                        $function::<$type, { compiled(8) }>,
+                    ]
+                };
+            }
+
+            fn table(kernels: ProductKernels) -> ProductTable {
+                ProductTable { rows: <$lanes>::ROWS, columns: <$lanes>::COLUMNS, kernels }
+            }
+
             fn quantised<U: Unpack>() -> ProductTable {
-                ProductTable::Quantised(QuantisedTable {
+                table(ProductKernels::Quantised(QuantisedTable {
                     block_bytes: U::BLOCK,
                     unit_len: U::Form::LEN,
-                    rows: <$lanes>::ROWS,
                     panel_bytes: U::Form::VECTORS * <$lanes>::VECTOR,
                     column_bytes: U::Form::COLUMN_BYTES,
                     offset: U::offset::<$lanes>(),
-                    columns: <$lanes>::COLUMNS,
                     quantise: quantise::<U::Form>,
                     unpack: unpack::<U>,
-                    tiles: [
-                        tile::<U::Form, 1>,
-                        tile::<U::Form, { compiled(2) }>,
-                        tile::<U::Form, { compiled(3) }>,
-                        tile::<U::Form, { compiled(4) }>,
-                        tile::<U::Form, { compiled(5) }>,
-                        tile::<U::Form, { compiled(6) }>,
-                        tile::<U::Form, { compiled(7) }>,
-                        tile::<U::Form, { compiled(8) }>,
-                    ],
+                    tiles: by_columns!(tile, U::Form),
                     packed: U::IN_REGISTERS.then_some([packed::<U, 1>, packed::<U, 2>]),
-                })
+                }))
             }
 
             fn floats<P: FloatFormat>() -> ProductTable {
-                ProductTable::Plain {
-                    tiles: [
-                        plain::<P, 1>,
-                        plain::<P, { compiled(2) }>,
-                        plain::<P, { compiled(3) }>,
-                        plain::<P, { compiled(4) }>,
-                        plain::<P, { compiled(5) }>,
-                        plain::<P, { compiled(6) }>,
-                        plain::<P, { compiled(7) }>,
-                        plain::<P, { compiled(8) }>,
-                    ],
-                    rows: <$lanes>::ROWS,
-                    columns: <$lanes>::COLUMNS,
-                }
+                table(ProductKernels::Plain(by_columns!(plain, P)))
             }
 
             pub(super) fn of(format: Format) -> ProductTable {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::accumulate::TileProduct;
 use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
-use super::kernels::{ProductTable, QuantisedTable};
+use super::kernels::{ProductKernels, ProductTable, QuantisedTable};
 use super::operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};
 use super::plain::FloatTileProduct;
-use super::plan::{Chunk, Layout, Plan, ProductSize, Tiles};
+use super::plan::{Chunk, Layout, Plan, ProductSize};
 use super::prefetch::{BytePrefetch, prefetch_start};
 use super::quantise::ActivationSpan;
 use super::unpack::PackedPanel;
@@ -184,10 +184,10 @@ impl<'a> Product<'a> {
         }
         let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
         let mut chunk = plan.chunk(team.index());
-        if let ProductTable::Quantised(quantised) = &self.kernels {
+        if let ProductKernels::Quantised(quantised) = &self.kernels.kernels {
             // Memory is idle while activations are quantised and threads synchronise.
             if let Some(first) = chunk {
-                prefetch_start(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
+                prefetch_start(self.panel(first.group, first.panels.0), self.weights.row_stride * self.kernels.rows);
             }
             self.quantise(quantised, &plan, starts, &row, team);
         }
@@ -196,23 +196,18 @@ impl<'a> Product<'a> {
             // Taken early, because the next chunk's first panel is prefetched during the last panel of this one.
             chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
             let next = chunk.map_or(null(), |next| self.panel(next.group, next.panels.0));
-            let (start, _) = plan.columns(current.group);
-            let tiles = plan.tiles(current.group);
-            match &self.kernels {
-                ProductTable::Quantised(quantised) => {
-                    self.chunk(quantised, &current, start, tiles, order, next, self.thread_memory(team));
+            match &self.kernels.kernels {
+                ProductKernels::Quantised(quantised) => {
+                    self.chunk(quantised, &current, order, next, self.thread_memory(team));
                 }
-                ProductTable::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &current, start, tiles, order, &row),
+                ProductKernels::Plain(kernels) => self.plain_chunk(kernels, &current, order, &row),
             }
         }
     }
 
     /// Returns the first weights of a panel.
     fn panel(&self, group: usize, panel: usize) -> *const u8 {
-        self.weights
-            .bytes
-            .as_ptr()
-            .wrapping_add(self.group_stride * group + self.weights.row_stride * self.kernels.rows() * panel)
+        self.weights.bytes.as_ptr().wrapping_add(self.group_stride * group + self.weights.row_stride * self.kernels.rows * panel)
     }
 
     /// Returns the first unit of a tile.
@@ -253,24 +248,16 @@ impl<'a> Product<'a> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one loop")]
-    fn chunk(
-        &self,
-        quantised: &QuantisedTable,
-        chunk: &Chunk,
-        start: usize,
-        tiles: Tiles,
-        order: Option<&[u32]>,
-        next: *const u8,
-        memory: *mut u8,
-    ) {
+    /// Computes a chunk in this thread's own `memory`, while the data at `next` is prefetched.
+    fn chunk(&self, quantised: &QuantisedTable, chunk: &Chunk, order: Option<&[u32]>, next: *const u8, memory: *mut u8) {
+        let Chunk { start, columns: tiles, .. } = *chunk;
         let n_units = self.size.n_in / quantised.unit_len;
         // One or two tiles take so little time that shorter spans keep memory busy.
         let n_tiles = chunk.tiles.1 - chunk.tiles.0;
         let usual_units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
         let n_columns = tiles.start(chunk.tiles.1) - tiles.start(chunk.tiles.0);
         let packed_kernel = quantised.packed.as_ref().filter(|_| n_tiles == 1).and_then(|packed| packed.get(n_columns - 1));
-        let (stride, lanes) = (self.weights.row_stride, quantised.rows);
+        let (stride, lanes) = (self.weights.row_stride, self.kernels.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
             |column: usize| memory.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(lanes * (column - first_column));
@@ -344,7 +331,7 @@ impl<'a> Product<'a> {
 
     /// Copies a span of fewer rows than lanes and pads it with rows of zeros, which are valid blocks.
     fn pad_rows(&self, packed: &mut PackedPanel, n_rows: usize, bytes: usize, to: *mut u8) {
-        for row in 0..self.kernels.rows() {
+        for row in 0..self.kernels.rows {
             let to = to.wrapping_add(bytes * row);
             // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
             unsafe {
@@ -362,12 +349,11 @@ impl<'a> Product<'a> {
         &self,
         kernels: &[unsafe fn(&FloatTileProduct); MAX_COLUMNS],
         chunk: &Chunk,
-        start: usize,
-        tiles: Tiles,
         order: Option<&[u32]>,
         row: impl Fn(usize) -> usize,
     ) {
-        let lanes = self.kernels.rows();
+        let Chunk { start, columns: tiles, .. } = *chunk;
+        let lanes = self.kernels.rows;
         for panel in chunk.panels.0..chunk.panels.1 {
             for tile in chunk.tiles.0..chunk.tiles.1 {
                 let (first, end) = (start + tiles.start(tile), start + tiles.start(tile + 1));

@@ -1,7 +1,7 @@
 //! Division of a product into chunks, and the layout of its scratch memory.
 
 use super::form::{MAX_COLUMNS, SPAN};
-use super::kernels::ProductTable;
+use super::kernels::{ProductKernels, ProductTable};
 
 /// Activations of this size stay in a core's L2 cache together with the panels that stream through it.
 const CACHED_BYTES: usize = 512 * 1024;
@@ -70,8 +70,8 @@ impl Layout {
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize) -> Self {
         let lines = |bytes: usize| bytes.next_multiple_of(LINE);
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
-        let ProductTable::Quantised(quantised) = kernels else {
-            let max_columns = cached_columns(4 * size.n_in, kernels.columns());
+        let ProductKernels::Quantised(quantised) = &kernels.kernels else {
+            let max_columns = cached_columns(4 * size.n_in, kernels.columns);
             return Self {
                 activations: LINE,
                 first_thread: LINE,
@@ -84,10 +84,10 @@ impl Layout {
         };
         let units = SPAN / quantised.unit_len;
         let column = size.n_in / quantised.unit_len * quantised.column_bytes;
-        let max_columns = cached_columns(column, quantised.columns);
+        let max_columns = cached_columns(column, kernels.columns);
         let sums = lines(units * quantised.panel_bytes);
-        let padded = sums + 4 * quantised.rows * max_columns.min(size.n_columns);
-        let order = lines(padded + units * quantised.block_bytes * quantised.rows);
+        let padded = sums + 4 * kernels.rows * max_columns.min(size.n_columns);
+        let order = lines(padded + units * quantised.block_bytes * kernels.rows);
         let first_thread = LINE + lines(size.n_columns * (size.n_in / quantised.unit_len) * quantised.column_bytes);
         Self { activations: LINE, first_thread, thread_bytes: order + order_bytes, sums, padded, order, max_columns }
     }
@@ -114,9 +114,13 @@ fn cached_columns(bytes: usize, widest: usize) -> usize {
 }
 
 /// A few panels of a matrix, and some of its tiles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) group: usize,
+    /// The matrix's first column.
+    pub(super) start: usize,
+    /// All tiles of the matrix.
+    pub(super) columns: Tiles,
     pub(super) panels: (usize, usize),
     pub(super) tiles: (usize, usize),
 }
@@ -139,8 +143,8 @@ pub(super) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize, max_columns: usize, starts: &'a [u32]) -> Self {
-        let n_panels = size.n_out.div_ceil(kernels.rows());
-        let widest = kernels.columns();
+        let n_panels = size.n_out.div_ceil(kernels.rows);
+        let widest = kernels.columns;
         let n_used_groups = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();
         let n_chunks = size.n_threads * CHUNKS_PER_THREAD;
         let min_parts = if size.n_threads == 1 { 1 } else { (2 * size.n_threads).div_ceil(n_panels * n_used_groups.max(1)) };
@@ -158,14 +162,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns the range of a matrix's columns.
-    pub(super) fn columns(&self, group: usize) -> (usize, usize) {
-        (self.starts[group] as usize, self.starts[group + 1] as usize)
-    }
-
     pub(super) fn tiles(&self, group: usize) -> Tiles {
-        let (start, end) = self.columns(group);
-        Tiles::of(end - start, self.widest)
+        Tiles::of((self.starts[group + 1] - self.starts[group]) as usize, self.widest)
     }
 
     fn n_parts(&self, tiles: Tiles) -> usize {
@@ -184,6 +182,8 @@ impl<'a> Plan<'a> {
                 let first = panels * self.panels_per_chunk;
                 return Some(Chunk {
                     group: self.group,
+                    start: self.starts[self.group] as usize,
+                    columns: tiles,
                     panels: (first, (first + self.panels_per_chunk).min(self.n_panels)),
                     tiles: (tiles.n * part / n_parts, tiles.n * (part + 1) / n_parts),
                 });
