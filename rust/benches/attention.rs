@@ -143,7 +143,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let sequence_of_row: Vec<u32> = (0..n_rows).map(|row| visibility.sequence(row)).collect();
     let order = MaskOrder { sequence_of_row: &sequence_of_row, position_of_cell: Some(&position_of_cell) };
     let mask = Mask { values: &mask, row_stride: n_cells };
-    let mut plan = Plan::new();
+    let mut plan = Plan::default();
     let mut plan_s = f64::MAX;
     for _ in 0..4 {
         let start = Instant::now();

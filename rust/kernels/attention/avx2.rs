@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Format;
-use super::kernels::{ScoreBlock, ValueBlock, kernels};
+use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 

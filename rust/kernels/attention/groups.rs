@@ -92,7 +92,7 @@ impl Groups {
         self.visibility_masks.clear();
         let mut last: Option<&Stream> = None;
         for stream in &streams.list {
-            let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
+            let n_taken = self.n_taken();
             if n_taken == max_rows || last.is_some_and(|last| n_taken > 0 && !streams.share_cells(last, stream)) {
                 self.close(streams);
             }
@@ -101,12 +101,11 @@ impl Groups {
             let n_parts = stream.rows.len().div_ceil(max_rows);
             let mut first = stream.rows.start;
             for part in 0..n_parts {
-                let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
                 let n = (stream.rows.end - first).div_ceil(n_parts - part);
-                if n_taken + n > max_rows {
+                if self.n_taken() + n > max_rows {
                     self.close(streams);
                 }
-                let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
+                let n_taken = self.n_taken();
                 self.members.push(Member { rows: n_taken..n_taken + n, position_blocks: stream.position_blocks.clone() });
                 self.rows.extend_from_slice(&streams.rows[first..first + n]);
                 first += n;
@@ -115,19 +114,22 @@ impl Groups {
         self.close(streams);
     }
 
+    /// Returns the number of rows in the open group.
+    fn n_taken(&self) -> usize {
+        self.members.last().map_or(0, |member| member.rows.end)
+    }
+
     /// Completes the group of `members`.
     fn close(&mut self, streams: &Streams) {
-        let n_rows = self.members.last().map_or(0, |member| member.rows.end);
+        let n_rows = self.n_taken();
         if n_rows == 0 {
             return;
         }
         let first_block = self.blocks.len();
         let first_row = self.rows.len() - n_rows;
         let next = |members: &[Member]| {
-            members
-                .iter()
-                .filter_map(|member| Some(streams.position_blocks[member.position_blocks.clone()].first()?.number))
-                .min()
+            let firsts = members.iter().filter_map(|member| streams.position_blocks[member.position_blocks.clone()].first());
+            firsts.map(|block| block.number).min()
         };
         while let Some(number) = next(&self.members) {
             self.add_block(streams, number, first_row);

@@ -76,7 +76,7 @@ impl AttentionTable {
 macro_rules! kernels {
     ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: $max_four:literal [$($four:literal)*],
      eight: $max_eight:literal [$($eight:literal)*]) => {
-        pub(super) static KERNELS: $crate::kernels::attention::kernels::AttentionTable = $crate::kernels::attention::kernels::AttentionTable {
+        pub(super) static KERNELS: AttentionTable = AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,
             read_mask,
@@ -131,9 +131,9 @@ macro_rules! kernels {
         }
 
         $(#[$attribute])?
-        unsafe fn scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) {
+        unsafe fn scores_of<const M: usize, const N: usize>(block: ScoreBlock, at: usize) {
             // SAFETY: as above.
-            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.prefetch, a.out.add(at)) };
+            unsafe { simd::scores::<$simd, M, N>(&block, at) };
         }
 
         $(#[$attribute])?
@@ -157,10 +157,10 @@ macro_rules! kernels {
         }
 
         $(#[$attribute])?
-        unsafe fn accumulate_values_of<const F16: bool, const M: usize, const N: usize>(a: ValueBlock, at: usize) {
+        unsafe fn accumulate_values_of<const F16: bool, const M: usize, const N: usize>(block: ValueBlock, at: usize) {
             let format = if F16 { Format::F16 } else { Format::F32 };
             // SAFETY: as above.
-            unsafe { simd::accumulate_values::<$simd, M, N>(a.weights, (format, a.cells), at, a.prefetch, (a.out, a.size)) };
+            unsafe { simd::accumulate_values::<$simd, M, N>(&block, format, at) };
         }
 
         $(#[$attribute])?

@@ -89,15 +89,15 @@ fn thread_bytes(sizes: &Sizes) -> usize {
 pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch: &Shared<u8>, team: &dyn Team) {
     attention.check(plan, out);
     let shape = &attention.shape;
-    assert!(covers(plan.level(), attention.keys.format, attention.values.format, shape), "no kernel supports {shape:?}");
-    assert_eq!(plan.n_threads(), team.size(), "the plan was made for another number of threads");
+    assert!(covers(plan.key().level, attention.keys.format, attention.values.format, shape), "no kernel supports {shape:?}");
+    assert_eq!(plan.key().n_threads, team.size(), "the plan was made for another number of threads");
     assert!(team.index() < team.size(), "thread index {} is not below the team's size, {}", team.index(), team.size());
     assert!(
         scratch.len() >= scratch_bytes(shape, team.size()),
         "the scratch memory has {} bytes, fewer than scratch_bytes",
         scratch.len()
     );
-    let kernels = AttentionTable::of(plan.level(), shape.value_size).expect("a level that is covered");
+    let kernels = AttentionTable::of(plan.key().level, shape.value_size).expect("a level that is covered");
     let sizes = Sizes::new(shape, team.size());
     // SAFETY: an empty part overlaps no other.
     let first = unsafe { scratch.part(0..0) }.as_ptr().align_offset(ALIGN);

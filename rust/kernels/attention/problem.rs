@@ -157,7 +157,7 @@ impl Attention<'_> {
     /// Panics if a size is inconsistent with another.
     pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
-        assert_eq!(&self.shape, plan.shape(), "the plan was made for another shape");
+        assert_eq!(&self.shape, &plan.key().shape, "the plan was made for another shape");
         assert_eq!(self.keys.head_size, key_size, "the head size of the keys is not key_size");
         assert_eq!(self.values.head_size, value_size, "the head size of the values is not value_size");
         assert!(self.keys.holds(n_cells, n_kv_heads), "keys end before their last cell");
@@ -165,7 +165,7 @@ impl Attention<'_> {
         let last = (n_rows - 1).saturating_mul(self.queries.row_stride);
         let last = last.saturating_add((n_heads - 1).saturating_mul(self.queries.head_stride));
         assert!(last.saturating_add(key_size) <= self.queries.values.len(), "queries end before their last row");
-        assert_eq!(self.mask.is_some(), plan.is_masked(), "the plan was made for another mask");
+        assert_eq!(self.mask.is_some(), plan.key().is_masked, "the plan was made for another mask");
         assert!(self.mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         assert!(self.sinks.is_none_or(|sinks| sinks.len() >= n_heads), "there are fewer sinks than heads");
         let last = (n_rows - 1).saturating_mul(out.row_stride).saturating_add((n_heads - 1).saturating_mul(out.head_stride));

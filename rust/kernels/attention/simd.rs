@@ -3,8 +3,8 @@
 #![allow(clippy::needless_range_loop, reason = "indexed loops keep the sums in registers")]
 
 use super::Format;
+use super::kernels::{ScoreBlock, ValueBlock};
 use super::plan::SLOTS;
-use super::prefetch::CellPrefetch;
 
 /// Maximum lanes of a vector of any instruction set.
 pub(super) const MAX_LANES: usize = 16;
@@ -63,15 +63,10 @@ pub(super) trait Simd: Copy {
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         // SAFETY: the caller guarantees the instruction set.
-        let mut lanes = unsafe { Self::to_array(v) };
-        let mut n = Self::LANES / 2;
-        while n > 0 {
-            for lane in 0..n {
-                lanes[lane] += lanes[lane + n];
-            }
-            n /= 2;
-        }
-        lanes[0]
+        let lanes = unsafe { Self::to_array(v) };
+        let of_eight = |lane: usize| if Self::LANES == 16 { lanes[lane] + lanes[lane + 8] } else { lanes[lane] };
+        let four: [f32; 4] = std::array::from_fn(|lane| of_eight(lane) + of_eight(lane + 4));
+        (four[0] + four[2]) + (four[1] + four[3])
     }
 }
 
@@ -111,21 +106,17 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 /// Stride between rows of scores. Not a power of two, so that rows do not compete for the same cache sets.
 pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 
-/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one
-/// chain along `d`, so it does not depend on `M` and `N`.
+/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells, from cell `at` on. Each
+/// sum is one chain along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
-pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
-    (mut queries, n_queries): (*const f32, usize),
-    (mut keys, keys_stride): (*const f32, usize),
-    size: usize,
-    prefetch: CellPrefetch,
-    out: *mut f32,
-) {
-    // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
+pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(block: &ScoreBlock, at: usize) {
+    let ((mut queries, n_queries), (keys, keys_stride)) = (block.queries, block.keys);
+    // SAFETY: the caller guarantees `block.size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
     unsafe {
+        let (mut keys, out) = (keys.add(at), block.out.add(at));
         let mut sums = [[S::splat(0.0); N]; M];
-        for d in 0..size {
-            prefetch.issue(d);
+        for d in 0..block.size {
+            block.prefetch.issue(d);
             let mut k = [S::splat(0.0); N];
             for n in 0..N {
                 k[n] = S::load(keys.add(n * S::LANES));
@@ -147,31 +138,26 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// `out[m][j..] += weights[m][c] * values[c][j..]` for `M` rows and `N` vectors of a head, cell by cell.
+/// `out[m][j..] += weights[m][c] * values[c][j..]` for `M` rows and `N` vectors of a head, from element `at` on, cell by cell.
 #[inline(always)]
-pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
-    weights: *const f32,
-    (format, cells): (Format, &[*const u8]),
-    at: usize,
-    prefetch: CellPrefetch,
-    (out, out_stride): (*mut f32, usize),
-) {
+pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(block: &ValueBlock, format: Format, at: usize) {
     // SAFETY: the caller guarantees the cells, and `M` rows of weights and of results.
     unsafe {
+        let out = |m: usize, n: usize| block.out.add(m * block.size + at + n * S::LANES);
         let mut sums = [[S::splat(0.0); N]; M];
         for m in 0..M {
             for n in 0..N {
-                sums[m][n] = S::load(out.add(m * out_stride + at + n * S::LANES));
+                sums[m][n] = S::load(out(m, n));
             }
         }
-        for (c, &cell) in cells.iter().enumerate() {
-            prefetch.issue(c);
+        for (c, &cell) in block.cells.iter().enumerate() {
+            block.prefetch.issue(c);
             let mut v = [S::splat(0.0); N];
             for n in 0..N {
                 v[n] = S::load_cell(format, cell, at + n * S::LANES);
             }
             for m in 0..M {
-                let weight = S::splat(*weights.add(m * SCORES_STRIDE + c));
+                let weight = S::splat(*block.weights.add(m * SCORES_STRIDE + c));
                 for n in 0..N {
                     sums[m][n] = S::fma(weight, v[n], sums[m][n]);
                 }
@@ -179,7 +165,7 @@ pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
         }
         for m in 0..M {
             for n in 0..N {
-                S::store(out.add(m * out_stride + at + n * S::LANES), sums[m][n]);
+                S::store(out(m, n), sums[m][n]);
             }
         }
     }

@@ -214,24 +214,17 @@ impl Units {
                     if n_units > 1 && (n_results == 1 || n_results * per_result > free) {
                         n_units = 1;
                     }
+                    let unit = |blocks, split| Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, split };
                     if n_units == 1 {
-                        self.list.push(Unit {
-                            group: number,
-                            kv_heads: kv_heads.clone(),
-                            part,
-                            blocks: group.blocks.clone(),
-                            split: None,
-                        });
+                        self.list.push(unit(group.blocks.clone(), None));
                         continue;
                     }
-                    let split = Some(self.splits.len());
                     let n_before = self.list.len();
                     let mut first = group.blocks.start;
                     while first < group.blocks.end {
                         let n = leading_blocks(&self.costs[first..group.blocks.end], cost / n_kv_heads / n_units);
-                        let blocks = first..first + n;
+                        self.list.push(unit(first..first + n, Some(self.splits.len())));
                         first += n;
-                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, split });
                     }
                     let n_units = self.list.len() - n_before;
                     self.splits.push(SplitReduction {

@@ -36,42 +36,31 @@ impl Walk<'_> {
             let group = &self.plan.groups.list[unit.group];
             let n_heads = self.sizes.heads(0, unit.part).len();
             // A guess, exact if all threads proceed at the same pace.
-            let next_unit = units.get(number + self.plan.n_threads());
+            let next_unit = units.get(number + self.plan.key().n_threads);
             let task = Task { unit, next_unit, group, kv_index: 0, n_heads, n_queries: group.rows.len() * n_heads };
-            match unit.split {
-                None => self.compute(task),
-                Some(split) => self.compute_part(task, &self.plan.units.splits[split]),
-            }
+            self.compute(task, unit.split.map(|split| &self.plan.units.splits[split]));
         }
     }
 
-    /// Computes all blocks of a group.
-    fn compute(&self, task: Task) {
-        self.begin(task);
-        for number in task.unit.blocks.clone() {
-            self.compute_block(task, number);
-            task.per_kv_head().for_each(|task| self.fold_block(task));
-        }
-        task.per_kv_head().for_each(|task| self.finish(task));
-    }
-
-    /// Computes some blocks of a group. The unit with the first blocks folds them, the others store each block's result, and
-    /// the unit that finishes last folds these in order, so the result does not depend on the cuts.
-    fn compute_part(&self, task: Task, split: &SplitReduction) {
+    /// Computes all blocks of a group, or those of a unit if they are split. The unit with the first blocks folds them, the others
+    /// store each block's result, and the unit that finishes last folds these in order, so the result does not depend on the cuts.
+    fn compute(&self, task: Task, split: Option<&SplitReduction>) {
         self.begin(task);
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
         for number in task.unit.blocks.clone() {
             self.compute_block(task, number);
             for task in task.per_kv_head() {
-                if is_first {
-                    self.fold_block(task);
-                } else {
-                    let result = 1 + number - all.start - split.n_first;
-                    self.store_partial(task, split, result, (self.block_softmax_states(task), self.block_sums(task)));
+                match split {
+                    Some(split) if !is_first => {
+                        let result = 1 + number - all.start - split.n_first;
+                        self.store_partial(task, split, result, (self.block_softmax_states(task), self.block_sums(task)));
+                    }
+                    _ => self.fold(task, self.block_softmax_states(task).as_ptr(), self.block_sums(task)),
                 }
             }
         }
+        let Some(split) = split else { return task.per_kv_head().for_each(|task| self.finish(task)) };
         if is_first {
             task.per_kv_head().for_each(|task| self.store_partial(task, split, 0, (self.softmax_states(task), self.sums(task))));
         }
@@ -101,7 +90,7 @@ impl Walk<'_> {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
         let query = |query: usize| {
-            let row = self.plan.rows()[task.group.rows.start + query / task.n_heads] as usize;
+            let row = self.plan.groups.rows[task.group.rows.start + query / task.n_heads] as usize;
             let head = self.heads(task).start + query % task.n_heads;
             &queries.values[row * queries.row_stride + head * queries.head_stride..][..shape.key_size]
         };
@@ -221,7 +210,7 @@ impl Walk<'_> {
 
     /// Turns the scores of a block into weights.
     fn softmax(&self, task: Task, block: &Block, segments: &[Segment]) {
-        if self.plan.is_biased() {
+        if self.plan.streams.is_biased {
             self.gather_biases(task, segments);
         }
         for row in 0..task.group.rows.len() {
@@ -229,7 +218,7 @@ impl Walk<'_> {
             for (head, head_index) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let factor = self.attention.slope(head_index) * std::f32::consts::LOG2_E;
-                let bias = self.plan.is_biased().then(|| {
+                let bias = self.plan.streams.is_biased.then(|| {
                     // SAFETY: `area` has room for a block of biases for each row, and only this thread uses its memory.
                     let bias = unsafe { std::slice::from_raw_parts(self.memory.add(self.area.biases + row * SLOTS), SLOTS) };
                     (bias, factor)
@@ -248,7 +237,7 @@ impl Walk<'_> {
         let Some(mask) = self.attention.mask else { return };
         for segment in segments {
             for row in segment.rows.clone() {
-                let number = self.plan.rows()[task.group.rows.start + row] as usize;
+                let number = self.plan.groups.rows[task.group.rows.start + row] as usize;
                 let values = mask.row(number, self.attention.shape.n_cells);
                 for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
                     let value = values[cell as usize];
@@ -309,14 +298,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Folds the current block into the result of the blocks before.
-    fn fold_block(&self, task: Task) {
+    /// Folds the softmax states and sums of all queries into the results of the blocks before.
+    fn fold(&self, task: Task, block_states: *const OnlineSoftmax, block_sums: *const f32) {
         let size = self.attention.shape.value_size;
-        for (query, (state, block)) in self.softmax_states(task).iter_mut().zip(self.block_softmax_states(task)).enumerate() {
-            // SAFETY: `area` has room for both sums of each query.
+        for (query, state) in self.softmax_states(task).iter_mut().enumerate() {
+            // SAFETY: callers pass a softmax state and `size` sums of each query, and `area` has room for the total sums.
             unsafe {
-                let block_sums = self.block_sums(task).add(query * size);
-                (self.kernels.fold)((state, self.sums(task).add(query * size)), (*block, block_sums), size);
+                let block = (block_states.add(query).read(), block_sums.add(query * size));
+                (self.kernels.fold)((state, self.sums(task).add(query * size)), block, size);
             }
         }
     }
@@ -324,7 +313,7 @@ impl Walk<'_> {
     /// Writes the results of all rows of a group.
     fn finish(&self, task: Task) {
         let size = self.attention.shape.value_size;
-        for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
+        for (row, &number) in self.plan.groups.rows[task.group.rows.clone()].iter().enumerate() {
             for (head, head_index) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let first = number as usize * self.out.row_stride + head_index * self.out.head_stride;
@@ -365,53 +354,46 @@ impl Walk<'_> {
         }
     }
 
-    /// Folds a stored partial result.
     fn fold_partial(&self, task: Task, split: &SplitReduction, result: usize) {
-        let size = self.attention.shape.value_size;
         // SAFETY: all units of the split have finished, so no thread writes it.
         let partial = unsafe { self.scratch.part(self.partial_range(task, split, result)) }.as_ptr().cast::<f32>();
-        for (query, state) in self.softmax_states(task).iter_mut().enumerate() {
-            // SAFETY: the range has a softmax state and `size` elements of each query.
-            unsafe {
-                let block = partial.cast::<OnlineSoftmax>().add(query).read();
-                let sums = partial.add(2 * task.n_queries + query * size);
-                (self.kernels.fold)((state, self.sums(task).add(query * size)), (block, sums), size);
-            }
-        }
+        self.fold(task, partial.cast(), partial.wrapping_add(2 * task.n_queries));
+    }
+
+    /// Returns a part of the working memory that has `per_query` elements for each query of each KV head.
+    fn part(&self, offset: usize, per_query: usize, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(offset + task.kv_index * task.n_queries * per_query)
     }
 
     #[expect(clippy::mut_from_ref, reason = "the memory belongs to this thread, and its parts do not overlap")]
-    fn softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
+    fn states(&self, offset: usize, task: Task) -> &mut [OnlineSoftmax] {
         // SAFETY: `area` has room for a softmax state of each query, and only this thread uses its memory.
-        unsafe {
-            let first = self.memory.add(self.area.softmax_states).cast::<OnlineSoftmax>().add(task.kv_index * task.n_queries);
-            std::slice::from_raw_parts_mut(first, task.n_queries)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.part(offset, 2, task).cast(), task.n_queries) }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "the memory belongs to this thread, and its parts do not overlap")]
+    #[expect(clippy::mut_from_ref, reason = "as for `states`")]
+    fn softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
+        self.states(self.area.softmax_states, task)
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "as for `states`")]
     fn block_softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
-        // SAFETY: as above.
-        unsafe {
-            let first =
-                self.memory.add(self.area.block_softmax_states).cast::<OnlineSoftmax>().add(task.kv_index * task.n_queries);
-            std::slice::from_raw_parts_mut(first, task.n_queries)
-        }
+        self.states(self.area.block_softmax_states, task)
     }
 
     fn queries(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.queries + task.kv_index * task.n_queries * self.attention.shape.key_size)
+        self.part(self.area.queries, self.attention.shape.key_size, task)
     }
 
     fn sums(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.sums + task.kv_index * task.n_queries * self.attention.shape.value_size)
+        self.part(self.area.sums, self.attention.shape.value_size, task)
     }
 
     fn block_sums(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.block_sums + task.kv_index * task.n_queries * self.attention.shape.value_size)
+        self.part(self.area.block_sums, self.attention.shape.value_size, task)
     }
 
     fn scores(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.scores + task.kv_index * task.n_queries * SCORES_STRIDE)
+        self.part(self.area.scores, SCORES_STRIDE, task)
     }
 }

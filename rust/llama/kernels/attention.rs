@@ -90,7 +90,7 @@ impl PlanCache {
         let free = self.plans.iter().position(|entry| entry.source.is_none());
         let index = free.unwrap_or_else(|| {
             if self.plans.len() < MAX_PLANS {
-                self.plans.push(CachedPlan { source: None, plan: Box::new(Plan::new()) });
+                self.plans.push(CachedPlan { source: None, plan: Box::default() });
             }
             self.plans.len() - 1
         });

@@ -133,7 +133,7 @@ fn nan_in_a_visible_cell_reaches_the_result() {
 #[test]
 fn a_plan_can_be_made_again() {
     let mut random = Random(3);
-    let mut plan = Plan::new();
+    let mut plan = Plan::default();
     for level in levels() {
         let options = ComputeOptions { level, n_threads: 2, has_order: true };
         for (n_sequences, n_shared, n_own) in [(9, 300, 40), (1, 0, 1), (3, 1200, 2)] {
@@ -157,7 +157,7 @@ fn inconsistent_sizes_are_rejected() {
     let (rows, cells) = branches(2, 20, 3);
     let case = Case::new(Setting::PLAIN, MaskPattern::Causal, rows, cells);
     let options = ComputeOptions { level: Level::Portable, n_threads: 1, has_order: true };
-    let mut plan = Plan::new();
+    let mut plan = Plan::default();
     case.plan(&mut plan, options);
     let size = case.shape.n_heads * case.shape.value_size;
     let enough = scratch_bytes(&case.shape, 1);
@@ -187,13 +187,13 @@ fn inconsistent_sizes_are_rejected() {
     assert!(panics_with("mask ends", || attend_with(|a| a.mask.as_mut().unwrap().row_stride += 1, 2 * size, enough, size)));
     assert!(panics_with("sinks", || attend_with(|a| a.sinks = Some(&[]), 2 * size, enough, size)));
     assert!(panics_with("another number of threads", || {
-        let mut plan = Plan::new();
+        let mut plan = Plan::default();
         case.plan(&mut plan, ComputeOptions { n_threads: 2, ..options });
         case.compute_with_plan(&plan, 1);
     }));
     assert!(panics_with("sequence", || {
         let order = MaskOrder { sequence_of_row: &[0], position_of_cell: None };
-        Plan::new().make(Level::Portable, 1, &case.shape, None, Some(&order));
+        Plan::default().make(Level::Portable, 1, &case.shape, None, Some(&order));
     }));
 }
 

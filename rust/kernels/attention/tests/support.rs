@@ -221,7 +221,7 @@ impl Case {
 
     /// Computes with the kernels, with scratch memory and output initialised to values that must not be used.
     pub fn compute(&self, options: ComputeOptions) -> Vec<f32> {
-        let mut plan = Plan::new();
+        let mut plan = Plan::default();
         self.plan(&mut plan, options);
         self.compute_with_plan(&plan, options.n_threads)
     }
