@@ -153,66 +153,18 @@ class Model:
     @staticmethod
     def load(
         path: str | os.PathLike[str],
+        config: EngineConfig | None = None,
         *,
-        n_gpu_layers: int | None = None,
-        use_mmap: bool = True,
-        use_mlock: bool = False,
-        direct_io: bool = False,
-        check_tensors: bool = False,
-        devices: Sequence[str] | None = None,
-        split_mode: Literal["layer", "row", "none"] = "layer",
-        main_gpu: int | None = None,
-        tensor_split: Sequence[float] | None = None,
-        numa: Literal["distribute", "isolate", "numactl"] | None = None,
-        kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
-        repack: bool | None = None,
-        lora: Sequence[tuple[str | os.PathLike[str], float]] | None = None,
-        mmproj: str | os.PathLike[str] | None = None,
-        mmproj_offload: bool = True,
-        image_min_tokens: int | None = None,
-        image_max_tokens: int | None = None,
-        kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None,
-        tensor_overrides: Sequence[tuple[str, str]] | None = None,
-        cpu_moe: bool = False,
-        n_cpu_moe: int | None = None,
-        n_cpu_ffn: int | None = None,
-        no_host: bool = False,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
 
         Args:
             path: The file; of a split model, its first part.
-            n_gpu_layers: Layers that go to the GPU; None is as many as there are.
-            use_mmap: Maps the file instead of reading it.
-            use_mlock: Keeps the weights from being swapped out.
-            direct_io: Reads the file past the operating system's cache where that is possible; then neither of the two above
-                counts.
-            check_tensors: Refuses a file with weights that are no numbers.
-            devices: Devices beside the CPU that take part, by ggml's names (`CUDA0`); None is all there are, an empty sequence
-                none.
-            split_mode: What each of several GPUs holds: layers, rows of every tensor, or with "none" one GPU all.
-            main_gpu: The GPU that holds all where nothing is split, and small tensors where rows are; None is the first, 0.
-            tensor_split: Each GPU's share, in proportion to their sum; None leaves the shares to llama.cpp.
-            numa: How threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all.
-            kernels: Whose kernels are to compute on the CPU; weights that ours compute stay as they are in the file.
-            repack: Whether llama.cpp rearranges weights of some formats as its own products want them; None is where its own are
-                the ones to compute with them.
-            lora: Adapters that are loaded beside the weights, each with its scale in requests that name none; at most 64.
-            mmproj: The projector that reads pictures and sounds for the model; None is none.
-            mmproj_offload: Whether a GPU computes with the projector.
-            image_min_tokens: The fewest places that a picture takes, where the projector leaves a choice; None is what it says.
-            image_max_tokens: The most of them.
-            kv_overrides: Values of the metadata in place of the file's: whole numbers of 32 bits, finite numbers, truths, and
-                texts of at most 127 bytes; of several for one key the last counts.
-            tensor_overrides: Patterns (ECMAScript's, searched in the names of tensors) with the memory that those go to, by
-                ggml's names (`CPU`, `CUDA0`); the first that is found counts.
-            cpu_moe: Keeps the experts of every layer in the CPU's memory.
-            n_cpu_moe: Layers, from the first one on, whose experts stay in the CPU's memory; None is 0.
-            n_cpu_ffn: The same of dense feed-forward weights.
-            no_host: Keeps weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them.
-            on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
-                exception is raised at the end.
+            config: The settings, of which a model reads those of its file, its weights and their devices, its adapters and its
+                projector; None is their defaults.
+            on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load continues if it raises; its
+                first exception is raised at the end.
 
         Raises:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
@@ -230,7 +182,7 @@ class Model:
 
         Args:
             path: The file; of a split model, its first part.
-            kv_overrides: As `load` takes them.
+            kv_overrides: As in `EngineConfig`, as pairs.
 
         Raises:
             ModelLoadError: The file is no model that can be run; `reason` says what is wrong.

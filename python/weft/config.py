@@ -386,17 +386,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise TypeError(f"config is of the type {type(config).__name__}; it must be an EngineConfig")
         return msgspec.structs.replace(config, **options) if options else config
 
-    def for_model(self) -> dict[str, Any]:
-        """Those that `Model.load` takes."""
-        return {name: getattr(self, name) for name in _OF_MODEL}
-
-
-_OF_MODEL = (
-    *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
-    *("numa", "kernels", "repack", "lora", "mmproj", "mmproj_offload", "image_min_tokens", "image_max_tokens"),
-    *("kv_overrides", "tensor_overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "no_host"),
-)
-
 
 def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)
     """A file and its scale."""

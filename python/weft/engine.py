@@ -172,7 +172,7 @@ class Engine(Embedding):
         self._state = "running"
 
     def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
-        loaded = Model.load(self._path, on_progress=on_progress, **self._config.for_model())
+        loaded = Model.load(self._path, self._config, on_progress=on_progress)
         kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
         return _native.Engine(loaded, self._config, tuned=None if kept is None else kept.choice)
 

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::panic;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use pyo3::prelude::*;
@@ -45,6 +45,46 @@ pub(super) fn trim_allocator() {
 #[pyfunction]
 pub(super) fn trim_heap(py: Python<'_>) {
     py.detach(llama::trim_heap);
+}
+
+/// A Python function that long work without the GIL calls with its progress, from 0 to 1.
+pub(super) struct ProgressCallback {
+    function: Option<Py<PyAny>>,
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl ProgressCallback {
+    pub(super) fn new(function: Option<Py<PyAny>>) -> Self {
+        Self { function, raised: Mutex::default() }
+    }
+
+    /// Calls the function; returns false if it raises.
+    pub(super) fn call(&self, fraction: f64) -> bool {
+        let Some(function) = &self.function else { return true };
+        self.store(Python::attach(|py| function.call1(py, (fraction,)).map(drop)))
+    }
+
+    /// Runs the signal handlers of the main thread, for Ctrl-C; returns false if one raises.
+    pub(super) fn check_signals(&self) -> bool {
+        self.store(Python::attach(|py| py.check_signals()))
+    }
+
+    fn store(&self, result: PyResult<()>) -> bool {
+        let is_ok = result.is_ok();
+        if let Err(error) = result {
+            self.lock().get_or_insert(error);
+        }
+        is_ok
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Raises the first exception of the calls.
+    pub(super) fn raise(&self) -> PyResult<()> {
+        self.lock().take().map_or(Ok(()), Err)
+    }
 }
 
 /// Calls `work` without the GIL; on a thread of low priority if this thread has called [`lower_priority`].

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use super::background::detached;
+use super::background::{ProgressCallback, detached};
 use super::compact::PyTokenIds;
 use super::convert;
 use super::errors::InvalidRequest;
@@ -17,7 +17,7 @@ use super::json::Json;
 use super::logging;
 use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
 use super::settings;
-use crate::config::{AdapterConfig, MediaConfig, ModelConfig, Placement, WeightLayout};
+use crate::config::{ModelConfig, WeightLayout};
 use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
 
@@ -37,92 +37,23 @@ impl PyModel {
 impl PyModel {
     /// Loads a GGUF file.
     #[staticmethod]
-    #[pyo3(signature = (
-        path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
-        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, lora=None,
-        mmproj=None, mmproj_offload=true, image_min_tokens=None, image_max_tokens=None,
-        kv_overrides=None, tensor_overrides=None, cpu_moe=false, n_cpu_moe=None, n_cpu_ffn=None, no_host=false,
-        on_progress=None,
-    ))]
-    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of a Python function")]
-    fn load(
-        py: Python<'_>,
-        path: PathBuf,
-        n_gpu_layers: Option<&Bound<'_, PyAny>>,
-        use_mmap: bool,
-        use_mlock: bool,
-        direct_io: bool,
-        check_tensors: bool,
-        devices: Option<Vec<String>>,
-        split_mode: &str,
-        main_gpu: Option<&Bound<'_, PyAny>>,
-        tensor_split: Option<Vec<f32>>,
-        numa: Option<&str>,
-        kernels: &str,
-        repack: Option<bool>,
-        lora: Option<Vec<(PathBuf, f32)>>,
-        mmproj: Option<PathBuf>,
-        mmproj_offload: bool,
-        image_min_tokens: Option<&Bound<'_, PyAny>>,
-        image_max_tokens: Option<&Bound<'_, PyAny>>,
-        kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>,
-        tensor_overrides: Option<Vec<(String, String)>>,
-        cpu_moe: bool,
-        n_cpu_moe: Option<&Bound<'_, PyAny>>,
-        n_cpu_ffn: Option<&Bound<'_, PyAny>>,
-        no_host: bool,
-        on_progress: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (path, config=None, *, on_progress=None))]
+    fn load(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let has_projector = mmproj.is_some();
-        let media = MediaConfig {
-            path: mmproj.unwrap_or_default(),
-            offload: mmproj_offload,
-            image_min_tokens: settings::count("image_min_tokens", image_min_tokens)?,
-            image_max_tokens: settings::count("image_max_tokens", image_max_tokens)?,
+        let config = match config {
+            Some(config) => settings::model_config(path, config)?,
+            None => ModelConfig::at(path),
         };
-        media.validate()?;
-        let config = ModelConfig {
-            path,
-            n_gpu_layers: settings::count("n_gpu_layers", n_gpu_layers)?,
-            use_mmap,
-            use_mlock,
-            use_direct_io: direct_io,
-            check_tensors,
-            placement: Placement {
-                devices,
-                split: settings::named("split_mode", split_mode)?,
-                main_gpu: settings::count("main_gpu", main_gpu)?.unwrap_or_default(),
-                tensor_split: settings::tensor_split(tensor_split.unwrap_or_default())?,
-                numa: numa.map(|name| settings::named("numa", name)).transpose()?,
-                tensors: settings::tensor_overrides(tensor_overrides.unwrap_or_default()),
-                cpu_moe,
-                n_cpu_moe: settings::count("n_cpu_moe", n_cpu_moe)?.unwrap_or_default(),
-                n_cpu_ffn: settings::count("n_cpu_ffn", n_cpu_ffn)?.unwrap_or_default(),
-                no_host,
-            },
-            kernels: settings::named("kernels", kernels)?,
-            repack,
-            adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
-            media: has_projector.then_some(media),
-            overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
-            vocabulary_only: false,
-        };
-        // llama.cpp's callback cannot propagate an exception: the first one is stored until the load returns.
-        let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
-        let progress = {
-            let raised = Arc::clone(&raised);
-            move |fraction: f32| {
-                let Some(on_progress) = &on_progress else { return };
-                let called = Python::attach(|py| on_progress.call1(py, (fraction,)).map(drop));
-                if let Err(error) = called {
-                    raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                }
-            }
-        };
-        let model = py.detach(|| Model::load(&config, progress))?;
-        let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
-        raised.map_or_else(|| Ok(Self(ThisProcess::new(Arc::new(model)))), Err)
+        // llama.cpp's callback cannot propagate an exception: the load continues.
+        let progress = Arc::new(ProgressCallback::new(on_progress));
+        let model = py.detach(|| {
+            let progress = Arc::clone(&progress);
+            Model::load(&config, move |fraction| {
+                progress.call(fraction.into());
+            })
+        })?;
+        progress.raise()?;
+        Ok(Self(ThisProcess::new(Arc::new(model))))
     }
 
     /// Loads only the vocabulary of a GGUF file, for tokenization.
@@ -320,7 +251,7 @@ impl PyModel {
         let tokens = convert::tokens("tokens", tokens)?;
         let entry = |json: &mut Json, &token: &Token| {
             let piece = model.piece(token).unwrap_or_default();
-            json.raw("{\"id\":").raw(&token.to_string()).raw(",\"piece\":");
+            json.raw("{\"id\":").integer(token).raw(",\"piece\":");
             match std::str::from_utf8(piece) {
                 Ok(text) => json.text(text),
                 Err(_) => json.raw("[").numbers(piece).raw("]"),

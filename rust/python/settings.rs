@@ -1,5 +1,6 @@
 //! Conversion of settings. Errors name the setting; ranges are checked by [`EngineConfig::resolve`] and when a model is loaded.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::conversion::FromPyObjectOwned;
@@ -9,12 +10,57 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 use super::convert::shown;
 use super::errors::InvalidConfig;
 use crate::config::{
-    CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, Named, RopeConfig, TensorOverride, ThreadPriority, Threads,
-    TokenGap,
+    AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, MediaConfig, ModelConfig, Named, Placement,
+    RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
 };
 use crate::llama::host::machine;
 
-/// Converts a `weft.EngineConfig`, of which an engine reads all but the settings of [`Model`](crate::llama::Model).
+/// Converts the settings of a `weft.EngineConfig` that concern the model at `path`.
+///
+/// # Errors
+/// `InvalidConfig` for the first setting with a wrong type, an unknown name or an impossible value.
+pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult<ModelConfig> {
+    let settings = Settings(object);
+    let mmproj: Option<PathBuf> = settings.get("mmproj", "a path or None")?;
+    let has_projector = mmproj.is_some();
+    let media = MediaConfig {
+        path: mmproj.unwrap_or_default(),
+        offload: settings.get("mmproj_offload", SWITCH)?,
+        image_min_tokens: settings.get("image_min_tokens", COUNT)?,
+        image_max_tokens: settings.get("image_max_tokens", COUNT)?,
+    };
+    media.validate()?;
+    let adapters: Vec<(PathBuf, f32)> = settings.get("lora", "a sequence of pairs of a file and a scale")?;
+    let tensors: Vec<(String, String)> = settings.get("tensor_overrides", "a sequence of pairs of a pattern and a memory")?;
+    Ok(ModelConfig {
+        path,
+        n_gpu_layers: settings.get("n_gpu_layers", COUNT)?,
+        use_mmap: settings.get("use_mmap", SWITCH)?,
+        use_mlock: settings.get("use_mlock", SWITCH)?,
+        use_direct_io: settings.get("direct_io", SWITCH)?,
+        check_tensors: settings.get("check_tensors", SWITCH)?,
+        placement: Placement {
+            devices: settings.get("devices", "a sequence of names or None")?,
+            split: settings.named("split_mode")?,
+            main_gpu: settings.get("main_gpu", COUNT)?,
+            tensor_split: settings.tensor_split()?,
+            numa: settings.named_or_none("numa")?,
+            tensors: tensors.into_iter().map(|(pattern, buffer)| TensorOverride { pattern, buffer }).collect(),
+            cpu_moe: settings.get("cpu_moe", SWITCH)?,
+            n_cpu_moe: settings.get("n_cpu_moe", COUNT)?,
+            n_cpu_ffn: settings.get("n_cpu_ffn", COUNT)?,
+            no_host: settings.get("no_host", SWITCH)?,
+        },
+        kernels: settings.named("kernels")?,
+        repack: settings.get("repack", "True, False or None")?,
+        adapters: adapters.into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
+        overrides: kv_overrides(settings.get("kv_overrides", "a sequence of pairs of a key and a value")?)?,
+        media: has_projector.then_some(media),
+        vocabulary_only: false,
+    })
+}
+
+/// Converts the settings of a `weft.EngineConfig` that concern an engine.
 ///
 /// # Errors
 /// `InvalidConfig` for the first setting with a wrong type or an unknown name.
@@ -64,13 +110,13 @@ const COUNT: &str = "an integer from 0 to 2³² − 1";
 const NUMBER: &str = "a number";
 const SWITCH: &str = "True or False";
 
-/// The attributes of a `weft.EngineConfig`.
 struct Settings<'a, 'py>(&'a Bound<'py, PyAny>);
 
 impl<'py> Settings<'_, 'py> {
     /// Converts a setting that must be `what`.
     fn get<T: FromPyObjectOwned<'py>>(&self, name: &'static str, what: &str) -> PyResult<T> {
-        convert(name, what, &self.0.getattr(name)?)
+        let value = self.0.getattr(name)?;
+        value.extract().map_err(|_| InvalidConfig::new_err((name, format!("{name} is {}; it must be {what}", shown(&value)))))
     }
 
     fn named<T: Named>(&self, name: &'static str) -> PyResult<T> {
@@ -119,18 +165,18 @@ impl<'py> Settings<'_, 'py> {
         let reject = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
         Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(reject)
     }
-}
 
-fn convert<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
-    value.extract().map_err(|_| InvalidConfig::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
-}
-
-/// Converts a count, if any.
-///
-/// # Errors
-/// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
-pub(super) fn count(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
-    value.map(|value| convert(name, COUNT, value)).transpose()
+    /// Converts the proportions of GPUs: finite, not negative, and not all of them 0.
+    fn tensor_split(&self) -> PyResult<Vec<f32>> {
+        const WHAT: &str = "numbers of 0 or more, not all of them 0";
+        let proportions: Vec<f32> = self.get("tensor_split", WHAT)?;
+        let is_valid = |proportion: &f32| proportion.is_finite() && *proportion >= 0.0;
+        if proportions.is_empty() || (proportions.iter().all(is_valid) && proportions.iter().any(|proportion| *proportion > 0.0))
+        {
+            return Ok(proportions);
+        }
+        Err(InvalidConfig::new_err(("tensor_split", format!("tensor_split is {proportions:?}; it must be {WHAT}"))))
+    }
 }
 
 /// Parses the name of a choice.
@@ -145,48 +191,27 @@ pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
     })
 }
 
-/// Checks the proportions of GPUs.
-///
-/// # Errors
-/// `InvalidConfig` for a proportion that is negative or not finite, and if all are 0.
-pub(super) fn tensor_split(proportions: Vec<f32>) -> PyResult<Vec<f32>> {
-    let is_valid = |proportion: &f32| proportion.is_finite() && *proportion >= 0.0;
-    if proportions.iter().all(is_valid) && (proportions.is_empty() || proportions.iter().any(|proportion| *proportion > 0.0)) {
-        return Ok(proportions);
-    }
-    let message = format!("tensor_split is {proportions:?}; it must be numbers of 0 or more, not all of them 0");
-    Err(InvalidConfig::new_err(("tensor_split", message)))
-}
-
 /// Converts metadata overrides; their bounds are checked when the model is loaded.
 ///
 /// # Errors
 /// `InvalidConfig` for a value of an unsupported type.
 pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
     let read = |(key, value): (String, Bound<'_, PyAny>)| {
-        let read = if value.is_instance_of::<PyBool>() {
-            value.extract().map(KvValue::Bool)
-        } else if value.is_instance_of::<PyInt>() {
-            value.extract().map(KvValue::Int)
-        } else if value.is_instance_of::<PyFloat>() {
-            value.extract().map(KvValue::Float)
-        } else if value.is_instance_of::<PyString>() {
-            value.extract().map(KvValue::Text)
-        } else {
-            Err(InvalidConfig::new_err(()))
+        // A boolean is an integer too, and an integer that is too large would be converted to a float.
+        let converted = match &value {
+            value if value.is_instance_of::<PyBool>() => value.extract().ok().map(KvValue::Bool),
+            value if value.is_instance_of::<PyInt>() => value.extract().ok().map(KvValue::Int),
+            value if value.is_instance_of::<PyFloat>() => value.extract().ok().map(KvValue::Float),
+            value if value.is_instance_of::<PyString>() => value.extract().ok().map(KvValue::Text),
+            _ => None,
         };
-        let reject = |_| {
+        let value = converted.ok_or_else(|| {
             let types = "True or False, an integer of 32 bits, a finite number or a string";
             InvalidConfig::new_err(("kv_overrides", format!("{key} is {}; it must be {types}", shown(&value))))
-        };
-        read.map_err(reject).map(|value| KvOverride { key, value })
+        })?;
+        Ok(KvOverride { key, value })
     };
     given.into_iter().map(read).collect()
-}
-
-/// Converts placements of tensors; patterns and buffer types are checked when the model is loaded.
-pub(super) fn tensor_overrides(given: Vec<(String, String)>) -> Vec<TensorOverride> {
-    given.into_iter().map(|(pattern, buffer)| TensorOverride { pattern, buffer }).collect()
 }
 
 /// Returns the devices in addition to the CPU: name, description, total and free memory in bytes.
@@ -196,9 +221,6 @@ pub(super) fn devices() -> Vec<(String, String, u64, u64)> {
 }
 
 /// Returns the GBNF grammar of the JSON that matches a schema.
-///
-/// # Errors
-/// `InvalidRequest` if the schema is invalid, with the reason.
 #[pyfunction]
 pub(super) fn schema_grammar(py: Python<'_>, schema: &str) -> PyResult<String> {
     Ok(py.detach(|| crate::llama::schema_grammar(schema))?)

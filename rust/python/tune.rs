@@ -1,10 +1,10 @@
 //! Tuning of a model on this machine, for Python.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 
+use super::background::ProgressCallback;
 use super::errors::InvalidConfig;
 use super::logging;
 use super::model::PyModel;
@@ -72,15 +72,11 @@ impl From<&Timing> for PyTiming {
 
 #[pymethods]
 impl PyTiming {
-    fn __repr__(&self) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let Self { flash_attention, work, n_threads, seconds } = self;
+        let flash_attention = flash_attention.into_pyobject(py)?;
         let seconds = seconds.map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:.3}"));
-        let flash_attention = match flash_attention {
-            None => "None",
-            Some(true) => "True",
-            Some(false) => "False",
-        };
-        format!("Timing(flash_attention={flash_attention}, work='{work}', n_threads={n_threads}, seconds={seconds})")
+        Ok(format!("Timing(flash_attention={flash_attention}, work='{work}', n_threads={n_threads}, seconds={seconds})"))
     }
 }
 
@@ -140,9 +136,8 @@ pub(super) fn tune(
     type_v: &str,
     kernels: &str,
     budget_s: f64,
-    on_progress: Option<&Bound<'_, PyAny>>,
+    on_progress: Option<Py<PyAny>>,
 ) -> PyResult<PyTuning> {
-    let on_progress = on_progress.map(|on_progress| on_progress.clone().unbind());
     let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| {
         InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
     })?;
@@ -153,18 +148,9 @@ pub(super) fn tune(
         ..EngineConfig::default()
     };
     let model = model.get().loaded()?;
-    let raised: Mutex<Option<PyErr>> = Mutex::default();
-    // Ctrl-C is handled here, between two measurements.
-    let progress = |fraction: f64| {
-        let result = Python::attach(|py| {
-            py.check_signals()?;
-            on_progress.as_ref().map_or(Ok(()), |on_progress| on_progress.call1(py, (fraction,)).map(drop))
-        });
-        let continues = result.is_ok();
-        *raised.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
-        continues
-    };
-    let tuning = py.detach(|| measure(&Arc::clone(model), &config, budget, progress))?;
-    let raised = raised.into_inner().unwrap_or_else(PoisonError::into_inner);
-    tuning.map(PyTuning).ok_or_else(|| raised.expect("what stops it is an exception"))
+    let progress = ProgressCallback::new(on_progress);
+    let should_continue = |fraction| progress.check_signals() && progress.call(fraction);
+    let tuning = py.detach(|| measure(model, &config, budget, should_continue))?;
+    progress.raise()?;
+    Ok(PyTuning(tuning.expect("only an exception stops it")))
 }

@@ -275,7 +275,7 @@ def test_the_compiled_engine_refuses_what_lies_beyond_a_settings_bounds(param: s
     # The class itself would refuse the value.
     config: Any = SimpleNamespace(**options)
     with pytest.raises((weft.InvalidConfig, OverflowError)) as raised:
-        _native.Engine(weft.Model.load(weft.DEMO_MODEL, **weft.EngineConfig.for_model(config)), config)
+        _native.Engine(weft.Model.load(weft.DEMO_MODEL, config), config)
     assert param in str(raised.value)
 
 

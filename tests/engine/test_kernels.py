@@ -54,7 +54,7 @@ async def is_rearranged(
     """Whether llama.cpp rearranges weights of this model."""
     caplog.set_level(logging.DEBUG, "weft")
     caplog.clear()
-    model = weft.Model.load(path, kernels=kernels, repack=repack)
+    model = weft.Model.load(path, weft.EngineConfig(kernels=kernels, repack=repack))
     # Lines come on a thread of their own, in order, and this is one of the engine's.
     _native.Engine(model, weft.EngineConfig(n_ctx=512, n_threads=1, kernels=kernels)).stop()
     await wait_until(lambda: "tokens per decode" in caplog.text)
@@ -105,7 +105,7 @@ async def test_all_products_are_the_same(four_bits: Path, kernels: Kernels, repa
 
 @pytest.mark.parametrize("repack", [False, True])
 def test_equal_texts_are_promised_where_weft_computes_every_product(four_bits: Path, repack: bool) -> None:
-    model = weft.Model.load(four_bits, kernels="weft", repack=repack)
+    model = weft.Model.load(four_bits, weft.EngineConfig(kernels="weft", repack=repack))
     engine = _native.Engine(model, weft.EngineConfig(n_ctx=512, n_threads=1, kernels="weft"))
     computes = engine.compute.attention == engine.compute.products == "weft"
     assert engine.is_repeatable == (computes and not repack)

@@ -94,7 +94,7 @@ def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
     config = settings.engine
     layouts: list[_Layout] = []
     while True:
-        model, conditions = Model.load(path, on_progress=bar("loading"), **config.for_model()), Conditions.of(config)
+        model, conditions = Model.load(path, config, on_progress=bar("loading")), Conditions.of(config)
         is_open, is_repacked = model.is_layout_open, model.is_repacked
         share = 2 if is_open or layouts else 1
         tuned = Tuned.measure(model, conditions, budget_s=BUDGET_S / share, on_progress=bar("timing "))
