@@ -27,7 +27,6 @@ use super::{
     WeightLayout,
 };
 
-/// Default maximum tokens of one decode.
 pub(super) const DEFAULT_UBATCH: u32 = 512;
 
 /// Smallest decode to which memory limits may reduce `n_ubatch`: below it, prefill would lose more than flash attention costs.
@@ -36,21 +35,16 @@ const MIN_UBATCH: u32 = 64;
 /// Attention scores may take 1 / `SCORES_FRACTION` of the memory that the KV cache leaves free.
 const SCORES_FRACTION: u64 = 4;
 
-/// Choice of the attention, with its reason.
 pub(super) struct Attention {
     pub(super) flash_attention: FlashAttention,
-    /// Maximum tokens of one decode.
     pub(super) n_ubatch: u32,
     reason: &'static str,
 }
 
-/// Choice of the numbers of threads.
 pub(super) struct ThreadCounts {
-    /// Threads of a decode without rows of prompts.
     pub(super) n_threads: u32,
-    /// Threads of a decode with rows of prompts.
     pub(super) n_threads_batch: u32,
-    /// Both with their reasons.
+    /// Both numbers with their reasons.
     summary: String,
 }
 
@@ -64,8 +58,7 @@ pub(super) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// Returns our kernels that are in use on the CPU; attention only if it supports the model's heads and the cache's formats. An
-    /// explicit setting of flash attention, on or off, selects llama.cpp's attention.
+    /// Returns our kernels that are in use on the CPU. An explicit setting of flash attention selects llama.cpp's attention.
     pub(super) fn kernels(self, covers_attention: bool) -> EnabledKernels {
         let usable = self.hardware.usable_kernels;
         if self.config.kernels == KernelChoice::LlamaCpp {
@@ -136,7 +129,6 @@ impl Chooser<'_> {
         ThreadCounts { n_threads, n_threads_batch, summary }
     }
 
-    /// Returns a one-line summary of the choices, with their reasons.
     pub(super) fn describe(self, kernels: EnabledKernels, attention: &Attention, threads: &ThreadCounts) -> String {
         let Attention { flash_attention, n_ubatch, reason } = *attention;
         let attention = if kernels.attention && !self.model.is_offloaded {
@@ -148,7 +140,6 @@ impl Chooser<'_> {
         format!("{attention}, {products}, at most {n_ubatch} tokens per decode, {}", threads.summary)
     }
 
-    /// Describes which kernels compute the products with weights, with the reason.
     fn describe_products(self, kernels: EnabledKernels) -> String {
         let &HardwareInfo { usable_kernels, kernels_level: level, why_not, .. } = self.hardware;
         let is_llama_cpp = self.config.kernels == KernelChoice::LlamaCpp;
@@ -185,7 +176,7 @@ impl Chooser<'_> {
     }
 }
 
-/// Returns the smallest useful decode: one token per slot plus a prefill chunk, and chunks that are worthwhile.
+/// Returns the smallest useful decode: one token per slot plus a prefill chunk.
 fn min_ubatch(limits: &Limits) -> u32 {
     MIN_UBATCH.max(limits.n_slots + MIN_CHUNK).min(limits.n_ubatch)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{KernelChoice, Named, Pooling, RopeConfig, Threads};
 
-/// Use of a fused attention kernel.
+/// Use of llama.cpp's fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
     /// In an [`EngineConfig`]: our kernel if it applies, else the tuned setting or a rule. In a
@@ -71,8 +71,7 @@ pub enum CacheRam {
 /// The user's settings of the engine; [`EngineConfig::resolve`] chooses values for `None` and `Auto`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
-    /// Number of slots (`-np`), which is the maximum of running sequences; `None` is 8, each of which may use the whole KV
-    /// cache.
+    /// Number of slots (`-np`); `None` is 8, each of which may use the whole KV cache.
     pub n_slots: Option<u32>,
     /// Size of the KV cache (`-c`) in cells, rounded up to a multiple of 256; 0 is the same as `None`.
     pub n_ctx: Option<u32>,
@@ -87,7 +86,7 @@ pub struct EngineConfig {
     pub grp_attn_n: u32,
     /// Tokens that are grouped together (`--grp-attn-w`), a multiple of `grp_attn_n`; no effect if that is 1.
     pub grp_attn_w: u32,
-    /// Threads of a decode without rows of prompts (`-t`); `None` is the tuned value, else the number of physical cores.
+    /// Threads of a decode without rows of prompts (`-t`); `None` is tuned, else one per physical core.
     pub n_threads: Option<u32>,
     /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads` if set, else its default.
     pub n_threads_batch: Option<u32>,
@@ -99,9 +98,9 @@ pub struct EngineConfig {
     pub pooling: Option<Pooling>,
     /// Encoding of positions (`--rope-…`, `--yarn-…`).
     pub rope: RopeConfig,
-    /// Processors and priority of the threads of a decode without rows of prompts.
+    /// Threads of a decode without rows of prompts.
     pub threads: Threads,
-    /// Processors and priority of the threads of a decode with rows of prompts.
+    /// Threads of a decode with rows of prompts.
     pub threads_batch: Threads,
     /// Keeps the KV cache on the devices of its layers (`-kvo`) instead of in host memory.
     pub offload_kqv: bool,
@@ -115,18 +114,17 @@ pub struct EngineConfig {
     pub cache_ram: CacheRam,
     /// Maximum number of requests in the queue; further ones are rejected.
     pub max_queue: u32,
-    /// Maximum pause between two tokens of a running stream due to prefill; it determines the size of prefill chunks.
+    /// Determines the size of prefill chunks.
     pub max_token_gap: TokenGap,
-    /// Checkpoints along prompts, for models whose memory cannot be truncated at any position.
+    /// Checkpoints along prompts, for models whose memory cannot be truncated.
     pub checkpoints: Checkpoints,
 }
 
-/// Checkpoints along a prompt, so that a later prompt that diverges anywhere has little to compute again. Only the memory of
-/// recurrent and hybrid models needs them, because it cannot be truncated. A sliding-window memory saves windows instead, at
-/// least three windows apart.
+/// Checkpoints along a prompt of a recurrent or hybrid model, so that a later prompt that diverges anywhere has little to
+/// compute again. A sliding-window memory saves windows instead, at least three windows apart.
 ///
-/// Checkpoints are spread about evenly over the computed part of the prompt, at line ends, plus one where the prompt diverges
-/// from earlier ones. Together they take at most an eighth of the host cache.
+/// They are spread about evenly over the computed part of the prompt, at line ends, plus one where the prompt diverges from
+/// earlier ones. Together they take at most an eighth of the host cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoints {
     /// Maximum number per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at the ends of prompts
@@ -150,13 +148,12 @@ impl Default for Checkpoints {
 /// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenGap {
-    /// [`TokenGap::IN_TOKENS`] times the duration of a step without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]:
-    /// streams of a fast model are not delayed for long, because its prompts would gain nothing. If such a step takes more than
-    /// half of the usual gap, twice its duration, but at most half a second more: prefill then at most halves the speed of the
-    /// streams, and still makes progress.
+    /// [`TokenGap::IN_TOKENS`] times the duration of a step without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]. If
+    /// such a step takes more than half of the usual gap, twice its duration, but at most half a second more: prefill then at
+    /// most halves the speed of the streams, and still makes progress.
     #[default]
     Auto,
-    /// A fixed maximum, independent of the duration of a step.
+    /// A fixed maximum.
     AtMost(Duration),
 }
 

@@ -10,15 +10,15 @@
 pub struct Grouping {
     /// Tokens that share a position; at least 2.
     pub n: u32,
-    /// Number of tokens that are grouped together, a multiple of `n`.
+    /// Tokens that are grouped together, a multiple of `n`.
     pub width: u32,
     /// Batch size: in a prompt, grouping happens at multiples of it only, as in llama.cpp's tools.
     pub n_batch: u32,
 }
 
 impl Grouping {
-    /// Returns how many of the first tokens are grouped when the token at `index` is computed, in a text with a prompt of
-    /// `n_prompt` tokens. A multiple of `width`.
+    /// Returns how many of the first tokens are grouped when the token at `index` is computed, after a prompt of `n_prompt`
+    /// tokens. A multiple of `width`.
     #[must_use]
     pub fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
         let at = if index < n_prompt { index - index % self.n_batch } else { index };
@@ -32,7 +32,7 @@ impl Grouping {
         if in_prompt < n_prompt { in_prompt } else { n_prompt.max(self.width) }
     }
 
-    /// Returns the number of tokens that can be computed from `index` on before more tokens are grouped.
+    /// Returns how many tokens can be computed from `index` on before more are grouped.
     #[must_use]
     pub fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
         let to_multiple = |of: u32| of - index % of;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::compute::DEFAULT_UBATCH;
 use super::{
     CacheRam, Checkpoints, DEFAULT_SLOTS, EngineConfig, Grouping, HardwareInfo, KvType, MIN_CHUNK, ModelInfo, Named,
-    SLOW_CONSUMER_TIMEOUT, TokenGap,
+    SLOW_CONSUMER_TIMEOUT, TokenGap, reject,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
@@ -24,14 +24,13 @@ const MAX_CELLS: u64 = (1 << 31) - 256;
 /// Maximum default size of the host cache, in bytes; it is also at most a quarter of the machine's memory.
 const DEFAULT_HOST_CACHE_BYTES: u64 = 8192 << 20;
 
-/// Maximum to which the number of slots raises the default size of the KV cache, in cells; a longer training context exceeds
-/// it.
+/// Maximum to which the number of slots raises the default size of the KV cache, in cells.
 const DEFAULT_MAX_CELLS: u64 = 32_768;
 
-/// Numbers that are fixed when a model is loaded; the engine reads no other part of the configuration.
+/// Sizes and limits of an engine, fixed when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of slots: the maximum of running sequences.
+    /// Maximum number of running sequences.
     pub n_slots: u32,
     /// Size of the KV cache in cells; a multiple of 256.
     pub n_ctx: u32,
@@ -45,15 +44,16 @@ pub struct Limits {
     pub n_seq_max: u32,
     /// Maximum number of rows with logits in one decode; at least one per slot.
     pub n_outputs: u32,
-    /// Size limit of the host cache in bytes; `None` is unlimited, 0 disables it.
+    /// `None` is unlimited, 0 disables the host cache.
     pub max_host_cache_bytes: Option<u64>,
-    /// Maximum number of queued requests.
+    /// See [`EngineConfig::max_queue`].
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: TokenGap,
     /// See [`EngineConfig::checkpoints`].
     pub checkpoints: Checkpoints,
-    /// Time that a stream waits for a slow consumer that reads nothing; then it ends with [`Error::SlowConsumer`].
+    /// Time that a stream waits for a slow consumer that reads nothing; then it ends with
+    /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer), because it occupies a slot.
     pub slow_consumer_timeout: Duration,
 }
 
@@ -67,29 +67,28 @@ impl Limits {
     ///   32,768), but at most as many cells as fit half of the free memory; a reduction is logged.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the KV cache does not fit into free memory, for an impossible grouping, and as
-    /// [`Limits::validate`].
+    /// `InvalidConfig` if the KV cache does not fit into free memory, for an impossible grouping, and as [`Limits::validate`].
     pub(super) fn derive(config: &EngineConfig, model: &ModelInfo, hardware: &HardwareInfo) -> Result<Self> {
         let &HardwareInfo { free_bytes, total_bytes, .. } = hardware;
         let n_slots = config.n_slots.unwrap_or(DEFAULT_SLOTS);
         let n_rows_min = n_slots + MIN_CHUNK;
         let n_ctx = match config.n_ctx {
-            Some(n_ctx) if n_ctx > 0 => round_up(n_ctx),
+            Some(n_ctx) if n_ctx > 0 => round_up_to_cells_step(n_ctx),
             _ => default_n_ctx(n_slots, model, free_bytes),
         }
-        .max(round_up(n_rows_min));
+        .max(round_up_to_cells_step(n_rows_min));
         let n_bytes = u64::from(n_ctx) * model.kv_bytes_per_token;
         // Checked here, because Linux would overcommit the memory and kill the process on first use.
         if n_bytes > free_bytes && config.n_ctx.is_some_and(|n_ctx| n_ctx > 0) {
             let message = format!(
                 "n_ctx is {n_ctx}, which takes {n_bytes} bytes of memory, but only {free_bytes} are free; set a smaller n_ctx"
             );
-            return Err(Error::InvalidConfig { param: "n_ctx", message });
+            return reject("n_ctx", message);
         }
         let grouping = grouping(config, n_ctx)?;
         let n_ctx_max = grouping.map_or(model.n_ctx_max, |grouping| grouping.n_tokens_within(model.n_ctx_max));
         let is_unified = config.kv_unified.unwrap_or(config.n_slots.is_none());
-        let n_ctx_slot = if is_unified { n_ctx } else { round_up(n_ctx.div_ceil(n_slots)).min(n_ctx) };
+        let n_ctx_slot = if is_unified { n_ctx } else { round_up_to_cells_step(n_ctx.div_ceil(n_slots)).min(n_ctx) };
         let n_ids = n_slots + if model.keeps_whole_states { 2 } else { N_CACHED_IDS };
         // Attention caches get one id more than the engine uses, for saving and reloading; it is free there.
         let n_ids_max = if model.keeps_whole_states { MAX_SEQUENCE_IDS } else { MAX_SEQUENCE_IDS - 1 };
@@ -118,7 +117,7 @@ impl Limits {
     /// Checks the engine's preconditions; [`EngineConfig::resolve`] guarantees them.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for the first number that is out of range.
+    /// `InvalidConfig` for the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
         let rules = [
@@ -135,24 +134,23 @@ impl Limits {
             ("max_queue", max_queue > 0, "max_queue is 0; it must be at least 1".to_owned()),
         ];
         match rules.into_iter().find(|(_, holds, _)| !holds) {
-            Some((param, _, message)) => Err(Error::InvalidConfig { param, message }),
+            Some((param, _, message)) => reject(param, message),
             None => Ok(()),
         }
     }
 }
 
-/// Returns the grouping in a KV cache of `n_ctx` cells.
+/// Checks the grouping in a KV cache of `n_ctx` cells.
 fn grouping(config: &EngineConfig, n_ctx: u32) -> Result<Option<Grouping>> {
     let EngineConfig { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *config;
-    let reject = |message| Err(Error::InvalidConfig { param: "grp_attn_n", message });
+    let reject = |message| reject("grp_attn_n", message);
     match n {
         1 => Ok(None),
         _ if width % n != 0 => reject(format!("grp_attn_n is {n}; it must divide grp_attn_w, {width}")),
         _ if width > n_ctx => reject(format!(
             "grp_attn_n is {n}, but grp_attn_w, {width}, exceeds the context of {n_ctx} tokens; set it to {n_ctx} or less"
         )),
-        // llama.cpp can rotate F16 and F32 only: it rejects other 16-bit formats, and requantizing quantised K loses
-        // precision.
+        // llama.cpp rotates no other 16-bit formats, and requantizing a quantised K loses precision.
         _ if !matches!(type_k, KvType::F32 | KvType::F16) => {
             reject(format!("grp_attn_n is {n}, which requires a type_k of f16 or f32, not {}; set it to 1", type_k.name()))
         }
@@ -160,12 +158,11 @@ fn grouping(config: &EngineConfig, n_ctx: u32) -> Result<Option<Grouping>> {
     }
 }
 
-/// Returns the default number of cells.
 fn default_n_ctx(n_slots: u32, model: &ModelInfo, free_bytes: u64) -> u32 {
     let n_ctx_train = u64::from(model.n_ctx_max);
     let n_wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_MAX_CELLS));
     // llama.cpp's positions are signed.
-    let n_wanted = round_up(u32::try_from(n_wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
+    let n_wanted = round_up_to_cells_step(u32::try_from(n_wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
     let Some(n_fit) = (free_bytes / 2).checked_div(model.kv_bytes_per_token) else { return n_wanted };
     let n_fit = u32::try_from(n_fit).unwrap_or(u32::MAX) / CELLS_STEP * CELLS_STEP;
     if n_fit >= n_wanted {
@@ -180,16 +177,15 @@ fn default_n_ctx(n_slots: u32, model: &ModelInfo, free_bytes: u64) -> u32 {
     n_ctx
 }
 
-/// Rounds up to a multiple of [`CELLS_STEP`].
-fn round_up(n: u32) -> u32 {
+fn round_up_to_cells_step(n: u32) -> u32 {
     n.max(1).div_ceil(CELLS_STEP).saturating_mul(CELLS_STEP)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use crate::config::resolve::tests::{HARDWARE, MODEL};
+    use crate::error::Error;
 
     const PLENTY: u64 = 1 << 40;
 

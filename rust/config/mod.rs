@@ -41,6 +41,8 @@ pub use rope::{RopeConfig, RopeScaling};
 pub use threads::{ThreadPriority, Threads};
 pub use weights::{LoadFacts, WeightLayout};
 
+use crate::error::{Error, Result};
+
 /// Default number of slots; each of them may use the whole KV cache.
 pub const DEFAULT_SLOTS: u32 = 8;
 
@@ -53,9 +55,14 @@ pub const MAX_THREADS: u32 = 512;
 /// Maximum number of adapters of one model: llama.cpp applies all active ones to each of the model's matrices.
 pub const MAX_ADAPTERS: usize = 64;
 
-/// Time that a stream waits for a slow consumer that reads nothing; then it ends with an error, because it occupies a slot.
+/// Value of [`Limits::slow_consumer_timeout`].
 pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Minimum chunk of a waiting prompt while no sequence is decoding, and the first chunk while sequences are. A decode fits it
 /// in addition to one token of every slot.
 pub const MIN_CHUNK: u32 = 16;
+
+/// Rejects the setting `param`.
+fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
+    Err(Error::InvalidConfig { param, message: message.into() })
+}

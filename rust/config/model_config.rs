@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{KernelChoice, KvOverride, Placement};
-use crate::error::{Error, Result};
+use super::{KernelChoice, KvOverride, Placement, reject};
+use crate::error::Result;
 
 /// The model file and the placement of its weights.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct ModelConfig {
     /// The GGUF file; of a split model, its first part.
@@ -21,7 +21,7 @@ pub struct ModelConfig {
     pub use_direct_io: bool,
     /// Rejects a file with weights that are not finite.
     pub check_tensors: bool,
-    /// Placement of the weights on devices.
+    /// On which devices the weights are.
     pub placement: Placement,
     /// Selection of CPU kernels.
     pub kernels: KernelChoice,
@@ -29,11 +29,11 @@ pub struct ModelConfig {
     pub repack: Option<bool>,
     /// Adapters to load with the model, at most [`MAX_ADAPTERS`]; an adapter's index here is its id.
     pub adapters: Vec<AdapterConfig>,
-    /// Values that replace the file's metadata; the last value of a key wins.
+    /// Replace values of the file's metadata; the last value of a key wins.
     pub overrides: Vec<KvOverride>,
     /// The projector for images and audio.
     pub media: Option<MediaConfig>,
-    /// Loads the metadata and the vocabulary only: the model can tokenize but not generate.
+    /// Loads no weights: the model can tokenize but not generate.
     pub vocabulary_only: bool,
 }
 
@@ -44,9 +44,9 @@ pub struct MediaConfig {
     pub path: PathBuf,
     /// Uses a GPU if there is one.
     pub offload: bool,
-    /// Minimum number of tokens of an image, for a model with dynamic resolution; `None` is the file's value.
+    /// Minimum tokens of an image, for a model with dynamic resolution; `None` is the file's value.
     pub image_min_tokens: Option<u32>,
-    /// Maximum number of tokens of an image, likewise.
+    /// Maximum tokens of an image, likewise.
     pub image_max_tokens: Option<u32>,
 }
 
@@ -55,21 +55,17 @@ pub const MAX_IMAGE_TOKENS: u32 = 65_536;
 
 impl MediaConfig {
     /// # Errors
-    /// [`Error::InvalidConfig`] for the first number that is out of range.
+    /// `InvalidConfig` for the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
         for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
             if let Some(n) = n.filter(|n| !(1..=MAX_IMAGE_TOKENS).contains(n)) {
-                return Err(Error::InvalidConfig {
-                    param,
-                    message: format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"),
-                });
+                return reject(param, format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"));
             }
         }
         match min.zip(max).filter(|(min, max)| min > max) {
             Some((min, max)) => {
-                let message = format!("image_min_tokens is {min}; it must be at most image_max_tokens, {max}");
-                Err(Error::InvalidConfig { param: "image_min_tokens", message })
+                reject("image_min_tokens", format!("image_min_tokens is {min}; it must be at most image_max_tokens, {max}"))
             }
             None => Ok(()),
         }
@@ -89,20 +85,6 @@ impl ModelConfig {
     /// Creates the configuration of the file at `path`: mapped, on all available devices.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
-        Self {
-            path,
-            n_gpu_layers: None,
-            use_mmap: true,
-            use_mlock: false,
-            use_direct_io: false,
-            check_tensors: false,
-            placement: Placement::default(),
-            kernels: KernelChoice::default(),
-            repack: None,
-            adapters: Vec::new(),
-            overrides: Vec::new(),
-            media: None,
-            vocabulary_only: false,
-        }
+        Self { path, use_mmap: true, ..Self::default() }
     }
 }

@@ -1,11 +1,12 @@
 //! User overrides of the model file: values of its metadata, and the placement of single tensors.
 
-use crate::error::{Error, Result};
+use super::reject;
+use crate::error::Result;
 
 /// Maximum size of a key or a text, in bytes: llama.cpp copies them into zero-terminated arrays of 128.
 const MAX_BYTES: usize = 127;
 
-/// Maximum size of a user's pattern, in bytes; names of tensors have a few dozen.
+/// Maximum size of a user's pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1024;
 
 /// Maximum number of layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
@@ -14,7 +15,7 @@ pub const MAX_LAYERS: u32 = 512;
 /// A metadata value that replaces the file's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOverride {
-    /// The key, 1 to 127 bytes.
+    /// 1 to 127 bytes.
     pub key: String,
     /// The new value.
     pub value: KvValue,
@@ -23,13 +24,13 @@ pub struct KvOverride {
 /// A value of one of the types that can be overridden.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KvValue {
-    /// A whole number, −2³¹ to 2³² − 1.
+    /// −2³¹ to 2³² − 1.
     Int(i64),
-    /// A finite number of 32 bits.
+    /// Finite, 32 bits.
     Float(f64),
-    /// A boolean.
+    /// `true` or `false`.
     Bool(bool),
-    /// A text of at most 127 bytes.
+    /// At most 127 bytes.
     Text(String),
 }
 
@@ -59,10 +60,10 @@ impl KvValue {
 
 impl KvOverride {
     /// # Errors
-    /// [`Error::InvalidConfig`] for a key or value that llama.cpp does not support.
+    /// `InvalidConfig` for a key or value that llama.cpp does not support.
     pub fn validate(&self) -> Result<()> {
         let Self { key, value } = self;
-        let reject = |message: String| Err(Error::InvalidConfig { param: "kv_overrides", message });
+        let reject = |message| reject("kv_overrides", message);
         if key.is_empty() || key.len() > MAX_BYTES || key.contains('\0') {
             let shown: String = key.chars().take(60).collect();
             return reject(format!("the key {shown:?} has {} bytes; it must have 1 to {MAX_BYTES}, none of them 0", key.len()));
@@ -93,14 +94,14 @@ pub struct TensorOverride {
 
 impl TensorOverride {
     /// # Errors
-    /// [`Error::InvalidConfig`] for a pattern that is empty or too long.
+    /// `InvalidConfig` for a pattern that is empty or too long.
     pub fn validate(&self) -> Result<()> {
         let n = self.pattern.len();
         if (1..=MAX_PATTERN_BYTES).contains(&n) && !self.pattern.contains('\0') {
             return Ok(());
         }
         let message = format!("a tensor name pattern has {n} bytes; it must have 1 to {MAX_PATTERN_BYTES}, none of them 0");
-        Err(Error::InvalidConfig { param: "tensor_overrides", message })
+        reject("tensor_overrides", message)
     }
 
     /// Places the experts of every layer in host memory.
@@ -140,6 +141,7 @@ fn first_layers(n: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     fn validate(key: &str, value: KvValue) -> Result<()> {
         KvOverride { key: key.to_owned(), value }.validate()

@@ -1,11 +1,11 @@
-//! From the user's settings to the values that an engine runs with.
+//! Resolution of the user's settings.
 
 use super::compute::Chooser;
 use super::{
     EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, Limits, MAX_SLOTS, MAX_THREADS, Named, Pooling,
-    RopeConfig, Threads, WeightLayout,
+    RopeConfig, Threads, WeightLayout, reject,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Maximum of [`EngineConfig::n_ctx`]: positions are 32-bit signed numbers in llama.cpp.
 const MAX_N_CTX: u32 = (1 << 31) - 256;
@@ -18,25 +18,25 @@ pub struct ModelInfo {
     pub n_ctx_max: u32,
     /// Size of one token's KV cells, in bytes; 0 for a model without attention.
     pub kv_bytes_per_token: u64,
-    /// True if a sequence id owns a whole state instead of cells (recurrent and hybrid models): ids are then expensive.
+    /// A sequence id owns a whole state instead of cells (recurrent and hybrid models): ids are then expensive.
     pub keeps_whole_states: bool,
     /// Maximum number of attention heads of a layer; 0 for a model without attention.
     pub n_heads: u32,
-    /// True if layers are on a GPU.
+    /// Layers are on a GPU.
     pub is_offloaded: bool,
-    /// The memory layout of the weights.
+    /// Memory layout of the weights.
     pub weights: WeightLayout,
-    /// True if our attention supports the heads and the cache formats.
+    /// Our attention supports the heads and the cache formats.
     pub covers_attention: bool,
-    /// True if our attention supports the heads with the 16-bit formats of embeddings.
+    /// Our attention supports the heads with the 16-bit formats of embeddings.
     pub covers_embedding_attention: bool,
     /// The model's pooling, else the mean.
     pub pooling: Pooling,
-    /// True if the model has a classifier that scores a text.
+    /// The model has a classifier that scores a text.
     pub has_classifier: bool,
 }
 
-/// Properties of the machine, with the model's devices and the processors of an [`EngineConfig`].
+/// Properties of the machine, for the model's devices and the processors of an [`EngineConfig`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HardwareInfo {
     /// Physical cores that decoding threads may use.
@@ -62,16 +62,16 @@ pub struct HardwareInfo {
 pub struct TunedSettings {
     /// Use llama.cpp's fused attention kernel; `None` if our kernel computed attention, and there was nothing to choose.
     pub flash_attention: Option<bool>,
-    /// Threads of a decode without rows of prompts, 1 to [`MAX_THREADS`].
+    /// As [`EngineConfig::n_threads`], 1 to [`MAX_THREADS`].
     pub n_threads: u32,
-    /// Threads of a decode with rows of prompts, 1 to [`MAX_THREADS`].
+    /// As [`EngineConfig::n_threads_batch`], 1 to [`MAX_THREADS`].
     pub n_threads_batch: u32,
 }
 
 /// Settings of an engine with every value chosen, from [`EngineConfig::resolve`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedConfig {
-    /// Sizes and limits: all that the scheduler reads.
+    /// All that the scheduler reads.
     pub limits: Limits,
     /// Our kernels that compute steps.
     pub kernels: EnabledKernels,
@@ -79,23 +79,23 @@ pub struct ResolvedConfig {
     pub embedding_kernels: EnabledKernels,
     /// [`FlashAttention::Auto`] leaves the choice to llama.cpp.
     pub flash_attention: FlashAttention,
-    /// Threads of a decode without rows of prompts.
+    /// See [`EngineConfig::n_threads`].
     pub n_threads: u32,
-    /// Threads of a decode with rows of prompts.
+    /// See [`EngineConfig::n_threads_batch`].
     pub n_threads_batch: u32,
     /// Computes with half of the threads while other processes compete for the processors, if that is faster.
     pub fewer_threads_under_contention: bool,
-    /// Processors and priority of the threads of a decode without rows of prompts.
+    /// Threads of a decode without rows of prompts.
     pub threads: Threads,
-    /// Processors and priority of the threads of a decode with rows of prompts, and of embeddings.
+    /// Threads of a decode with rows of prompts, and of embeddings.
     pub threads_batch: Threads,
     /// Number format of K.
     pub type_k: KvType,
     /// Number format of V.
     pub type_v: KvType,
-    /// Keeps the KV cache on the devices of its layers instead of in host memory.
+    /// See [`EngineConfig::offload_kqv`].
     pub offload_kqv: bool,
-    /// Lets a GPU compute large products with weights in host memory.
+    /// See [`EngineConfig::op_offload`].
     pub op_offload: bool,
     /// Encoding of positions.
     pub rope: RopeConfig,
@@ -103,7 +103,7 @@ pub struct ResolvedConfig {
     pub pooling: Pooling,
     /// The user's [`EngineConfig::n_ubatch`], which raises the maximum length of a text to embed.
     pub embedding_ubatch: Option<u32>,
-    /// One-line summary of the computation, with the reasons for the choices.
+    /// One-line summary with the reasons for the choices.
     pub summary: String,
 }
 
@@ -111,12 +111,12 @@ impl EngineConfig {
     /// Checks the settings and chooses a value for each that is left open: as `tuned`, else by a rule.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] names the first setting that is out of range, contradicts another, is impossible with the model,
-    /// or requires more memory than is free.
+    /// [`InvalidConfig`](crate::error::Error::InvalidConfig) names the first setting that is out of range, contradicts another,
+    /// is impossible with the model, or requires more memory than is free.
     pub fn resolve(&self, model: &ModelInfo, hardware: &HardwareInfo, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
         self.check(model, hardware, tuned)?;
         let limits = Limits::derive(self, model, hardware)?;
-        // Settings are tuned on all processors.
+        // Tuning measured on all processors.
         let tuned = tuned.filter(|_| self.threads.cpus.is_empty());
         let chooser = Chooser { config: self, model, hardware, tuned };
         let kernels = chooser.kernels(model.covers_attention);
@@ -150,7 +150,6 @@ impl EngineConfig {
 
     /// Checks all but the sizes, which [`Limits::derive`] checks.
     fn check(&self, model: &ModelInfo, hardware: &HardwareInfo, tuned: Option<TunedSettings>) -> Result<()> {
-        let reject = |param: &'static str, message: String| Err(Error::InvalidConfig { param, message });
         let ranges = [
             ("n_slots", self.n_slots, 1, MAX_SLOTS),
             ("n_ctx", self.n_ctx, 0, MAX_N_CTX),
@@ -181,10 +180,7 @@ impl EngineConfig {
             return reject("type_v", message);
         }
         if self.pooling == Some(Pooling::Rank) && !model.has_classifier {
-            return reject(
-                "pooling",
-                "pooling is rank, but the model has no classifier that scores a text; load a reranker".to_owned(),
-            );
+            return reject("pooling", "pooling is rank, but the model has no classifier that scores a text; load a reranker");
         }
         Ok(())
     }
@@ -194,6 +190,7 @@ impl EngineConfig {
 pub(super) mod tests {
     use super::*;
     use crate::config::RopeScaling;
+    use crate::error::Error;
 
     /// The demo model: 1,024 tokens of 1,536 bytes each, on a CPU, all of which our kernels compute.
     pub(in crate::config) const MODEL: ModelInfo = ModelInfo {

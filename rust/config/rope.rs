@@ -1,11 +1,8 @@
-//! Encoding of positions, where the user overrides the model's file.
+//! Overrides of the encoding of positions.
 
-use std::fmt::Write as _;
+use super::{Named, reject};
+use crate::error::Result;
 
-use super::Named;
-use crate::error::{Error, Result};
-
-/// Bounds of the rotation frequencies' base and scale, and of the factors of `YaRN`.
 const BASE_BOUNDS: (f64, f64) = (2.0, 1e12);
 const SCALE_BOUNDS: (f64, f64) = (1e-4, 1e4);
 const FACTOR_BOUNDS: (f64, f64) = (0.0, 1e6);
@@ -18,7 +15,7 @@ const MAX_CONTEXT: f64 = 2_147_483_392.0;
 pub struct RopeConfig {
     /// Scaling of the frequencies (`--rope-scaling`).
     pub scaling: Option<RopeScaling>,
-    /// The base of the frequencies (`--rope-freq-base`), 2 to 10¹².
+    /// Base of the frequencies (`--rope-freq-base`), 2 to 10¹².
     pub freq_base: Option<f64>,
     /// Factor of positions (`--rope-freq-scale`), 0.0001 to 10,000: 0.25 supports texts four times as long.
     pub freq_scale: Option<f64>,
@@ -58,16 +55,15 @@ impl RopeConfig {
     }
 
     /// # Errors
-    /// [`Error::InvalidConfig`] for the first number that is out of range.
+    /// `InvalidConfig` for the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         for (param, value, (low, high)) in self.numbers() {
             if let Some(value) = value.filter(|value| !(low..=high).contains(value)) {
-                return Err(Error::InvalidConfig { param, message: format!("{param} is {value}; it must be {low} to {high}") });
+                return reject(param, format!("{param} is {value}; it must be {low} to {high}"));
             }
         }
         if self.yarn_orig_ctx == Some(0) {
-            let message = "yarn_orig_ctx is 0; it must be at least 1".to_owned();
-            return Err(Error::InvalidConfig { param: "yarn_orig_ctx", message });
+            return reject("yarn_orig_ctx", "yarn_orig_ctx is 0; it must be at least 1");
         }
         Ok(())
     }
@@ -89,22 +85,10 @@ impl RopeConfig {
     /// Describes all overrides by the names of the settings; distinguishes caches that were computed with different ones.
     #[must_use]
     pub fn describe(&self) -> String {
-        let mut words = String::new();
-        let mut add = |name: &str, value: &dyn std::fmt::Display| {
-            let _ = write!(words, "{}{name} {value}", if words.is_empty() { "" } else { ", " });
-        };
-        if let Some(scaling) = self.scaling {
-            add("rope_scaling_type", &scaling.name());
-        }
-        for (name, value, _) in self.numbers() {
-            if let Some(value) = value {
-                add(name, &value);
-            }
-        }
-        if let Some(n) = self.yarn_orig_ctx {
-            add("yarn_orig_ctx", &n);
-        }
-        words
+        let scaling = self.scaling.map(|scaling| format!("rope_scaling_type {}", scaling.name()));
+        let numbers = self.numbers().into_iter().filter_map(|(name, value, _)| Some(format!("{name} {}", value?)));
+        let orig_ctx = self.yarn_orig_ctx.map(|n| format!("yarn_orig_ctx {n}"));
+        scaling.into_iter().chain(numbers).chain(orig_ctx).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns each number with its name and its bounds.
@@ -123,6 +107,7 @@ impl RopeConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     fn rejected_param(rope: RopeConfig) -> &'static str {
         match rope.validate() {

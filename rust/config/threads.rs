@@ -1,7 +1,7 @@
 //! Processors, polling and priority of threads.
 
-use super::MAX_THREADS;
-use crate::error::{Error, Result};
+use super::{MAX_THREADS, reject};
+use crate::error::Result;
 
 /// Maximum of [`Threads::poll`].
 const MAX_POLL: u32 = 100;
@@ -11,29 +11,27 @@ const MAX_POLL: u32 = 100;
 pub struct Threads {
     /// Processors by the system's numbers, each below [`MAX_THREADS`]; empty is all that this process may use.
     pub cpus: Vec<u32>,
-    /// Binds each thread to one processor, in order; excess threads wrap around. If false, threads are bound to one processor
-    /// each only if there are as many processors, or as many of their cores, as threads.
+    /// Binds each thread to one processor, round-robin; if false, only if there are as many processors, or as many of their
+    /// cores, as threads.
     pub is_strict: bool,
     /// OS scheduling priority.
     pub priority: ThreadPriority,
-    /// How long threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the default of the code
-    /// that starts them.
+    /// How long threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the caller's default.
     pub poll: Option<u32>,
 }
 
 impl Threads {
-    /// Checks the settings of a process that may run on `allowed` processors; `None` if the system does not report them. `names`
-    /// are the parameters of [`Threads::cpus`] and [`Threads::poll`].
+    /// Checks the settings, whose names are `cpus` and `poll`, in a process that may run on `allowed` processors; `None` if the
+    /// system does not report them.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a number that is out of range, and if the process may use none of the processors.
+    /// `InvalidConfig` for a number that is out of range, and if the process may use none of the processors.
     pub(super) fn validate(&self, [cpus, poll]: [&'static str; 2], allowed: Option<&[usize]>) -> Result<()> {
         if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= MAX_THREADS) {
-            let message = format!("{cpus} has processor {cpu}; each must be below {MAX_THREADS}");
-            return Err(Error::InvalidConfig { param: cpus, message });
+            return reject(cpus, format!("{cpus} has processor {cpu}; each must be below {MAX_THREADS}"));
         }
         if let Some(n) = self.poll.filter(|n| *n > MAX_POLL) {
-            return Err(Error::InvalidConfig { param: poll, message: format!("{poll} is {n}; it must be 0 to {MAX_POLL}") });
+            return reject(poll, format!("{poll} is {n}; it must be 0 to {MAX_POLL}"));
         }
         match allowed {
             _ if self.cpus.is_empty() => Ok(()),
@@ -42,21 +40,20 @@ impl Threads {
                 Ok(())
             }
             Some(allowed) if self.cpus.iter().any(|cpu| allowed.contains(&(*cpu as usize))) => Ok(()),
-            Some(allowed) => {
-                let message =
-                    format!("{cpus} is {:?}; it must include a processor that this process may use: {allowed:?}", self.cpus);
-                Err(Error::InvalidConfig { param: cpus, message })
-            }
+            Some(allowed) => reject(
+                cpus,
+                format!("{cpus} is {:?}; it must include a processor that this process may use: {allowed:?}", self.cpus),
+            ),
         }
     }
 }
 
-/// OS scheduling priority of threads; llama.cpp's numbers are −1 to 3.
+/// OS scheduling priority of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThreadPriority {
     /// Background work.
     Low,
-    /// The default priority, except that threads that answer requests have priority over these.
+    /// The default; threads that answer requests have priority over these.
     #[default]
     Normal,
     /// Above threads of default priority.
@@ -68,7 +65,7 @@ pub enum ThreadPriority {
 }
 
 impl ThreadPriority {
-    /// Parses llama.cpp's number of a priority.
+    /// Parses llama.cpp's number of a priority, −1 to 3.
     #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
@@ -85,6 +82,7 @@ impl ThreadPriority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     const DECODING: [&str; 2] = ["cpus", "poll"];
     const PROMPTS: [&str; 2] = ["cpus_batch", "poll_batch"];

@@ -18,7 +18,7 @@ use crate::config::{KernelChoice, ModelConfig};
 /// Layout of the weights that the CPU computes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightLayout {
-    /// In the on-disk layout; mapped, if configured.
+    /// On-disk layout; mapped, if configured.
     AsInFile,
     /// Some formats rearranged for llama.cpp's own products.
     Repacked,
@@ -26,29 +26,34 @@ pub enum WeightLayout {
     Amx,
 }
 
-/// Properties that [`ModelConfig::weights`] requires.
+/// Facts that [`ModelConfig::weights`] decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LoadFacts {
-    /// True if our products are usable here and compute most of the weights, by size.
+    /// Our products are usable here and compute most of the weights, by size.
     pub own_products: bool,
-    /// True if llama.cpp computes with AMX here.
+    /// llama.cpp computes with AMX here.
     pub has_amx: bool,
-    /// True if the CPU computes layers.
+    /// The CPU computes layers.
     pub has_cpu_layers: bool,
-    /// True if llama.cpp would rearrange any of the weights.
+    /// llama.cpp would rearrange any of the weights.
     pub can_be_rearranged: bool,
 }
 
+impl LoadFacts {
+    fn use_own_products(&self) -> bool {
+        self.own_products && self.has_cpu_layers
+    }
+}
+
 impl ModelConfig {
-    /// Chooses the layout: as configured, else by a rule. Weights that our kernels compute stay in their on-disk layout;
-    /// weights that llama.cpp computes are rearranged.
+    /// Chooses the layout: as configured, else weights that our kernels compute stay in their on-disk layout, and others are
+    /// rearranged.
     #[must_use]
     pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
-        let our_kernels_compute = facts.own_products && facts.has_cpu_layers;
         let is_rearranged = self.repack.unwrap_or(match self.kernels {
-            KernelChoice::Auto => !our_kernels_compute || facts.has_amx,
-            KernelChoice::Weft => !our_kernels_compute,
+            KernelChoice::Auto => !facts.use_own_products() || facts.has_amx,
+            KernelChoice::Weft => !facts.use_own_products(),
             KernelChoice::LlamaCpp => true,
         });
         match (is_rearranged, facts.has_amx) {
@@ -58,12 +63,11 @@ impl ModelConfig {
         }
     }
 
-    /// Returns whether the configuration allows another layout than the rule of [`ModelConfig::weights`]; only a measurement
-    /// shows which one is faster.
+    /// Returns whether either layout is possible and none is configured, so that only a measurement shows which one is faster.
     #[must_use]
     pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
-        let our_kernels_compute = facts.own_products && facts.has_cpu_layers && self.kernels != KernelChoice::LlamaCpp;
-        self.repack.is_none() && our_kernels_compute && facts.can_be_rearranged
+        let is_ours = self.kernels != KernelChoice::LlamaCpp && facts.use_own_products();
+        self.repack.is_none() && is_ours && facts.can_be_rearranged
     }
 }
 
