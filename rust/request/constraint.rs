@@ -1,4 +1,4 @@
-//! Constraints: restrict the tokens of a completion, for example to a grammar.
+//! Constraints of a completion's tokens, for example to a grammar.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,9 +19,8 @@ pub trait Constraint: Send {
     /// Returns an independent copy in the same state.
     fn copy(&self) -> Box<dyn Constraint>;
 
-    /// Returns whether `token` may come next without the first `n_skipped` bytes of its spelling. An empty rest is allowed.
-    ///
-    /// A constraint on token ids, without text, allows whole tokens only.
+    /// Returns whether `token` may come next without the first `n_skipped` bytes of its spelling. An empty rest is allowed; a
+    /// constraint on token ids allows whole tokens only.
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
         n_skipped == 0 && self.allows(token)
     }
@@ -67,7 +66,7 @@ pub trait ConstraintSource: fmt::Debug + Send + Sync {
     /// Returns a constraint in its initial state, for one branch.
     fn start(&self) -> Box<dyn Constraint>;
 
-    /// Size in bytes, as [`Constraint::n_bytes`].
+    /// As [`Constraint::n_bytes`].
     fn n_bytes(&self) -> usize {
         0
     }

@@ -9,15 +9,15 @@ pub const MIN_BEAMS: u32 = 2;
 /// Maximum of [`BeamSearch::length_penalty`]; the minimum is `-MAX_LENGTH_PENALTY`.
 pub const MAX_LENGTH_PENALTY: f32 = 10.0;
 
-/// How the draws of the `n` completions of a request depend on each other.
+/// How the draws of a request's completions depend on each other.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Diversity {
     /// Independent draws.
     #[default]
     None,
-    /// Independent draws, except that all completions begin with different tokens: the first tokens are drawn without
-    /// replacement, by Gumbel top-k (Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv
-    /// 1903.06059). If there are fewer candidates than completions, the remaining completions end without a token.
+    /// Independent draws, except that the first tokens are drawn without replacement, by Gumbel top-k (Kool, van Hoof and
+    /// Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv 1903.06059). Completions without a candidate end without
+    /// a token.
     Distinct,
     /// Arithmetic sampling (Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models", 2022,
     /// arXiv 2210.15458): completion `i` is the text with the code point `(u + i / n) mod 1`, where `u` is drawn from the seed.
@@ -39,7 +39,7 @@ pub struct BeamSearch {
 }
 
 impl Diversity {
-    /// Returns the beam search parameters, if it is a beam search.
+    /// Returns the parameters of a beam search.
     #[must_use]
     pub fn beams(&self) -> Option<&BeamSearch> {
         if let Self::Beams(beams) = self { Some(beams) } else { None }
@@ -56,10 +56,7 @@ impl Diversity {
         }
     }
 
-    /// Checks the compatibility with the other fields of `request`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for an incompatible field.
+    /// Rejects incompatible fields of `request`.
     pub(super) fn validate(&self, request: &Request) -> Result<()> {
         let Some(name) = self.param() else { return Ok(()) };
         let params = &request.sampling;

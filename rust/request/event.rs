@@ -7,20 +7,20 @@ use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// One token of one branch.
+    /// A token of a branch.
     Token(TokenEvent),
-    /// The end of one branch; published exactly once per branch, after its last token.
+    /// Published exactly once per branch, after its last token.
     Finished(Finished),
-    /// Prefill progress, if [`Request::reports_progress`](crate::request::Request::reports_progress) is set: published at the
-    /// start, and after each decode that computed a part of the prompt.
+    /// Published at the start and after each decode that computed a part of the prompt, if
+    /// [`Request::reports_progress`](crate::request::Request::reports_progress) is set.
     Progress(Progress),
-    /// Logprobs of a range of the prompt, if [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set:
-    /// published in order, before the first token.
+    /// Published in order, before the first token, if
+    /// [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set.
     PromptLogprobs(PromptLogprobs),
 }
 
 impl Event {
-    /// Returns the approximate size of the event while it is queued, in bytes.
+    /// Returns the approximate size while the event is queued, in bytes.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
         let logprobs_bytes = |logprobs: &Logprobs| Logprobs::n_bytes(logprobs.top.len());
@@ -64,13 +64,12 @@ pub struct TokenEvent {
     pub index: u32,
     /// The sampled token; end tokens are published too.
     pub token: Token,
-    /// Text that this token completes: empty while bytes are held back. The texts of a branch concatenate to its whole answer.
-    ///
-    /// [`SmolStr`] stores up to 23 bytes inline. Few tokens are longer, so that few events allocate.
+    /// Text that this token completes: empty while bytes are held back. [`SmolStr`] stores up to 23 bytes inline, so that few
+    /// events allocate.
     pub text: SmolStr,
     /// The slot that the branch runs in.
     pub slot: u32,
-    /// Number of tokens of this branch so far, this one included.
+    /// Tokens of this branch so far, this one included.
     pub n_predicted: u32,
     /// Logprobs, if [`SamplingParams::n_probs`] is set.
     pub logprobs: Option<Box<Logprobs>>,
@@ -113,22 +112,21 @@ pub struct Finished {
     pub index: u32,
     /// The slot that the branch ran in; `None` if it was cancelled in the queue.
     pub slot: Option<u32>,
-    /// Reason why the branch ended.
+    /// Why the branch ended.
     pub reason: FinishReason,
     /// Rest of the text that was held back as a possible beginning of a stop string; usually empty.
     pub text: SmolStr,
-    /// Token counts and times of the branch.
+    /// Counts and times.
     pub usage: Usage,
-    /// True if the context was full: the context was shifted, or the branch ended for lack of context.
+    /// The context was full: it was shifted, or the branch ended for lack of context.
     pub is_truncated: bool,
     /// Result of a task other than [`Task::Complete`] and [`Task::Load`].
     pub result: Option<Box<TaskResult>>,
-    /// Rank of the branch in a beam search: the logarithm of its text's probability, divided by its number of tokens raised to
-    /// [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty); the plain logarithm if the search is
-    /// stochastic. `None` for branches of other requests, and for branches that the search could not fill.
+    /// Rank in a beam search: the logarithm of the text's probability, divided by its number of tokens raised to
+    /// [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty), unless the search is stochastic. `None` for
+    /// other requests, and for branches that the search could not fill.
     pub score: Option<f64>,
-    /// Explanation of the computed part of the prompt, if [`Request::explains_cache`](crate::request::Request::explains_cache)
-    /// is set; in the first branch only.
+    /// In the first branch only, if [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
     pub explanation: Option<Box<Explanation>>,
 }
 
@@ -166,19 +164,18 @@ pub enum FinishReason {
 
 /// Token counts and times of one branch.
 ///
-/// `n_computed + n_cached` is the prompt's length in every branch: the branch that computed a token counts it in `n_computed`,
-/// the others in `n_cached`, so that the sum of `n_computed` over all branches is the number of tokens really computed. For a
-/// cancelled branch the two cover the part of the prompt that was available by then.
+/// `n_computed + n_cached` is the prompt's length, or for a cancelled branch the part of it that was available by then. Only the
+/// branch that computed a token counts it in `n_computed`, so that its sum over all branches is the number of tokens really
+/// computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// Prompt tokens computed by this branch.
+    /// Prompt tokens that this branch computed.
     pub n_computed: u32,
     /// Prompt tokens that were cached or computed by another branch.
     pub n_cached: u32,
     /// Generated tokens, an end token included.
     pub n_predicted: u32,
-    /// Computed tokens in the branch's context at its end: the prompt and all but the last generated token; fewer if the
-    /// context was shifted.
+    /// Computed tokens in the context at the end: the prompt and all but the last generated token; fewer after a context shift.
     pub n_held: u32,
     /// Milliseconds from getting a slot to the first token.
     pub prompt_ms: f64,

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Explains why the computed part of a prompt was not cached, if
-/// [`Request::explains_cache`](crate::request::Request::explains_cache) is set. Published at the end of the first branch, which
-/// computes the prompt for the others, and before that to callers that query the stream.
+/// [`Request::explains_cache`](crate::request::Request::explains_cache) is set. Available once the first branch, which computes
+/// the prompt for the others, has a slot; also published at its end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Id of the request; ids are assigned in order of submission.
+    /// Id of the request, assigned in order of submission.
     pub request_id: u64,
     /// The prompt's length in tokens.
     pub n_prompt: u32,
@@ -21,7 +21,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Returns its approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         let run_bytes = |run: &ComputedRun| {
             let earlier_bytes = run.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
@@ -47,22 +47,21 @@ pub struct ComputedRun {
     pub range: Range<u32>,
     /// Why the range was not cached.
     pub cause: Cause,
-    /// Index of the prompt token at the cause: the first different token, or else the first token of the range.
+    /// Index of the first different prompt token, or else of the first token of the range.
     pub at: u32,
-    /// Position of `at` as a byte offset into the prompt's detokenized text. Images and audio have no text.
+    /// Byte offset of `at` in the prompt's text; images and audio have no text.
     pub byte: u64,
-    /// Position of `at` in characters.
+    /// Offset of `at` in characters.
     pub character: u64,
     /// A few tokens of text before `at`.
     pub before: String,
     /// Some more tokens of text from `at` on.
     pub here: String,
-    /// The earlier request that reveals the cause; `None` if no request does, or if it has another owner.
+    /// The request of the same owner that reveals the cause, if any.
     pub earlier: Option<EarlierRequest>,
 }
 
 impl ComputedRun {
-    /// Creates a run with neither text nor offsets.
     pub(crate) fn new(range: Range<u32>, cause: Cause) -> Self {
         let at = range.start;
         let (before, here) = (String::new(), String::new());
@@ -73,11 +72,11 @@ impl ComputedRun {
 /// An earlier request of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
-    /// Id of the earlier request.
+    /// Its id.
     pub request_id: u64,
-    /// Text of the earlier request at the position of [`ComputedRun::here`]; empty if it ends there.
+    /// Its text at the position of [`ComputedRun::here`]; empty if it ends there.
     pub text: String,
-    /// True if the position is in the earlier request's generated text, not in its prompt.
+    /// The position is in its generated text, not in its prompt.
     pub is_in_answer: bool,
 }
 
@@ -98,7 +97,7 @@ pub enum Cause {
     Differs,
     /// The text occurs in an earlier request, in other tokens.
     Retokenized,
-    /// The text matches an earlier prompt whose beginning is different: the two differ within their first [`BEGINNING`] tokens.
+    /// The text matches an earlier prompt that differs within the first [`BEGINNING`] tokens.
     Beginning,
     /// The prompt differs from an earlier one in its system message.
     SystemChanged,
@@ -108,7 +107,7 @@ pub enum Cause {
     TooShort,
     /// The prefix is cached for another adapter set.
     OtherAdapters,
-    /// The range was cached and has been evicted; with cause and age, if they are remembered.
+    /// The range was evicted; with cause and age, if they are remembered.
     Evicted(Option<(EvictionCause, Duration)>),
     /// The saved state could not be reloaded.
     NotRestored,
@@ -129,8 +128,8 @@ pub enum Cause {
 /// Reason why a cached range was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionCause {
-    /// Its cells or its sequence id were needed, and the host cache did not take it: the host cache is off, too small, or full
-    /// of more valuable entries, or a GPU computes the range faster than it is copied.
+    /// Its cells or its sequence id were needed, and the host cache did not take it: it is off, too small, or full of more
+    /// valuable entries, or a GPU computes the range faster than it is copied.
     DeviceCache,
     /// Its host cache bytes were needed.
     HostCache,

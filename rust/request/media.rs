@@ -6,16 +6,13 @@ use std::sync::Arc;
 
 use crate::request::Token;
 
-/// Ids below this belong to media positions; ids from it on are tokens.
-const FIRST_ID: Token = 0;
-
 /// Placeholder of an image or audio in a text, as in llama.cpp's `mtmd`.
 pub const MEDIA_MARKER: &str = "<__media__>";
 
 /// Returns whether `id` is the id of a media position, not of a token.
 #[must_use]
 pub const fn is_of_medium(id: Token) -> bool {
-    id < FIRST_ID
+    id < 0
 }
 
 /// State of a medium's embeddings.
@@ -31,8 +28,8 @@ pub enum Encoding {
 
 /// An image, audio, or a part of one, in the form that a model consumes.
 pub trait Medium: fmt::Debug + Send + Sync {
-    /// Returns the id of its first position; the ids of the others follow in descending order, and all are below 0. Within a
-    /// process, equal media have equal ids, and different media have disjoint ids.
+    /// Returns the id of its first position; the others follow in descending order, all below 0. Within a process, equal media
+    /// have equal ids, and different media have disjoint ids.
     fn first_id(&self) -> Token;
 
     /// Returns the number of cells that it occupies; at least 1.
@@ -54,8 +51,7 @@ pub trait Medium: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns whether attention is not causal within it: each cell attends to all of them, so that one decode must compute
-    /// all.
+    /// Returns whether each of its cells attends to all of them, so that one decode must compute all.
     fn sees_ahead(&self) -> bool;
 
     /// Returns whether it can only be cached as a whole.
@@ -63,13 +59,13 @@ pub trait Medium: fmt::Debug + Send + Sync {
         self.sees_ahead() || self.has_positions()
     }
 
-    /// Returns its size in bytes: its embeddings, and their source data until the embeddings are available.
+    /// Returns the size of its embeddings in bytes, and of their source data until they are available.
     fn n_bytes(&self) -> u64;
 
     /// Returns the state of its embeddings. The first call starts their computation.
     fn encoding(&self) -> Encoding;
 
-    /// Returns its embeddings, one after the other, if they are available.
+    /// Returns its embeddings, one after the other, once they are available.
     fn vectors(&self) -> Option<Arc<[f32]>>;
 }
 
@@ -117,7 +113,7 @@ impl PlacedMedia {
         self.start + self.media.n_tokens()
     }
 
-    /// Returns whether a sequence that ends at `end` would contain only a part of a medium that must be whole.
+    /// Returns whether a sequence that ends at `end` would contain only a part of it, though it must be whole.
     #[must_use]
     pub fn is_cut_at(&self, end: u32) -> bool {
         self.media.is_whole() && self.start < end && end < self.end()

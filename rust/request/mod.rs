@@ -35,14 +35,14 @@ pub type AdapterScale = (u32, f32);
 /// Maximum of [`Request::n`].
 pub const MAX_COMPLETIONS: u32 = 256;
 
-/// Maximum number of stop strings of one [`Request`]; every token is checked against all of them.
+/// Maximum length of [`Request::stop`]; every token is checked against all of them.
 pub const MAX_STOPS: usize = 256;
 
-/// Maximum total size of the stop strings of one [`Request`], in bytes.
+/// Maximum total size of [`Request::stop`], in bytes.
 pub const MAX_STOP_BYTES: usize = 65_536;
 
-/// Maximum number of logprobs of one prompt, top logprobs included. A slow consumer can leave all of them buffered, which takes
-/// some hundreds of megabytes.
+/// Maximum number of logprobs of one prompt, top logprobs included: some hundreds of megabytes, if a slow consumer leaves all of
+/// them buffered.
 pub const MAX_PROMPT_PROBS: usize = 1 << 21;
 
 /// Highest [`Request::priority`]; the lowest is `-MAX_PRIORITY`.
@@ -57,7 +57,7 @@ pub const MAX_CHECKPOINTS: usize = 16;
 /// Maximum number of [`Request::preserved_tokens`].
 pub const MAX_PRESERVED: usize = 256;
 
-/// A contiguous part of a prompt: token ids, or the embeddings of an image or of audio.
+/// A contiguous part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Run {
@@ -85,7 +85,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Creates a prompt of one run of tokens.
+    /// Creates a prompt of one run.
     #[must_use]
     pub fn from_tokens(tokens: Vec<Token>) -> Self {
         Self { runs: vec![Run::Tokens(tokens)] }
@@ -110,19 +110,18 @@ impl Prompt {
         self.runs.iter().map(Run::n_tokens).sum()
     }
 
-    /// Returns the images and audio of the prompt, in order.
+    /// Returns the images and audio, in order.
     #[must_use]
     pub fn media(&self) -> Vec<PlacedMedia> {
-        let mut start = 0;
-        let placed = self.runs.iter().filter_map(|run| {
-            let media_start = start;
-            start += u32::try_from(run.n_tokens()).expect("a prompt has fewer than 2³² tokens");
-            match run {
-                Run::Tokens(_) => None,
-                Run::Media(media) => Some(PlacedMedia { start: media_start, media: media.clone() }),
+        let (mut end, mut placed) = (0, Vec::new());
+        for run in &self.runs {
+            let start = end;
+            end += u32::try_from(run.n_tokens()).expect("a prompt has fewer than 2³² tokens");
+            if let Run::Media(media) = run {
+                placed.push(PlacedMedia { start, media: media.clone() });
             }
-        });
-        placed.collect()
+        }
+        placed
     }
 
     /// Returns whether the prompt contains an image or audio.
@@ -182,11 +181,11 @@ pub struct SavedPrefix {
     pub tokens: Vec<Token>,
     /// Copies of consecutive cell runs that cover the prompt from 0 to its end.
     pub pieces: Vec<SavedPiece>,
-    /// The logits after the prompt, for memories whose state cannot be truncated to compute them again.
+    /// Logits after the prompt, for memories whose state cannot be truncated to compute them again.
     pub logits: Option<Vec<f32>>,
-    /// The adapters that the state was computed with, as in [`Request::adapters`].
+    /// Adapters that the state was computed with.
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
+    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -202,15 +201,15 @@ pub struct SavedPiece {
 /// A prefix that stays computed until it is unpinned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PinnedPrefix {
-    /// Identifies the pin; assigned in increasing order.
+    /// Id of the pin; assigned in increasing order.
     pub id: u64,
     /// The prefix.
     pub tokens: Vec<Token>,
     /// Size of the computed state in the device cache or the host cache, in bytes, shared cells included.
     pub n_bytes: u64,
-    /// The adapters that the prefix was computed with, each with its scale.
+    /// Adapters that the prefix was computed with.
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
+    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -219,34 +218,35 @@ pub struct PinnedPrefix {
 pub struct SlotContents {
     /// The tokens.
     pub tokens: Vec<Token>,
-    /// The adapters that the tokens were computed with, each with its scale.
+    /// Adapters that the tokens were computed with.
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
+    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
 /// Context shift: a completion whose context is full drops tokens of its middle, computes the rest again, and continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextShift {
-    /// Number of tokens to keep at the beginning, but never the last four that the context holds; `None` keeps the whole
-    /// prompt. A BOS token counts: only the vocabulary can identify it, so a caller that counts as llama-server does adds one.
+    /// Tokens to keep at the beginning, a BOS token included, but never the last four that the context holds; `None` keeps the
+    /// whole prompt.
     pub n_keep: Option<u32>,
-    /// Number of computed tokens to drop after the kept ones, but never all of them; 0 drops half.
+    /// Computed tokens to drop after the kept ones, but never all of them; 0 drops half.
     pub n_discard: u32,
 }
 
-/// A client's request: one prompt, `n` completions.
-#[derive(Debug, Clone, PartialEq)]
+/// A client's request: one prompt, `n` completions. Built from [`Request::new`] or [`Request::for_task`], because the derived
+/// default is not valid.
+#[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options of a request")]
 pub struct Request {
     /// The prompt to continue; at least one token.
     pub prompt: Prompt,
-    /// Tokens after the prompt. In [`Engine::submit_branches`](crate::engine::Engine::submit_branches) the prompt is shared by
-    /// all branches, and the suffix belongs to one of them.
+    /// Tokens after the prompt. Branches of [`Engine::submit_branches`](crate::engine::Engine::submit_branches) share the prompt;
+    /// the suffix belongs to one of them.
     pub suffix: Vec<Token>,
     /// Number of completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
-    /// How the draws of the completions depend on each other.
+    /// Dependence of the completions' draws.
     pub diversity: Diversity,
     /// Maximum tokens of one completion; `None` generates until the context is full, 0 only computes the prompt.
     pub max_tokens: Option<u32>,
@@ -254,30 +254,27 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Branch `i` draws from a generator seeded with `seed + i` (modulo 2³²).
     pub seed: u32,
-    /// How each branch samples its tokens.
+    /// Parameters of each branch.
     pub sampling: SamplingParams,
-    /// The adapters that compute the prompt and the completions, each at most once, as index and scale; adapters that are not
-    /// listed are off. `None` uses the set of the last [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most
-    /// one of them is an activated `LoRA` (aLoRA): it applies from its invocation tokens on, and to no token of a prompt without
-    /// them.
+    /// Adapters that compute the prompt and the completions, each at most once; others are off. `None` uses the set of the last
+    /// [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most one of them is an activated `LoRA` (aLoRA): it
+    /// applies from its invocation tokens on, and to no token of a prompt without them.
     pub adapters: Option<Vec<AdapterScale>>,
-    /// Index of the first token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens
-    /// in the prompt.
+    /// First token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens.
     pub invoked_at: Option<u32>,
-    /// Constraint of each branch; the prompt is not part of the constrained text. It applies from the first token on, or from
-    /// the end of the reasoning: see [`Request::thought`].
+    /// Constraint of each completion, from its first token on, or from the end of its reasoning.
     pub constraint: Option<SharedConstraint>,
-    /// Markers that delimit the reasoning in a completion, and its token budget.
+    /// Markers that delimit reasoning, and its token budget.
     pub reasoning: Option<Arc<Reasoning>>,
     /// Tokens that appear in the text even if they are control or end tokens; at most [`MAX_PRESERVED`].
     pub preserved_tokens: Vec<Token>,
-    /// Shifts a full context if set; otherwise a full context ends the completion.
+    /// `None` ends a completion whose context is full.
     pub context_shift: Option<ContextShift>,
     /// Priority in admission and prefill, −[`MAX_PRIORITY`] to [`MAX_PRIORITY`]; higher priorities run first. One unit
     /// outweighs [`STARTS_PER_PRIORITY`](crate::engine::STARTS_PER_PRIORITY) starts of later branches, so that no request starves.
     pub priority: i32,
-    /// Maximum time between two tokens of its completions that prefill of other requests may cause, 1 ms to [`LONGEST_GAP`];
-    /// `None` uses [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
+    /// Maximum pause between two tokens due to prefill of other requests, 1 ms to [`LONGEST_GAP`]; `None` uses
+    /// [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
     pub max_token_gap: Option<Duration>,
     /// Maximum tokens of its prompt in one step, at least 1; `None` leaves the chunk size to the scheduler.
     pub max_chunk: Option<u32>,
@@ -287,47 +284,41 @@ pub struct Request {
     pub n_indent: u32,
     /// Uses the cached prefix of the prompt; if false, the whole prompt is computed.
     pub uses_cache: bool,
-    /// Number of top logprobs to report for each token of the prompt, beside the token's own; at most [`MAX_PROBS`], and
+    /// Top logprobs to report for each token of the prompt, beside the token's own; at most [`MAX_PROBS`], and
     /// [`MAX_PROMPT_PROBS`] in total.
     pub prompt_logprobs: Option<u32>,
-    /// First prompt token whose logprobs are reported. Preceding tokens can come from the cache, except the last of
-    /// them. Must be below the prompt's length, and 0 if [`Request::prompt_logprobs`] is `None`.
+    /// First prompt token whose logprobs are reported; tokens before its predecessor can come from the cache. Below the prompt's
+    /// length, and 0 if [`Request::prompt_logprobs`] is `None`.
     pub prompt_logprobs_from: u32,
     /// Publishes prefill progress on the stream.
     pub reports_progress: bool,
-    /// Positions, in tokens of the prompt and in order, of checkpoints in addition to the one at the prompt's end, for memories
-    /// that cannot be truncated; at most [`MAX_CHECKPOINTS`]. A later prompt that shares only the tokens before such a position
-    /// resumes there. A sliding-window memory keeps the window at the end of every prompt; a position listed here stays in the
-    /// device cache. Other memories resume anywhere.
+    /// Positions, in tokens of the prompt and in order, of further checkpoints for memories that cannot be truncated; at most
+    /// [`MAX_CHECKPOINTS`]. A later prompt that shares only the tokens before such a position resumes there. The window of a
+    /// sliding-window memory at such a position stays in the device cache.
     pub checkpoints_at: Vec<u32>,
-    /// Replaces text of the prompt that was generated for earlier requests of the same owner with this flag by the tokens that
-    /// were generated. That text then matches the cache even if the tokenizer splits it differently.
+    /// Replaces text of the prompt that was generated for earlier requests of the same owner with this flag by the generated
+    /// tokens, so that it matches the cache even if the tokenizer splits it differently.
     pub keeps_answers: bool,
-    /// Reports why the computed part of the prompt was not cached: on request, once the first branch has a slot, and in that
-    /// branch's `Finished` event.
+    /// Reports why the computed part of the prompt was not cached, see [`Explanation`].
     pub explains_cache: bool,
-    /// Owner of the request; `None` is shared by all requests without an owner. An explanation contains no text of other
-    /// owners.
+    /// Owner of the request; `None` is one owner too. An explanation contains no text of other owners.
     pub owner: Option<Arc<str>>,
     /// Index of the prompt token after the system message; `None` if there is no system message or its end is unknown.
     pub system_end: Option<u32>,
     /// Preferred slot of the first branch, used if it is free; [`Task::Load`] waits for it.
     pub slot: Option<u32>,
-    /// Purpose of the request. Every task but [`Task::Complete`] has one branch that generates no tokens.
+    /// Every task but [`Task::Complete`] has one branch that generates no tokens.
     pub task: Task,
 }
 
-/// Rejects the field `param`.
 fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
     Err(Error::InvalidRequest { param, message: message.into() })
 }
 
-/// Checks the number of entries of the field `param`.
 fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result<()> {
     if n > max { reject(param, format!("{param} has {n} {unit}; at most {max} are allowed")) } else { Ok(()) }
 }
 
-/// Checks that all tokens of the field `param` are in the vocabulary.
 fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a Token>, n_vocab: usize) -> Result<()> {
     match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
         Some(token) => reject(param, format!("token {token} is not in the vocabulary ({n_vocab} tokens)")),
@@ -362,38 +353,7 @@ impl Request {
     /// Creates a request for one completion with default sampling.
     #[must_use]
     pub fn new(prompt: Prompt, seed: u32) -> Self {
-        Self {
-            prompt,
-            suffix: Vec::new(),
-            n: 1,
-            diversity: Diversity::None,
-            max_tokens: None,
-            stop: Vec::new(),
-            seed,
-            sampling: SamplingParams::default(),
-            adapters: None,
-            invoked_at: None,
-            constraint: None,
-            reasoning: None,
-            preserved_tokens: Vec::new(),
-            context_shift: None,
-            priority: 0,
-            max_token_gap: None,
-            max_chunk: None,
-            max_predict_time: None,
-            n_indent: 0,
-            uses_cache: true,
-            prompt_logprobs: None,
-            prompt_logprobs_from: 0,
-            reports_progress: false,
-            checkpoints_at: Vec::new(),
-            keeps_answers: false,
-            explains_cache: false,
-            owner: None,
-            system_end: None,
-            slot: None,
-            task: Task::Complete,
-        }
+        Self { prompt, seed, n: 1, uses_cache: true, ..Self::default() }
     }
 
     /// Returns the number of tokens of prompt and suffix.
@@ -403,8 +363,7 @@ impl Request {
     }
 
     /// Returns whether this request and `other`, two branches of one stream, can share all computed tokens and the logits after
-    /// them: their tokens are equal, and so are the fields that affect how a prompt is computed. Fields that affect generation
-    /// may differ.
+    /// them. Fields that affect only generation may differ.
     #[must_use]
     pub(crate) fn can_share_prompt_with(&self, other: &Self) -> bool {
         let prompt_fields = |r: &Self| (r.priority, r.slot, r.uses_cache, r.keeps_answers, r.max_chunk, r.owner.clone());
@@ -421,7 +380,7 @@ impl Request {
         Self { max_tokens: Some(0), task, ..Self::new(prompt, 0) }
     }
 
-    /// Checks every field against its range and against a vocabulary of `n_vocab` tokens.
+    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for the first field that is out of range.
@@ -518,7 +477,6 @@ impl Request {
         }
     }
 
-    /// Checks the fields that the task requires.
     fn validate_task(&self) -> Result<()> {
         if self.task == Task::Complete {
             return Ok(());

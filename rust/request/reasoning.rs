@@ -3,13 +3,13 @@
 use crate::error::Result;
 use crate::request::{Token, reject, validate_tokens};
 
-/// Maximum number of start markers, and of end markers.
+/// Maximum length of [`Reasoning::starts`], and of [`Reasoning::ends`].
 pub const MAX_MARKERS: usize = 16;
 
 /// Maximum size of one marker, in bytes.
 pub const MAX_MARKER_BYTES: usize = 256;
 
-/// Maximum number of tokens of [`Reasoning::closing`].
+/// Maximum length of [`Reasoning::closing`].
 pub const MAX_CLOSING: usize = 4_096;
 
 /// Markers that delimit reasoning, and its token budget.
@@ -29,7 +29,7 @@ pub struct Reasoning {
     pub starts: Vec<String>,
     /// Markers that end reasoning; at least one, with the same bounds.
     pub ends: Vec<String>,
-    /// True if the prompt ends inside reasoning.
+    /// The prompt ends inside reasoning.
     pub begins_inside: bool,
     /// Maximum tokens of one reasoning block, without `closing` and the start marker; `None` is unlimited.
     pub budget: Option<u32>,
@@ -39,7 +39,7 @@ pub struct Reasoning {
 }
 
 impl Reasoning {
-    /// Checks every field against its range and against a vocabulary of `n_vocab` tokens.
+    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.

@@ -53,9 +53,8 @@ impl SamplerKind {
     /// versions of llama.cpp that had it.
     pub const LETTERS: &str = "edskfypmxtai";
 
-    /// Returns the sampler with this name: one of [`SamplerKind::NAMES`], also with hyphens or nothing instead of underscores,
-    /// one of llama-server's aliases (`typical_p`, `typ`, `nucleus`, `temp`, `tfs`), or one of [`SamplerKind::LETTERS`]. Names
-    /// are case-insensitive, letters are lower case.
+    /// Parses one of [`SamplerKind::NAMES`], also with hyphens or nothing instead of underscores, one of llama-server's aliases,
+    /// or one of [`SamplerKind::LETTERS`]. Names are case-insensitive, letters are lower case.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();

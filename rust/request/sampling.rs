@@ -9,10 +9,10 @@ pub const MAX_PROBS: u32 = 1_000;
 /// Maximum length of [`SamplingParams::samplers`].
 pub const MAX_SAMPLERS: usize = 64;
 
-/// Maximum number of sequence breakers of [`Dry`].
+/// Maximum length of [`Dry::sequence_breakers`].
 pub const MAX_BREAKERS: usize = 64;
 
-/// Maximum size of one sequence breaker, in bytes; only the first 40 bytes count, as in llama.cpp.
+/// Maximum size of a sequence breaker, in bytes; only the first 40 count, as in llama.cpp.
 pub const MAX_BREAKER_BYTES: usize = 1_024;
 
 /// Version of Mirostat that replaces the sampler chain (Basu et al., "Mirostat: A Neural Text Decoding Algorithm that Directly
@@ -72,7 +72,7 @@ pub struct SamplingParams {
     pub samplers: Vec<SamplerKind>,
     /// Divides the logits before the draw; 0 or less selects the most likely token.
     pub temperature: f32,
-    /// Range of the dynamic temperature around `temperature`, which increases with the entropy of the distribution; 0 is off.
+    /// Range of the dynamic temperature around `temperature`, which increases with entropy; 0 is off.
     pub dynatemp_range: f32,
     /// Exponent of the mapping from entropy to temperature.
     pub dynatemp_exponent: f32,
@@ -82,8 +82,7 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// Locally typical sampling: keeps the tokens whose surprise is closest to the entropy, up to this sum of probabilities; 1
-    /// keeps all.
+    /// Keeps the tokens whose surprise is closest to the entropy, up to this sum of probabilities; 1 keeps all.
     pub typical_p: f32,
     /// Keeps tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all.
     pub top_n_sigma: f32,
@@ -107,7 +106,7 @@ pub struct SamplingParams {
     pub penalize_nl: bool,
     /// Tokens that the penalties count instead of the prompt; at most as many as a slot's context.
     pub penalty_prompt: Option<Vec<Token>>,
-    /// The DRY penalty on repetitions.
+    /// Penalty on repetitions.
     pub dry: Dry,
     /// Mirostat version that replaces the chain.
     pub mirostat: Mirostat,
@@ -115,19 +114,16 @@ pub struct SamplingParams {
     pub mirostat_tau: f32,
     /// Learning rate of Mirostat.
     pub mirostat_eta: f32,
-    /// Target probability of adaptive-p, 0 to 1; below 0 is off, above 1 is 1. Has an effect only if the chain contains
-    /// [`SamplerKind::AdaptiveP`].
+    /// Target probability of [`SamplerKind::AdaptiveP`], 0 to 1; below 0 is off, above 1 is 1.
     pub adaptive_target: f32,
     /// Decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 − decay) tokens.
     pub adaptive_decay: f32,
-    /// Values added to the logits of these tokens; entries of the same token add up; −∞ bans a token.
-    ///
-    /// At most as many entries as the vocabulary has tokens, so that each token can have one. The cost per sampled token is 2
-    /// µs for 300 entries, the limit of `OpenAI`, and 0.3 ms for 152,064.
+    /// Values added to the logits of these tokens; entries of the same token add up; −∞ bans a token. At most as many as the
+    /// vocabulary has tokens: 0.3 ms per sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
     pub logit_bias: Vec<(Token, f32)>,
     /// Bans every end token.
     pub ignore_eos: bool,
-    /// Number of top logprobs to report, beside the sampled token's own; 0 is off.
+    /// Top logprobs to report, beside the sampled token's own; 0 is off.
     pub n_probs: u32,
     /// Reports logprobs of the distribution after the chain, instead of the model's.
     pub post_sampling_probs: bool,
@@ -170,12 +166,11 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Returns whether the XTC sampler can have an effect.
     pub(super) fn has_xtc(&self) -> bool {
         self.samplers.contains(&SamplerKind::Xtc) && self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
     }
 
-    /// Checks every field against its range and against a vocabulary of `n_vocab` tokens.
+    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
@@ -190,19 +185,15 @@ impl SamplingParams {
         }
         // The penalties also divide by its inverse, which must be finite too.
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
-            return reject(
-                "repeat_penalty",
-                format!("repeat_penalty is {}; it must be a finite number above 0", self.repeat_penalty),
-            );
+            let message = format!("repeat_penalty is {}; it must be a finite number above 0", self.repeat_penalty);
+            return reject("repeat_penalty", message);
         }
         if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
             return reject(param, format!("{param} is {value}; it must be a finite number"));
         }
         if self.dry.allowed_length < 0 {
-            return reject(
-                "dry_allowed_length",
-                format!("dry_allowed_length is {}; it must be 0 or more", self.dry.allowed_length),
-            );
+            let message = format!("dry_allowed_length is {}; it must be 0 or more", self.dry.allowed_length);
+            return reject("dry_allowed_length", message);
         }
         if !(0.0..=0.99).contains(&self.adaptive_decay) {
             return reject("adaptive_decay", format!("adaptive_decay is {}; it must be 0 to 0.99", self.adaptive_decay));
