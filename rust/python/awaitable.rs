@@ -8,17 +8,20 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::embedding::EmbeddingFuture;
 use super::events::{self, LogprobFormat};
-use super::forking::AwaitedFork;
 use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, Watch};
 use crate::engine::Ready;
 
-/// Maximum size in bytes of one batch of events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts. It limits how
-/// long the event loop is blocked to about a millisecond. It holds some two thousand tokens, far more than one step yields, or
-/// five with a thousand logprobs each.
+/// Maximum size in bytes of one batch of events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts, so that the
+/// event loop is blocked for about a millisecond: some two thousand tokens, or five with a thousand logprobs each.
 const MAX_BATCH_BYTES: usize = 256 << 10;
+
+/// An answer that is taken once.
+pub(super) trait Answer: Awaitable {
+    /// Takes the answer; `None` until it is ready.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
+}
 
 /// Result that an `await` of a stream waits for.
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +48,10 @@ pub(super) struct PyNext {
     wait: Mutex<Option<Wait>>,
 }
 
-/// Source of the awaited result.
 enum AwaitSource {
     Stream(Py<PyStream>, WaitTarget),
-    /// The only reference: if Python drops this object, the embeddings are not computed.
-    Embedding(Arc<EmbeddingFuture>),
-    Fork(Arc<AwaitedFork>),
+    /// The only reference: if Python drops it, embeddings are not computed.
+    Answer(Arc<dyn Answer>),
 }
 
 /// The future that the task waits for, and the watch that resolves it.
@@ -64,19 +65,14 @@ impl PyNext {
         Self { source: AwaitSource::Stream(stream, target), wait: Mutex::new(None) }
     }
 
-    pub(super) fn for_embedding(pending: EmbeddingFuture) -> Self {
-        Self { source: AwaitSource::Embedding(Arc::new(pending)), wait: Mutex::new(None) }
-    }
-
-    pub(super) fn for_fork(pending: AwaitedFork) -> Self {
-        Self { source: AwaitSource::Fork(Arc::new(pending)), wait: Mutex::new(None) }
+    pub(super) fn of_answer(answer: impl Answer + 'static) -> Self {
+        Self { source: AwaitSource::Answer(Arc::new(answer)), wait: Mutex::new(None) }
     }
 
     fn wait(&self) -> MutexGuard<'_, Option<Wait>> {
         self.wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops waiting.
     fn stop_waiting(&self, py: Python<'_>) {
         let wait = self.wait().take();
         if let Some(Wait { watch, future }) = wait {
@@ -87,17 +83,15 @@ impl PyNext {
     fn awaited(&self) -> PyResult<Arc<dyn Awaitable>> {
         Ok(match &self.source {
             AwaitSource::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
-            AwaitSource::Embedding(pending) => Arc::<EmbeddingFuture>::clone(pending),
-            AwaitSource::Fork(pending) => Arc::<AwaitedFork>::clone(pending),
+            AwaitSource::Answer(answer) => Arc::<dyn Answer>::clone(answer),
         })
     }
 
-    /// Returns the result of the `await` if it is ready.
+    /// Returns the result if it is ready.
     fn poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let (stream, target) = match &self.source {
             AwaitSource::Stream(stream, target) => (stream.get().stream()?, target),
-            AwaitSource::Embedding(pending) => return pending.take(py),
-            AwaitSource::Fork(pending) => return pending.take(py),
+            AwaitSource::Answer(answer) => return answer.take(py),
         };
         match target {
             WaitTarget::Nothing => Ok(Some(py.None())),

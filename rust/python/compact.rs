@@ -1,6 +1,5 @@
 //! Long lists of numbers as one Python object each, passed from a large body to the engine.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
@@ -9,6 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
 use super::background::detached;
+use super::json::Json;
 use crate::request::Token;
 
 /// Token ids.
@@ -53,8 +53,10 @@ impl PyTokenIds {
     /// Returns a JSON list; cached.
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         self.json.get_or_init(py, || {
-            let text = detached(py, || list(&self.tokens, |text, token| write!(text, "{token}")));
-            PyBytes::new(py, text.as_bytes()).unbind()
+            let write = |json: &mut Json, &token: &Token| {
+                json.integer(token);
+            };
+            detached(py, || Json::of_list(&self.tokens, write)).bytes(py).unbind()
         })
     }
 
@@ -93,32 +95,14 @@ impl PyBiases {
 
     /// Returns a JSON list of objects in llama-server's format, with `false` for a ban; cached.
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
-        let pair = |text: &mut String, (token, bias): &(Token, f32)| {
-            if bias.is_finite() {
-                write!(text, "{{\"token\":{token},\"bias\":{bias}}}")
-            } else {
-                write!(text, "{{\"token\":{token},\"bias\":false}}")
-            }
+        let write = |json: &mut Json, &(token, bias): &(Token, f32)| {
+            let bias = if bias.is_finite() { bias.to_string() } else { "false".to_owned() };
+            json.raw("{\"token\":").integer(token).raw(",\"bias\":").raw(&bias).raw("}");
         };
-        self.json.get_or_init(py, || {
-            let text = detached(py, || list(&self.pairs, pair));
-            PyBytes::new(py, text.as_bytes()).unbind()
-        })
+        self.json.get_or_init(py, || detached(py, || Json::of_list(&self.pairs, write)).bytes(py).unbind())
     }
 
     fn __repr__(&self) -> String {
         format!("Biases([{}])", self.pairs.len())
     }
-}
-
-fn list<T>(items: &[T], write: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
-    let mut text = String::from("[");
-    for item in items {
-        if text.len() > 1 {
-            text.push(',');
-        }
-        write(&mut text, item).expect("a text takes whatever is written");
-    }
-    text.push(']');
-    text
 }

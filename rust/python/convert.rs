@@ -15,26 +15,23 @@ use super::diversity;
 use super::errors::InvalidRequest;
 use super::media::{self, PyMixedPrompt};
 use super::output_rules::{self, OutputRules};
-use crate::error::Error;
+use crate::error::Result;
 use crate::llama::Model;
-use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
+use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Token};
 
 /// A prompt as the caller passed it.
 pub(super) enum PromptInput {
-    /// Text to tokenize.
     Text(Text),
-    /// Token ids.
     Tokens(Vec<Token>),
     /// Token ids that are shared with the caller.
     Shared(Arc<Vec<Token>>),
-    /// A sequence of text, token ids and media.
+    /// Texts, token ids and media.
     Parts(Vec<media::Part>),
-    /// A tokenized sequence of text, token ids and media.
+    /// The same, tokenized.
     Mixed(Py<PyMixedPrompt>),
 }
 
 impl PromptInput {
-    /// Returns whether control tokens in its text are parsed.
     pub(super) fn parses_special(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Parts(_))
     }
@@ -43,7 +40,7 @@ impl PromptInput {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
-    pub(super) fn read(self, model: &Model) -> Result<Prompt, Error> {
+    pub(super) fn read(self, model: &Model) -> Result<Prompt> {
         Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
             Self::Shared(tokens) => Prompt::from_tokens(Arc::unwrap_or_clone(tokens)),
@@ -52,6 +49,17 @@ impl PromptInput {
             Self::Parts(parts) => media::prompt_of(&parts, model, true, true)?,
             Self::Mixed(mixed) => mixed.get().of(model)?,
         })
+    }
+
+    /// Returns the tokens of an input that continues other text; `parses_special` parses control tokens in it.
+    ///
+    /// # Errors
+    /// As [`PromptInput::read`].
+    pub(super) fn read_continuation(self, parses_special: bool, model: &Model) -> Result<Vec<Token>> {
+        match self {
+            Self::Text(text) => model.tokenize_on(text.as_bytes(), parses_special),
+            given => Ok(given.read(model)?.into_tokens()),
+        }
     }
 }
 
@@ -64,8 +72,7 @@ pub(super) struct RequestInput {
 }
 
 impl RequestInput {
-    /// Builds the request for the continuation of `prompt`. A suffix text continues the prompt's text; `parses_special` parses
-    /// control tokens in it. `constraints` caches constraints that other branches share.
+    /// Builds the request for the continuation of `prompt`. `constraints` caches constraints that other branches share.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for an invalid constraint.
@@ -75,13 +82,9 @@ impl RequestInput {
         parses_special: bool,
         model: &Model,
         constraints: &mut Constraints,
-    ) -> Result<Request, Error> {
+    ) -> Result<Request> {
         let Self { suffix, request, constraint_input, output_rules } = self;
-        let suffix = match suffix {
-            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
-            Some(given) => given.read(model)?.into_tokens(),
-            None => Vec::new(),
-        };
+        let suffix = suffix.map_or(Ok(Vec::new()), |suffix| suffix.read_continuation(parses_special, model))?;
         let constraint = constraint_input.map(|constraint_input| constraints.read(constraint_input, model)).transpose()?;
         let context_shift = request.context_shift.map(|shift| with_bos_kept(shift, model));
         output_rules.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
@@ -90,13 +93,11 @@ impl RequestInput {
 
 /// Compiled constraints of the branches of one request, each compiled once.
 #[derive(Default)]
-pub(super) struct Constraints(Vec<(OutputConstraint, Result<SharedConstraint, Error>)>);
+pub(super) struct Constraints(Vec<(OutputConstraint, Result<SharedConstraint>)>);
 
 impl Constraints {
-    /// # Errors
-    /// [`Error::InvalidRequest`] for an invalid constraint.
-    fn read(&mut self, constraint_input: OutputConstraint, model: &Model) -> Result<SharedConstraint, Error> {
-        if let Some((_, cached)) = self.0.iter().find(|(cached, _)| cached.text() == constraint_input.text()) {
+    fn read(&mut self, constraint_input: OutputConstraint, model: &Model) -> Result<SharedConstraint> {
+        if let Some((_, cached)) = self.0.iter().find(|(cached, _)| *cached == constraint_input) {
             return cached.clone();
         }
         let read = match &constraint_input {
@@ -116,34 +117,31 @@ fn with_bos_kept(shift: ContextShift, model: &Model) -> ContextShift {
 }
 
 /// Output constraint as the caller passed it.
-pub(super) enum OutputConstraint {
-    /// A GBNF grammar.
+#[derive(PartialEq)]
+enum OutputConstraint {
+    /// In GBNF.
     Grammar(PyBackedStr),
-    /// A JSON schema.
     JsonSchema(PyBackedStr),
 }
 
-impl OutputConstraint {
-    /// Returns whether it is a grammar, and its text.
-    fn text(&self) -> (bool, &str) {
-        match self {
-            Self::Grammar(text) => (true, text),
-            Self::JsonSchema(text) => (false, text),
-        }
-    }
-}
-
-fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     object.getattr(name).map_err(|_| {
         let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
         PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
     })
 }
 
+/// Converts the attribute `$name` of a `weft.Request`; `$what` describes its valid values.
+macro_rules! request_field {
+    ($request:expr, $name:literal, $what:literal) => {{
+        use $crate::python::convert::{attribute, field};
+        field($name, $what, &attribute($request, intern!($request.py(), $name))?)?
+    }};
+}
+
+pub(super) use request_field;
+
 /// Converts the prompt of a `weft.Request`.
-///
-/// # Errors
-/// As [`request`].
 pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     prompt(&attribute(object, intern!(object.py(), "prompt"))?)
 }
@@ -156,112 +154,103 @@ pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
 pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| attribute(object, name);
-    // One line per field: its name, and the description of valid values.
-    macro_rules! field {
-        ($name:literal, $what:literal) => {
-            field($name, $what, &get(intern!(py, $name))?)?
-        };
-    }
-    let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1");
-    let context_shift: bool = field!("context_shift", "True or False");
-    let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1");
-    let owner: Option<PyBackedStr> = field!("owner", "a string");
-    let n: u32 = field!("n", "a positive integer");
-    let n_batch: Option<u32> = field!("n_batch", "a count");
-    let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number");
-    let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000");
+    let seed: Option<u32> = request_field!(object, "seed", "an integer from 0 to 2³² − 1");
+    let context_shift: bool = request_field!(object, "context_shift", "True or False");
+    let n_keep: Option<u32> = request_field!(object, "n_keep", "an integer from 0 to 2³² − 1");
+    let owner: Option<PyBackedStr> = request_field!(object, "owner", "a string");
+    let n: u32 = request_field!(object, "n", "a positive integer");
+    let n_batch: Option<u32> = request_field!(object, "n_batch", "a count");
+    let max_predict_ms: Option<f64> = request_field!(object, "max_predict_ms", "a number");
+    let max_token_gap_ms: Option<f64> = request_field!(object, "max_token_gap_ms", "a number from 1 to 60000");
     let request = Request {
-        prompt: Prompt::default(),
-        suffix: Vec::new(),
         n,
         diversity: diversity::read(object, n)?,
-        max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1"),
-        stop: field!("stop", "a sequence of strings"),
+        max_tokens: request_field!(object, "max_tokens", "an integer from 0 to 2³² − 1"),
+        stop: request_field!(object, "stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
         sampling: SamplingParams {
             samplers: samplers(&get(intern!(py, "samplers"))?)?,
-            temperature: field!("temperature", "a number"),
-            dynatemp_range: field!("dynatemp_range", "a number"),
-            dynatemp_exponent: field!("dynatemp_exponent", "a number"),
-            top_k: field!("top_k", "an integer below 2³¹"),
-            top_p: field!("top_p", "a number"),
-            min_p: field!("min_p", "a number"),
-            typical_p: field!("typical_p", "a number"),
-            top_n_sigma: field!("top_n_sigma", "a number"),
-            tfs_z: field!("tfs_z", "a number"),
-            xtc_probability: field!("xtc_probability", "a number"),
-            xtc_threshold: field!("xtc_threshold", "a number"),
-            min_keep: field!("min_keep", "an integer from 0 to 2³² − 1"),
-            repeat_penalty: field!("repeat_penalty", "a number"),
-            repeat_last_n: field!("repeat_last_n", "an integer from −1 to 2³¹ − 1"),
-            presence_penalty: field!("presence_penalty", "a number"),
-            frequency_penalty: field!("frequency_penalty", "a number"),
-            penalize_nl: field!("penalize_nl", "True or False"),
+            temperature: request_field!(object, "temperature", "a number"),
+            dynatemp_range: request_field!(object, "dynatemp_range", "a number"),
+            dynatemp_exponent: request_field!(object, "dynatemp_exponent", "a number"),
+            top_k: request_field!(object, "top_k", "an integer below 2³¹"),
+            top_p: request_field!(object, "top_p", "a number"),
+            min_p: request_field!(object, "min_p", "a number"),
+            typical_p: request_field!(object, "typical_p", "a number"),
+            top_n_sigma: request_field!(object, "top_n_sigma", "a number"),
+            tfs_z: request_field!(object, "tfs_z", "a number"),
+            xtc_probability: request_field!(object, "xtc_probability", "a number"),
+            xtc_threshold: request_field!(object, "xtc_threshold", "a number"),
+            min_keep: request_field!(object, "min_keep", "an integer from 0 to 2³² − 1"),
+            repeat_penalty: request_field!(object, "repeat_penalty", "a number"),
+            repeat_last_n: request_field!(object, "repeat_last_n", "an integer from −1 to 2³¹ − 1"),
+            presence_penalty: request_field!(object, "presence_penalty", "a number"),
+            frequency_penalty: request_field!(object, "frequency_penalty", "a number"),
+            penalize_nl: request_field!(object, "penalize_nl", "True or False"),
             penalty_prompt: penalty_prompt(&get(intern!(py, "penalty_prompt"))?)?,
             dry: Dry {
-                multiplier: field!("dry_multiplier", "a number"),
-                base: field!("dry_base", "a number"),
-                allowed_length: field!("dry_allowed_length", "an integer below 2³¹"),
-                penalty_last_n: field!("dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
-                sequence_breakers: field!("dry_sequence_breakers", "a sequence of strings"),
+                multiplier: request_field!(object, "dry_multiplier", "a number"),
+                base: request_field!(object, "dry_base", "a number"),
+                allowed_length: request_field!(object, "dry_allowed_length", "an integer below 2³¹"),
+                penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
+                sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
             },
             mirostat: mirostat(&get(intern!(py, "mirostat"))?)?,
-            mirostat_tau: field!("mirostat_tau", "a number"),
-            mirostat_eta: field!("mirostat_eta", "a number"),
-            adaptive_target: field!("adaptive_target", "a number"),
-            adaptive_decay: field!("adaptive_decay", "a number"),
+            mirostat_tau: request_field!(object, "mirostat_tau", "a number"),
+            mirostat_eta: request_field!(object, "mirostat_eta", "a number"),
+            adaptive_target: request_field!(object, "adaptive_target", "a number"),
+            adaptive_decay: request_field!(object, "adaptive_decay", "a number"),
             logit_bias: biases(&get(intern!(py, "logit_bias"))?)?,
-            ignore_eos: field!("ignore_eos", "True or False"),
-            n_probs: field!("n_probs", "an integer from 0 to 1000"),
-            post_sampling_probs: field!("post_sampling_probs", "True or False"),
+            ignore_eos: request_field!(object, "ignore_eos", "True or False"),
+            n_probs: request_field!(object, "n_probs", "an integer from 0 to 1000"),
+            post_sampling_probs: request_field!(object, "post_sampling_probs", "True or False"),
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
-        invoked_at: None,
-        constraint: None,
-        reasoning: None,
-        preserved_tokens: Vec::new(),
         context_shift: context_shift
-            .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
-        priority: field!("priority", "an integer from −100 to 100"),
+            .then_some(ContextShift {
+                n_keep, n_discard: request_field!(object, "n_discard", "an integer from 0 to 2³² − 1")
+            }),
+        priority: request_field!(object, "priority", "an integer from −100 to 100"),
         max_token_gap: max_token_gap_ms.map(|ms| milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
         max_chunk: n_batch,
         max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
-        n_indent: field!("n_indent", "an integer from 0 to 2³² − 1"),
-        uses_cache: field!("use_cache", "True or False"),
-        prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000"),
-        prompt_logprobs_from: field!("prompt_logprobs_from", "an integer from 0 to 2³² − 1"),
-        reports_progress: field!("report_progress", "True or False"),
-        checkpoints_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
-        keeps_answers: field!("keep_answers", "True or False"),
-        explains_cache: field!("explain_cache", "True or False"),
+        n_indent: request_field!(object, "n_indent", "an integer from 0 to 2³² − 1"),
+        uses_cache: request_field!(object, "use_cache", "True or False"),
+        prompt_logprobs: request_field!(object, "prompt_logprobs", "an integer from 0 to 1000"),
+        prompt_logprobs_from: request_field!(object, "prompt_logprobs_from", "an integer from 0 to 2³² − 1"),
+        reports_progress: request_field!(object, "report_progress", "True or False"),
+        checkpoints_at: request_field!(object, "snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
+        keeps_answers: request_field!(object, "keep_answers", "True or False"),
+        explains_cache: request_field!(object, "explain_cache", "True or False"),
         owner: owner.as_deref().map(Into::into),
-        system_end: field!("system_end", "an integer from 0 to 2³² − 1"),
+        system_end: request_field!(object, "system_end", "an integer from 0 to 2³² − 1"),
         slot: slot(&get(intern!(py, "slot"))?)?,
-        task: Task::Complete,
+        ..Request::default()
     };
-    let grammar: Option<PyBackedStr> = field!("grammar", "a string");
+    let grammar: Option<PyBackedStr> = request_field!(object, "grammar", "a string");
     // As in llama-server, an empty grammar is no grammar.
-    let constraint_input = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string")) {
-        (grammar, None) => grammar.map(OutputConstraint::Grammar),
-        (None, schema) => schema.map(OutputConstraint::JsonSchema),
-        (Some(_), Some(_)) => {
-            let message = "json_schema cannot be combined with grammar; omit one of them";
-            return Err(InvalidRequest::new_err(("json_schema", message)));
-        }
-    };
+    let constraint_input =
+        match (grammar.filter(|grammar| !grammar.is_empty()), request_field!(object, "json_schema", "a string")) {
+            (grammar, None) => grammar.map(OutputConstraint::Grammar),
+            (None, schema) => schema.map(OutputConstraint::JsonSchema),
+            (Some(_), Some(_)) => {
+                let message = "json_schema cannot be combined with grammar; omit one of them";
+                return Err(InvalidRequest::new_err(("json_schema", message)));
+            }
+        };
     let output_rules = output_rules::read(object, constraint_input.is_some())?;
     let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     Ok(RequestInput { suffix, request, constraint_input, output_rules })
 }
 
+/// Converts the value of the parameter `name`, which must be `what`.
+///
+/// # Errors
+/// `InvalidRequest` for a wrong type, and for a number beyond the range of its Rust type.
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }
 
-/// Converts the names of samplers.
-///
-/// # Errors
-/// `InvalidRequest` for anything but a sequence of sampler names.
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     let names: Vec<String> = field("samplers", "a sequence of sampler names", value)?;
     let kind = |name: &String| {
@@ -273,10 +262,6 @@ fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     names.iter().map(kind).collect()
 }
 
-/// Converts the version of Mirostat.
-///
-/// # Errors
-/// `InvalidRequest` for anything but 0, 1 and 2.
 fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
     match value.extract() {
         Ok(0) => Ok(Mirostat::Off),
@@ -286,41 +271,21 @@ fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
     }
 }
 
-/// # Errors
-/// `InvalidRequest` for a number that is not a valid duration.
 fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
     let reject = |_| InvalidRequest::new_err((name, format!("{name} is {ms}; it must be {limits}")));
     Duration::try_from_secs_f64(ms / 1000.0).map_err(reject)
 }
 
-/// Converts the preferred slot of a request.
-///
-/// # Errors
-/// `InvalidRequest` for anything but `None` and an integer from 0 to 2³² − 1.
-pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+/// Converts the index of a slot, or an optional one.
+pub(super) fn slot<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     field("slot", "the index of a slot, from 0", value)
 }
 
-/// Converts the index of a slot.
-///
-/// # Errors
-/// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
-pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    field("slot", "the index of a slot, from 0", value)
-}
-
-/// Converts the index of a branch.
-///
-/// # Errors
-/// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
 pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("index", "the index of a branch, from 0", value)
 }
 
-/// Converts a prompt: text, or token ids.
-///
-/// # Errors
-/// `InvalidRequest` for anything else.
+/// Converts a prompt: text, token ids, or a list of texts, token ids and media.
 pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     if value.is_instance_of::<PyString>() {
         return text("prompt", value).map(PromptInput::Text);
@@ -337,10 +302,7 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     tokens("prompt", value).map(PromptInput::Tokens)
 }
 
-/// Converts text after a prompt: text, or token ids.
-///
-/// # Errors
-/// `InvalidRequest`, with the field's name, for anything else but `None`.
+/// Converts what follows a prompt: text, token ids, or `None`.
 pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
@@ -351,10 +313,6 @@ pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> Py
     tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
-/// Converts the tokens that the penalties count instead of the prompt.
-///
-/// # Errors
-/// `InvalidRequest` for anything but token ids and `None`.
 fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(Some(ids.get().tokens.to_vec()));
@@ -362,10 +320,6 @@ fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
     field("penalty_prompt", "a sequence of token ids below 2³¹", value)
 }
 
-/// Converts logit biases.
-///
-/// # Errors
-/// `InvalidRequest` for anything but pairs.
 fn biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {
     if let Ok(biases) = value.cast::<PyBiases>() {
         return Ok(biases.get().pairs.clone());
@@ -389,10 +343,7 @@ impl Text {
     }
 }
 
-/// Converts text; errors name the parameter `name`.
-///
-/// # Errors
-/// `InvalidRequest` for anything but strings and bytes, and for a string with a lone surrogate, which is not UTF-8.
+/// Converts the text of the parameter `name`. A string with a lone surrogate is not UTF-8.
 pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
         let what = if value.is_instance_of::<PyString>() { "a string without lone surrogates" } else { "a string" };
@@ -400,10 +351,7 @@ pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Tex
     })
 }
 
-/// Converts token ids; errors name the parameter `name`.
-///
-/// # Errors
-/// `InvalidRequest` for anything but a sequence of integers below 2³¹.
+/// Converts the token ids of the parameter `name`.
 pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(ids.get().tokens.to_vec());

@@ -4,29 +4,24 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
-use super::convert::{field, shown};
+use super::convert::{request_field, shown};
 use super::errors::InvalidRequest;
 use crate::request::{BeamSearch, Diversity};
 
 /// Converts the diversity fields of a `weft.Request` for `n` completions.
-///
-/// # Errors
-/// `InvalidRequest` for an unknown kind, and for incompatible fields.
 pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
-    let py = object.py();
-    let is_distinct: bool = field("distinct", "True or False", &object.getattr(intern!(py, "distinct"))?)?;
-    let given = object.getattr(intern!(py, "diverse"))?;
-    let diverse: Option<PyBackedStr> = field("diverse", "'arithmetic' or 'beam'", &given)?;
-    let beam_width: Option<u32> = field("beam_width", "an integer of 2 or more", &object.getattr(intern!(py, "beam_width"))?)?;
-    let length_penalty: f32 =
-        field("length_penalty", "a number from −10 to 10", &object.getattr(intern!(py, "length_penalty"))?)?;
+    let is_distinct: bool = request_field!(object, "distinct", "True or False");
+    let diverse: Option<PyBackedStr> = request_field!(object, "diverse", "'arithmetic' or 'beam'");
+    let beam_width: Option<u32> = request_field!(object, "beam_width", "an integer of 2 or more");
+    let length_penalty: f32 = request_field!(object, "length_penalty", "a number from −10 to 10");
     let reject = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
     let (is_arithmetic, is_stochastic) = match diverse.as_deref() {
         None => (false, false),
         Some("arithmetic") => (true, false),
         Some("beam") => (false, true),
         Some(_) => {
-            return reject("diverse", &format!("diverse is {}; it must be 'arithmetic' or 'beam'", shown(&given)));
+            let given = shown(&object.getattr(intern!(object.py(), "diverse"))?);
+            return reject("diverse", &format!("diverse is {given}; it must be 'arithmetic' or 'beam'"));
         }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {

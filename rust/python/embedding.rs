@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use super::awaitable::PyNext;
+use super::awaitable::{Answer, PyNext};
 use super::background::detached;
 use super::convert::PromptInput;
 use super::wake::{Awaitable, LoopWakers};
@@ -18,19 +18,9 @@ use crate::llama::vocabulary::rerank;
 use crate::request::Prompt;
 
 /// Embeddings that are being computed, and the event loops that wait for them.
-pub(super) struct EmbeddingFuture {
+struct EmbeddingFuture {
     pending: PendingEmbeddings,
     wakers: Arc<LoopWakers>,
-}
-
-impl EmbeddingFuture {
-    /// Takes the embeddings if they are ready; `None` until then.
-    pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.pending.take() {
-            None => Ok(None),
-            Some(answer) => Ok(Some(Py::new(py, PyCompactEmbeddings(answer?))?.into_any())),
-        }
-    }
 }
 
 impl Awaitable for EmbeddingFuture {
@@ -43,76 +33,77 @@ impl Awaitable for EmbeddingFuture {
     }
 }
 
-/// Tokenizes texts as llama-server does for embeddings, and queues them.
-///
-/// # Errors
-/// [`Error::NotSupported`] for a model that ranks texts; errors of [`Embedder::submit`].
-pub(super) fn embed(
-    embedder: &Embedder,
-    wakers: &Arc<LoopWakers>,
-    model: &Model,
-    texts: Vec<PromptInput>,
-    (normalization, dimensions): (Normalization, Option<usize>),
-) -> Result<PyNext> {
-    if embedder.shape().pooling == Pooling::Rank {
-        let message = "pooling is rank, which computes scores instead of embeddings; set another pooling".to_owned();
-        return Err(Error::NotSupported { message });
-    }
-    let prompts = prompts(embedder, model, texts)?;
-    queue(embedder, wakers, prompts, normalization, dimensions)
-}
-
-/// Queues the pair of the query and each text.
-///
-/// # Errors
-/// [`Error::NotSupported`] for a model without a classifier; errors of [`Embedder::submit`].
-pub(super) fn rank(
-    embedder: &Embedder,
-    wakers: &Arc<LoopWakers>,
-    model: &Model,
-    query: &[u8],
-    texts: &[&[u8]],
-) -> Result<PyNext> {
-    if embedder.shape().pooling != Pooling::Rank {
-        let message = "pooling is not rank, so the model cannot score texts; load a reranker, or set pooling to rank".to_owned();
-        return Err(Error::NotSupported { message });
-    }
-    // Every pair contains the query. If a pair is tokenized as one text, a token may span the boundary.
-    let n_query = model.least_tokens(query).saturating_sub(1);
-    for (index, text) in texts.iter().enumerate() {
-        check_length(index, n_query + model.least_tokens(text), embedder.shape())?;
-    }
-    let pairs = rerank::pairs(model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
-    queue(embedder, wakers, pairs, Normalization::None, Some(1))
-}
-
-fn queue(
-    embedder: &Embedder,
-    wakers: &Arc<LoopWakers>,
-    texts: Vec<Prompt>,
-    normalization: Normalization,
-    dimensions: Option<usize>,
-) -> Result<PyNext> {
-    let pending = embedder.submit(texts, normalization, dimensions)?;
-    Ok(PyNext::for_embedding(EmbeddingFuture { pending, wakers: Arc::clone(wakers) }))
-}
-
-fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Prompt>> {
-    let prompts = texts.into_iter().enumerate().map(|(index, text)| {
-        if let PromptInput::Text(text) = &text {
-            check_length(index, model.least_tokens(text.as_bytes()), embedder.shape())?;
+impl Answer for EmbeddingFuture {
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.pending.take() {
+            None => Ok(None),
+            Some(answer) => Ok(Some(Py::new(py, PyCompactEmbeddings(answer?))?.into_any())),
         }
-        text.read(model)
-    });
-    prompts.collect()
+    }
 }
 
-/// Rejects a text of at least `n` tokens that cannot fit, before tokenization.
-fn check_length(index: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
-    if n <= shape.n_longest {
-        return Ok(());
+/// Queues texts of a model for embedding.
+pub(super) struct TextQueue<'a> {
+    pub(super) embedder: &'a Embedder,
+    pub(super) model: &'a Model,
+    pub(super) wakers: &'a Arc<LoopWakers>,
+}
+
+impl TextQueue<'_> {
+    /// Tokenizes texts as llama-server does for embeddings, and queues them.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for a model that ranks texts; errors of [`Embedder::submit`].
+    pub(super) fn embed(
+        &self,
+        texts: Vec<PromptInput>,
+        normalization: Normalization,
+        dimensions: Option<usize>,
+    ) -> Result<PyNext> {
+        if self.embedder.shape().pooling == Pooling::Rank {
+            let message = "pooling is rank, which computes scores instead of embeddings; set another pooling".to_owned();
+            return Err(Error::NotSupported { message });
+        }
+        let prompts = texts.into_iter().enumerate().map(|(index, text)| {
+            if let PromptInput::Text(text) = &text {
+                self.check_length(index, self.model.least_tokens(text.as_bytes()))?;
+            }
+            text.read(self.model)
+        });
+        self.submit(prompts.collect::<Result<_>>()?, normalization, dimensions)
     }
-    Err(Error::InvalidRequest { param: "texts", message: shape.length_error(index, &format!("at least {n}")) })
+
+    /// Queues the pair of the query and each text.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for a model without a classifier; errors of [`Embedder::submit`].
+    pub(super) fn rank(&self, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
+        if self.embedder.shape().pooling != Pooling::Rank {
+            let message = "pooling is not rank, so the model cannot score texts; load a reranker, or set pooling to rank";
+            return Err(Error::NotSupported { message: message.to_owned() });
+        }
+        // Every pair contains the query. If a pair is tokenized as one text, a token may span the boundary.
+        let n_query = self.model.least_tokens(query).saturating_sub(1);
+        for (index, text) in texts.iter().enumerate() {
+            self.check_length(index, n_query + self.model.least_tokens(text))?;
+        }
+        let pairs = rerank::pairs(self.model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
+        self.submit(pairs, Normalization::None, Some(1))
+    }
+
+    /// Rejects a text of at least `n` tokens that cannot fit, before tokenization.
+    fn check_length(&self, index: usize, n: usize) -> Result<()> {
+        let shape = self.embedder.shape();
+        if n <= shape.n_longest {
+            return Ok(());
+        }
+        Err(Error::InvalidRequest { param: "texts", message: shape.length_error(index, &format!("at least {n}")) })
+    }
+
+    fn submit(&self, texts: Vec<Prompt>, normalization: Normalization, dimensions: Option<usize>) -> Result<PyNext> {
+        let pending = self.embedder.submit(texts, normalization, dimensions)?;
+        Ok(PyNext::of_answer(EmbeddingFuture { pending, wakers: Arc::clone(self.wakers) }))
+    }
 }
 
 /// `weft._native.CompactEmbeddings`.
@@ -120,7 +111,6 @@ fn check_length(index: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
 pub(super) struct PyCompactEmbeddings(Embeddings);
 
 impl PyCompactEmbeddings {
-    /// Returns the rows of the text at `index`.
     fn rows(&self, index: usize) -> PyResult<&[f32]> {
         let Embeddings { numbers, width, starts, .. } = &self.0;
         match (starts.get(index), starts.get(index + 1)) {
@@ -140,16 +130,15 @@ impl PyCompactEmbeddings {
         if !fits || n_rows.checked_mul(width * size_of::<f32>()) != Some(data.len()) {
             return Err(PyValueError::new_err("width, starts, n_tokens and data do not agree"));
         }
-        let numbers = data.chunks_exact(size_of::<f32>()).map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four bytes")));
-        Ok(Self(Embeddings { numbers: numbers.collect(), width, starts, n_tokens }))
+        let numbers = data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+        Ok(Self(Embeddings { numbers, width, starts, n_tokens }))
     }
 
     /// Pickles the arguments of the constructor.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let (py, embeddings) = (slf.py(), slf.get());
-        let arguments =
-            (embeddings.width(), embeddings.starts(), embeddings.n_tokens(), embeddings.data(py)?).into_pyobject(py)?;
-        (slf.get_type(), arguments).into_pyobject(py)
+        let Embeddings { width, starts, n_tokens, .. } = &embeddings.0;
+        (slf.get_type(), (width, starts, n_tokens, embeddings.data(py)?)).into_pyobject(py)
     }
 
     #[getter]
@@ -158,13 +147,13 @@ impl PyCompactEmbeddings {
     }
 
     #[getter]
-    fn starts(&self) -> Vec<usize> {
-        self.0.starts.clone()
+    fn starts(&self) -> &[usize] {
+        &self.0.starts
     }
 
     #[getter]
-    fn n_tokens(&self) -> Vec<usize> {
-        self.0.n_tokens.clone()
+    fn n_tokens(&self) -> &[usize] {
+        &self.0.n_tokens
     }
 
     fn __len__(&self) -> usize {
@@ -191,8 +180,8 @@ impl PyCompactEmbeddings {
 
 fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |bytes| {
-        for (chunk, number) in bytes.chunks_exact_mut(4).zip(numbers) {
-            chunk.copy_from_slice(&to_bytes(*number));
+        for (chunk, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *chunk = to_bytes(*number);
         }
         Ok(())
     })
@@ -214,18 +203,9 @@ pub(super) struct PyVectorStats {
 
 impl PyVectorStats {
     pub(super) fn of(embedder: &Embedder) -> Self {
-        let EmbedderShape { pooling, width, n_longest, .. } = *embedder.shape();
+        let EmbedderShape { pooling, width, n_longest: max_tokens, .. } = *embedder.shape();
         let Stats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();
-        Self {
-            pooling: pooling.name(),
-            width,
-            max_tokens: n_longest,
-            n_texts,
-            n_tokens,
-            n_computed,
-            n_batches,
-            n_waiting,
-            n_bytes,
-        }
+        let pooling = pooling.name();
+        Self { pooling, width, max_tokens, n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes }
     }
 }

@@ -12,7 +12,7 @@ use super::awaitable::PyNext;
 use super::background::detached;
 use super::cached_nodes::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
-use super::embedding::{self, PyVectorStats};
+use super::embedding::{PyVectorStats, TextQueue};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
 use super::forking::StreamSettings;
@@ -30,53 +30,59 @@ use crate::cache::PrefixDigest;
 use crate::config::{Limits, ResolvedConfig, TunedSettings};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Completions, Engine, WakeHandle};
-use crate::error::{Error, each_branch};
+use crate::error::{Error, Result, each_branch};
 use crate::llama::{self, Model};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
-/// The tokens of a slot, their adapters, and the first token that an activated `LoRA` applies to.
+/// As [`SlotContents`].
 type SlotTokens = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
 pub(super) struct PyEngine {
-    /// `Some` until the drop.
-    handle: Option<ThisProcess<Engine>>,
+    workers: ThisProcess<(Engine, Embedder)>,
     wakers: Arc<LoopWakers>,
     model: Py<PyModel>,
     files: Files,
     config: ResolvedConfig,
-    /// `Some` until the drop.
-    embedder: Option<ThisProcess<Embedder>>,
     embeddings_are_repeatable: bool,
 }
 
 impl PyEngine {
-    fn handle(&self) -> PyResult<&Engine> {
-        self.handle.as_ref().expect("only the drop takes the handle").get()
+    fn engine(&self) -> PyResult<&Engine> {
+        self.workers.get().map(|(engine, _)| engine)
     }
 
-    fn embedder(&self) -> PyResult<&Embedder> {
-        self.embedder.as_ref().expect("only the drop takes it").get()
+    /// Calls `query` without the GIL.
+    fn query<T: Send>(&self, py: Python<'_>, query: impl FnOnce(&Engine) -> Result<T> + Send) -> PyResult<T> {
+        let engine = self.engine()?;
+        Ok(py.detach(|| query(engine))?)
     }
 
-    /// Queues the request that `request` builds from the prompt's tokens.
-    fn queue(&self, py: Python<'_>, prompt: PromptInput, request: impl FnOnce(Prompt) -> Request + Send) -> PyResult<PyStream> {
-        // These streams are never forked.
-        let branch_requests = vec![(0, py.None())];
-        self.queue_branches(py, prompt, branch_requests, |prompt, _| Ok(vec![request(prompt)]))
+    fn text_queue(&self) -> PyResult<TextQueue<'_>> {
+        let (_, embedder) = self.workers.get()?;
+        Ok(TextQueue { embedder, model: self.model.get().loaded()?, wakers: &self.wakers })
     }
 
-    /// Queues the requests that `requests` builds from the prompt's tokens, as one stream. At least one request is built, or
-    /// nothing is queued.
+    /// Queues the task that `request` builds from the prompt's tokens. Its stream is never forked.
+    fn queue_task(
+        &self,
+        py: Python<'_>,
+        prompt: PromptInput,
+        request: impl FnOnce(Prompt) -> Request + Send,
+    ) -> PyResult<PyStream> {
+        self.queue_branches(py, prompt, vec![(0, py.None())], |prompt, _| Ok(vec![request(prompt)]))
+    }
+
+    /// Queues the requests that `requests` builds from the prompt's tokens, as one stream.
     fn queue_branches(
         &self,
         py: Python<'_>,
         prompt: PromptInput,
         branch_requests: Vec<(u32, Py<PyAny>)>,
-        requests: impl FnOnce(Prompt, &Model) -> crate::error::Result<Vec<Request>> + Send,
+        requests: impl FnOnce(Prompt, &Model) -> Result<Vec<Request>> + Send,
     ) -> PyResult<PyStream> {
-        let engine = self.handle()?;
+        let engine = self.engine()?;
         let model = self.model.get().loaded()?;
         if model.is_encoder() {
             let message =
@@ -88,9 +94,8 @@ impl PyEngine {
         }
         let settings = StreamSettings::new(Arc::downgrade(model), prompt.parses_special(), branch_requests);
         let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&self.wakers);
-        let submit = || -> crate::error::Result<(Completions, u32)> {
-            let prompt = prompt.read(model)?;
-            let requests = requests(prompt, model)?;
+        let submit = || -> Result<(Completions, u32)> {
+            let requests = requests(prompt.read(model)?, model)?;
             let seed = requests.first().map_or(0, |request| request.seed);
             Ok((engine.submit_branches(requests, Some(wake_handle))?, seed))
         };
@@ -103,16 +108,13 @@ impl PyEngine {
 
 impl Drop for PyEngine {
     fn drop(&mut self) {
-        let (handle, embedder) = (self.handle.take(), self.embedder.take());
-        // The last handle waits for the worker's running step; the GIL is released meanwhile.
-        Python::attach(|py| py.detach(|| drop((handle, embedder))));
+        let workers = self.workers.take();
+        // Waits for the worker's running step.
+        Python::attach(|py| py.detach(|| drop(workers)));
     }
 }
 
 /// Rejects a prompt that cannot fit, before tokenization.
-///
-/// # Errors
-/// `ContextOverflow`.
 fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
     let n_tokens_min = model.least_tokens(prompt);
     if n_tokens_min >= n_ctx as usize { Err(ContextOverflow::new_err((n_tokens_min, n_ctx, true))) } else { Ok(()) }
@@ -143,8 +145,8 @@ impl PyEngine {
         let embedder = llama::embedder(loaded, &config, engine.default_adapters(), move || embedding_wakers.wake());
         let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
         let files = Files::new(loaded, &config);
-        let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
-        Ok(Self { handle, wakers, model, files, config, embedder, embeddings_are_repeatable })
+        let workers = ThisProcess::new((engine, embedder));
+        Ok(Self { workers, wakers, model, files, config, embeddings_are_repeatable })
     }
 
     #[getter]
@@ -154,12 +156,12 @@ impl PyEngine {
 
     #[getter]
     fn limits(&self) -> PyResult<PyLimits> {
-        Ok(PyLimits::of(self.handle()?))
+        Ok(PyLimits::of(self.engine()?))
     }
 
     #[getter]
     fn is_repeatable(&self) -> PyResult<bool> {
-        Ok(self.handle()?.is_repeatable())
+        Ok(self.engine()?.is_repeatable())
     }
 
     #[getter]
@@ -195,7 +197,7 @@ impl PyEngine {
     /// Queues texts for embedding, and returns an awaitable of the embeddings.
     #[pyo3(signature = (texts, *, normalize=2, dimensions=None))]
     fn embed(&self, py: Python<'_>, texts: Vec<Bound<'_, PyAny>>, normalize: i32, dimensions: Option<usize>) -> PyResult<PyNext> {
-        let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
+        let queue = self.text_queue()?;
         let normalization = Normalization::numbered(normalize).ok_or_else(|| {
             let message = format!(
                 "normalize is {normalize}; it must be -1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm"
@@ -203,31 +205,28 @@ impl PyEngine {
             InvalidRequest::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
-        Ok(detached(py, || embedding::embed(embedder, &self.wakers, model, texts, (normalization, dimensions)))?)
+        Ok(detached(py, || queue.embed(texts, normalization, dimensions))?)
     }
 
     /// Queues the pair of a query and each text, and returns an awaitable: one row with one number per text.
     fn rerank(&self, py: Python<'_>, query: &Bound<'_, PyAny>, texts: Vec<Bound<'_, PyAny>>) -> PyResult<PyNext> {
-        let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
+        let queue = self.text_queue()?;
         let query = convert::text("query", query)?;
         let texts = texts.into_iter().map(|text| convert::text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
-        let rank = || {
-            let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
-            embedding::rank(embedder, &self.wakers, model, query.as_bytes(), &texts)
-        };
-        Ok(detached(py, rank)?)
+        let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
+        Ok(detached(py, || queue.rank(query.as_bytes(), &texts))?)
     }
 
     /// Returns counters of the embedding context, and its capabilities.
     fn vector_stats(&self) -> PyResult<PyVectorStats> {
-        Ok(PyVectorStats::of(self.embedder()?))
+        Ok(PyVectorStats::of(self.text_queue()?.embedder))
     }
 
     /// Queues pinning of a prompt.
     #[pyo3(signature = (prompt, *, adapters=None))]
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
-        self.queue(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
+        self.queue_task(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
     }
 
     /// Queues a copy of a prompt out of the cache.
@@ -243,26 +242,26 @@ impl PyEngine {
         let task = Task::Save { computes: compute };
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
         let request = |prompt| Request { adapters, invoked_at, ..Request::for_task(prompt, task) };
-        self.queue(py, convert::prompt(prompt)?, request)
+        self.queue_task(py, convert::prompt(prompt)?, request)
     }
 
     /// Returns the loaded adapters, with their default scales.
     fn adapters(&self) -> PyResult<Vec<PyAdapter>> {
-        Ok(PyAdapter::list(self.model.get().loaded()?, &self.handle()?.adapters()))
+        Ok(PyAdapter::list(self.model.get().loaded()?, &self.engine()?.adapters()))
     }
 
     /// Sets the adapters of requests that specify none.
     fn set_adapters(&self, adapters: &Bound<'_, PyAny>) -> PyResult<()> {
-        Ok(self.handle()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
+        Ok(self.engine()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
     }
 
     /// Queues a copy of a saved prefix into the cache.
     #[pyo3(signature = (prefix, *, slot=None))]
     fn load(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, slot: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
-        let slot = slot.map(convert::slot).transpose()?.flatten();
+        let slot = slot.map_or(Ok(None), convert::slot)?;
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());
-        self.queue(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
+        self.queue_task(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
     }
 
     /// Writes a saved prefix to a file and returns the file's size in bytes.
@@ -278,16 +277,14 @@ impl PyEngine {
 
     /// Returns the prefix tree, parents before their children.
     fn cached(&self, py: Python<'_>) -> PyResult<Vec<PyCachedNode>> {
-        let engine = self.handle()?;
-        let nodes = py.detach(|| engine.cached())?;
-        Ok(nodes.into_iter().map(PyCachedNode).collect())
+        let nodes = self.query(py, Engine::cached)?;
+        Ok(nodes.into_iter().map(PyCachedNode::from).collect())
     }
 
     /// Returns the most recently used nodes with their ancestors, and the total number of nodes.
     fn recently_used(&self, py: Python<'_>, limit: usize) -> PyResult<(Vec<PyCachedNode>, usize)> {
-        let engine = self.handle()?;
-        let (nodes, n_nodes) = py.detach(|| engine.recently_used(limit))?;
-        Ok((nodes.into_iter().map(PyCachedNode).collect(), n_nodes))
+        let (nodes, n_nodes) = self.query(py, |engine| engine.recently_used(limit))?;
+        Ok((nodes.into_iter().map(PyCachedNode::from).collect(), n_nodes))
     }
 
     /// Returns the prefixes in the device cache, and those in the host cache only, as sorted hashes of blocks: at most `n_max`,
@@ -298,27 +295,25 @@ impl PyEngine {
         key: &[u8],
         n_max: usize,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let engine = self.handle()?;
         let packed = |hashes: Vec<u64>| -> Vec<u8> { hashes.into_iter().flat_map(u64::to_le_bytes).collect() };
-        let (device, host) = py.detach(|| {
+        let (device, host) = self.query(py, |engine| {
             let PrefixDigest { device, host } = engine.prefix_digest(key, n_max)?;
-            Ok::<_, Error>((packed(device), packed(host)))
+            Ok((packed(device), packed(host)))
         })?;
         Ok((PyBytes::new(py, &device), PyBytes::new(py, &host)))
     }
 
     /// Returns every pinned prefix, in order of pinning.
     fn pinned(&self, py: Python<'_>) -> PyResult<Vec<PyPrefix>> {
-        let engine = self.handle()?;
-        let prefixes = py.detach(|| engine.pinned())?;
-        Ok(prefixes.into_iter().map(PyPrefix).collect())
+        let prefixes = self.query(py, Engine::pinned)?;
+        Ok(prefixes.into_iter().map(PyPrefix::from).collect())
     }
 
     /// Makes a pinned prefix evictable again; returns `False` for an unknown id.
     fn unpin(&self, py: Python<'_>, prefix_id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let engine = self.handle()?;
+        self.engine()?;
         match prefix_id.extract() {
-            Ok(id) => Ok(py.detach(|| engine.unpin(id))?),
+            Ok(id) => self.query(py, |engine| engine.unpin(id)),
             // Ids are not negative and fit 64 bits.
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(false),
             Err(error) => Err(error),
@@ -327,38 +322,35 @@ impl PyEngine {
 
     /// Returns the cached tokens of a slot, and the adapters that they were computed with.
     fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
-        let engine = self.handle()?;
-        let slot = convert::slot_number(slot)?;
-        let SlotContents { tokens, adapters, invoked_at } = py.detach(|| engine.slot_contents(slot))?;
+        let slot = convert::slot(slot)?;
+        let SlotContents { tokens, adapters, invoked_at } = self.query(py, |engine| engine.slot_contents(slot))?;
         Ok((tokens, adapters, invoked_at))
     }
 
     /// Erases the cached tokens of a slot; returns their number.
     fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-        let engine = self.handle()?;
-        let slot = convert::slot_number(slot)?;
-        Ok(py.detach(|| engine.erase_slot(slot))?)
+        let slot = convert::slot(slot)?;
+        self.query(py, |engine| engine.erase_slot(slot))
     }
 
-    /// Returns whether the worker is alive: neither stopped nor crashed.
     #[getter]
     fn is_running(&self) -> PyResult<bool> {
-        Ok(self.handle()?.is_running())
+        Ok(self.engine()?.is_running())
     }
 
     /// Returns the engine's metrics as of its last step.
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
-        PyStats::new(py, self.handle()?.stats())
+        PyStats::new(py, self.engine()?.stats())
     }
 
     /// Returns the last steps that computed or moved something, oldest first.
     fn recent_steps(&self, py: Python<'_>) -> PyResult<Vec<PyRecentStep>> {
-        PyRecentStep::list(py, self.handle()?.recent_steps())
+        PyRecentStep::list(py, self.engine()?.recent_steps())
     }
 
     /// Stops the worker and waits for it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let (engine, embedder) = (self.handle()?, self.embedder()?);
+        let (engine, embedder) = self.workers.get()?;
         py.detach(|| {
             embedder.stop();
             engine.stop();
@@ -368,7 +360,7 @@ impl PyEngine {
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        let Limits { n_slots, n_ctx, .. } = self.handle()?.limits();
+        let Limits { n_slots, n_ctx, .. } = self.engine()?.limits();
         Ok(format!("Engine(n_slots={n_slots}, n_ctx={n_ctx})"))
     }
 }

@@ -13,7 +13,7 @@ use super::errors::ForkedProcess;
 #[derive(Debug)]
 pub(super) struct ThisProcess<T> {
     process_id: u32,
-    /// `Some` until the drop.
+    /// `None` after [`ThisProcess::take`].
     value: Option<T>,
 }
 
@@ -22,16 +22,19 @@ impl<T> ThisProcess<T> {
         Self { process_id: process::id(), value: Some(value) }
     }
 
-    /// Returns the value.
-    ///
     /// # Errors
-    /// `ForkedProcess` in a child of the process that created it.
+    /// `ForkedProcess` in a child of the process that created the value.
     pub(super) fn get(&self) -> PyResult<&T> {
         let process_id = process::id();
         match &self.value {
             Some(value) if process_id == self.process_id => Ok(value),
             _ => Err(ForkedProcess::new_err((self.process_id, process_id))),
         }
+    }
+
+    /// Takes the value for a drop; `None` in a forked child.
+    pub(super) fn take(&mut self) -> Option<T> {
+        self.value.take_if(|_| process::id() == self.process_id)
     }
 }
 

@@ -6,8 +6,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use super::awaitable::{Answer, PyNext};
 use super::background::detached;
-use super::convert::{self, Constraints, PromptInput};
+use super::convert::{self, Constraints};
 use super::errors::{EngineStopped, InvalidRequest};
 use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, LoopWakers};
@@ -15,7 +16,7 @@ use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, Fork
 use crate::llama::Model;
 use crate::request::Prompt;
 
-/// The requests of a stream's branches, and the settings to tokenize text that is appended to them.
+/// The requests of a stream's branches, and settings to tokenize text that is appended to them.
 pub(super) struct StreamSettings {
     /// Weak: a stream does not keep the model loaded.
     model: Weak<Model>,
@@ -26,10 +27,10 @@ pub(super) struct StreamSettings {
 }
 
 /// Consecutive branches of one request.
-pub(super) struct BranchKind {
+struct BranchKind {
     first: u32,
     request: Py<PyAny>,
-    /// The fork point, for forks of another branch of the same stream.
+    /// For forks of another branch of the same stream.
     origin: Option<Origin>,
 }
 
@@ -37,14 +38,14 @@ pub(super) struct BranchKind {
 struct Origin {
     n: u32,
     branch: u32,
-    /// Number of the parent branch's tokens before the fork.
+    /// Tokens of the parent branch before the fork.
     n_parent_tokens: u32,
-    /// The boundary between the parent's text and the text of the forks.
+    /// Between the parent's text and the text of the forks.
     boundary: ForkTextBoundary,
 }
 
 impl StreamSettings {
-    /// Creates the settings of requests, each with its first branch.
+    /// Each request has the index of its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
         let kinds = requests.into_iter().map(|(first, request)| BranchKind { first, request, origin: None }).collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
@@ -54,9 +55,9 @@ impl StreamSettings {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the request of a branch, or of the closest earlier one.
-    fn request_of(&self, py: Python<'_>, branch: u32) -> Option<Py<PyAny>> {
-        kind_of(&self.kinds(), branch).map(|kind| kind.request.clone_ref(py))
+    /// Returns the request of a branch.
+    fn request_of(&self, py: Python<'_>, branch: u32) -> Py<PyAny> {
+        kind_of(&self.kinds(), branch).expect("a stream has a request").request.clone_ref(py)
     }
 
     /// Returns the parent of a forked branch, and the number of the parent's tokens before the fork.
@@ -69,7 +70,7 @@ impl StreamSettings {
         origin_of(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
     }
 
-    /// Adds a kind. Forks may be reported in another order than they were created in.
+    /// Forks may be reported in another order than they were created in.
     fn add(&self, kind: BranchKind) {
         let mut kinds = self.kinds();
         let at = kinds.partition_point(|known| known.first < kind.first);
@@ -77,6 +78,7 @@ impl StreamSettings {
     }
 }
 
+/// Returns the kind of a branch, or of the closest earlier one.
 fn kind_of(kinds: &[BranchKind], branch: u32) -> Option<&BranchKind> {
     kinds.iter().rev().find(|kind| kind.first <= branch)
 }
@@ -87,9 +89,9 @@ fn origin_of(kinds: &[BranchKind], branch: u32) -> Option<&Origin> {
 }
 
 /// A fork that the worker was requested to make, and the event loops that wait for it.
-pub(super) struct AwaitedFork {
+struct AwaitedFork {
     pending: PendingFork,
-    /// The stream of the parent branch.
+    /// The stream of the parent, and the parent.
     stream: Py<PyStream>,
     branch: u32,
     /// The request of the forks.
@@ -97,9 +99,9 @@ pub(super) struct AwaitedFork {
     wakers: Arc<LoopWakers>,
 }
 
-impl AwaitedFork {
-    /// Takes the indices of the forks, or their stream, if the worker has answered; `None` until then.
-    pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+impl Answer for AwaitedFork {
+    /// Takes the indices of the forks, or their stream.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
         let ForkResult { branches, seed, n_sampled, text_boundary, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
@@ -142,7 +144,7 @@ pub(super) struct Arguments<'py> {
 ///
 /// # Errors
 /// `InvalidRequest` for an invalid argument; errors of the request.
-pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<AwaitedFork> {
+pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<PyNext> {
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
     let parent = stream.get();
     let branch = convert::branch_number(&index)?;
@@ -154,42 +156,34 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
         _ => return Err(InvalidRequest::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
     };
     let append = convert::text_or_tokens("append", &append)?;
-    let parent_request = parent.settings.request_of(py, branch).expect("a stream has a request");
-    let options = options.filter(|options| !options.is_empty());
-    let has_own_seed = match &options {
-        Some(options) => options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none()),
-        None => false,
-    };
-    let (request, input) = match options {
+    let parent_request = parent.settings.request_of(py, branch);
+    let (request, restart) = match options.filter(|options| !options.is_empty()) {
         None => (parent_request, None),
         Some(options) => {
+            let with_own_seeds = options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none());
             let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
             let request = request.call1((parent_request, n, options))?;
             let input = convert::request(&request)?;
-            (request.unbind(), Some(input))
+            (request.unbind(), Some((input, with_own_seeds)))
         }
     };
     let model = parent.settings.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
-    let wakers = Arc::clone(parent.stream()?.shared_wakers());
+    let parent_stream = parent.stream()?;
+    let wakers = Arc::clone(&parent_stream.wakers);
     let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&wakers);
     let parses_special = parent.settings.parses_special;
-    let parent_stream = parent.stream()?;
     let pending = detached(py, || -> crate::error::Result<PendingFork> {
-        let append = match append {
-            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
-            Some(given) => given.read(&model)?.into_tokens(),
-            None => Vec::new(),
-        };
-        let kind = match input {
+        let append = append.map_or(Ok(Vec::new()), |append| append.read_continuation(parses_special, &model))?;
+        let kind = match restart {
             None => ForkKind::Continue(n),
-            Some(input) => {
+            Some((input, with_own_seeds)) => {
                 let request = input.complete(Prompt::default(), parses_special, &model, &mut Constraints::default())?;
-                ForkKind::Restart { requests: vec![request], with_own_seeds: has_own_seed }
+                ForkKind::Restart { requests: vec![request], with_own_seeds }
             }
         };
         let destination =
             if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&wake_handle))) } else { ForkDestination::SameStream };
-        parent_stream.fork(Fork { branch, at, append, kind, destination }, wake_handle)
+        parent_stream.completions.request_fork(Fork { branch, at, append, kind, destination }, Some(wake_handle))
     })?;
-    Ok(AwaitedFork { pending, stream, branch, request, wakers })
+    Ok(PyNext::of_answer(AwaitedFork { pending, stream, branch, request, wakers }))
 }

@@ -13,6 +13,13 @@ impl Json {
         Self(Vec::with_capacity(n_bytes))
     }
 
+    /// Writes a list.
+    pub(super) fn of_list<T>(items: &[T], write: impl FnMut(&mut Self, &T)) -> Self {
+        let mut json = Self::default();
+        json.raw("[").list(items, write).raw("]");
+        json
+    }
+
     pub(super) fn raw(&mut self, text: &str) -> &mut Self {
         self.0.extend_from_slice(text.as_bytes());
         self

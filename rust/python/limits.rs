@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+use crate::config::Limits;
 use crate::engine::Engine;
 use crate::engine::runner::ForkRule;
 
@@ -20,17 +21,9 @@ pub(super) struct PyLimits {
 
 impl PyLimits {
     pub(super) fn of(engine: &Engine) -> Self {
-        let limits = engine.limits();
-        Self {
-            n_slots: limits.n_slots,
-            n_ctx: limits.n_ctx,
-            n_ctx_slot: limits.n_ctx_slot,
-            n_ubatch: limits.n_ubatch,
-            n_seq_max: limits.n_seq_max,
-            max_host_cache_bytes: limits.max_host_cache_bytes,
-            max_queue: limits.max_queue,
-            forks_anywhere: engine.memory_kind().forks == ForkRule::Anywhere,
-        }
+        let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_host_cache_bytes, max_queue, .. } = *engine.limits();
+        let forks_anywhere = engine.memory_kind().forks == ForkRule::Anywhere;
+        Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_host_cache_bytes, max_queue, forks_anywhere }
     }
 }
 

@@ -5,8 +5,8 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::convert::{self, Text};
 use super::errors::InvalidRequest;
-use crate::error::Error;
-use crate::llama::{LoadedMedia, MediaKind, Model};
+use crate::error::{Error, Result};
+use crate::llama::{LoadedMedia, MediaKind, MediaStats, Model, Projector};
 use crate::request::{Prompt, Run, Token};
 
 /// An image or audio, preprocessed for the model.
@@ -60,7 +60,7 @@ impl PyModalities {
 
 impl PyModalities {
     pub(super) fn of(model: &Model) -> Self {
-        let modalities = model.projector().map(crate::llama::Projector::modalities);
+        let modalities = model.projector().map(Projector::modalities);
         Self { vision: modalities.is_some_and(|of| of.vision), audio: modalities.is_some_and(|of| of.audio) }
     }
 }
@@ -78,8 +78,8 @@ pub(super) struct PyMediaStats {
 
 impl PyMediaStats {
     pub(super) fn of(model: &Model) -> Self {
-        let stats = model.projector().map(crate::llama::Projector::stats).unwrap_or_default();
-        let crate::llama::MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes } = stats;
+        let MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes } =
+            model.projector().map(Projector::stats).unwrap_or_default();
         Self { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes }
     }
 }
@@ -91,10 +91,13 @@ pub(super) enum Part {
     Media(Py<PyMedia>),
 }
 
+impl Part {
+    fn media(&self) -> Option<&Py<PyMedia>> {
+        if let Self::Media(media) = self { Some(media) } else { None }
+    }
+}
+
 /// Converts the parts of a prompt.
-///
-/// # Errors
-/// `InvalidRequest` for anything but a sequence of texts, token ids and media.
 pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     let part = |part: Bound<'_, PyAny>| {
         if let Ok(media) = part.cast::<PyMedia>() {
@@ -119,20 +122,16 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
 
 /// Returns whether any part is not a token id; otherwise the value is a list of token ids.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
-    let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
-    let is_part = |part: &Bound<'_, PyAny>| {
-        let kinds = [part.is_instance_of::<PyString>(), part.is_instance_of::<PyList>(), part.is_instance_of::<PyTuple>()];
-        kinds.contains(&true) || part.is_instance_of::<PyMedia>()
-    };
-    is_list && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
+    let is_list = |value: &Bound<'_, PyAny>| value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+    let is_part =
+        |part: &Bound<'_, PyAny>| is_list(part) || part.is_instance_of::<PyString>() || part.is_instance_of::<PyMedia>();
+    is_list(value) && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
 }
 
-/// Checks that a medium was loaded for this model: its ids and embeddings belong to the model's projector.
-///
-/// # Errors
-/// [`Error::InvalidRequest`].
-fn check_projector(projector: u64, model: &Model) -> Result<(), Error> {
-    if model.projector().is_some_and(|own| own.number() == projector) {
+/// Checks that media were loaded for this model: their ids and embeddings belong to the model's projector.
+fn check_projector<'a>(mut media: impl Iterator<Item = &'a Py<PyMedia>>, model: &Model) -> Result<()> {
+    let number = model.projector().map(Projector::number);
+    if media.all(|media| Some(media.get().0.projector) == number) {
         return Ok(());
     }
     let message = "the media was read for another model; read it again with this engine".to_owned();
@@ -143,12 +142,8 @@ fn check_projector(projector: u64, model: &Model) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
-pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt, Error> {
-    for part in parts {
-        if let Part::Media(media) = part {
-            check_projector(media.get().0.projector, model)?;
-        }
-    }
+pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt> {
+    check_projector(parts.iter().filter_map(Part::media), model)?;
     let opening = if add_special { model.tokenize(b"", true, parse_special)? } else { Vec::new() };
     let opening = opening.into_iter().take_while(|&token| Some(token) == model.bos_token()).collect();
     let mut prompt = Prompt::from_tokens(opening);
@@ -171,23 +166,18 @@ pub(super) struct PyMixedPrompt {
 
 impl PyMixedPrompt {
     pub(super) fn new(py: Python<'_>, parts: &[Part], prompt: Prompt) -> Self {
-        let media = parts.iter().filter_map(|part| match part {
-            Part::Media(media) => Some(media.clone_ref(py)),
-            Part::Text(_) | Part::Tokens(_) => None,
-        });
-        Self { prompt, media: media.collect() }
+        Self { prompt, media: parts.iter().filter_map(Part::media).map(|media| media.clone_ref(py)).collect() }
     }
 
     /// Returns the prompt, if it was created for `model`.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a medium of another model.
-    pub(super) fn of(&self, model: &Model) -> Result<Prompt, Error> {
-        self.media.iter().try_for_each(|media| check_projector(media.get().0.projector, model))?;
+    pub(super) fn of(&self, model: &Model) -> Result<Prompt> {
+        check_projector(self.media.iter(), model)?;
         Ok(self.prompt.clone())
     }
 
-    /// Returns one id per position, including the ids of media.
     pub(super) fn ids(&self) -> Vec<Token> {
         self.prompt.clone().into_tokens()
     }
@@ -236,8 +226,8 @@ impl PyMixedPrompt {
 /// Decodes `file` and preprocesses it for the model.
 ///
 /// # Errors
-/// Errors of [`crate::llama::Projector::read`]; [`Error::NotSupported`] without a projector.
-pub(super) fn read(model: &Model, file: &[u8]) -> crate::error::Result<PyMedia> {
+/// Errors of [`Projector::read`]; [`Error::NotSupported`] without a projector.
+pub(super) fn read(model: &Model, file: &[u8]) -> Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =
             "the model was loaded without a projector, which images and audio require; set mmproj (--mmproj) to its file";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::convert::{field, shown};
+use super::convert::{request_field, shown};
 use super::errors::InvalidRequest;
 use crate::error::{Error, Result};
 use crate::llama::Model;
@@ -14,10 +14,10 @@ use crate::request::{MAX_PRESERVED, Reasoning, Request, Token, Trigger};
 /// Maximum size of the message that closes reasoning with an exhausted budget, in bytes.
 const MAX_MESSAGE_BYTES: usize = 16_384;
 
-/// Maximum total size of the texts of preserved tokens, in bytes.
+/// Maximum total size of preserved tokens, in bytes.
 const MAX_PRESERVED_BYTES: usize = 16_384;
 
-/// Fields as the caller passed them; their texts are tokenized in [`OutputRules::apply`].
+/// Fields whose texts [`OutputRules::apply`] tokenizes.
 pub(super) struct OutputRules {
     /// `None` if a constraint applies from the first token on.
     triggers: Option<Vec<Trigger>>,
@@ -30,7 +30,7 @@ impl OutputRules {
     /// Returns the request with these rules.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for invalid triggers; errors of [`Model::tokenize`].
+    /// [`Error::InvalidRequest`] for an excess, and for invalid triggers; errors of [`Model::tokenize`].
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
@@ -66,22 +66,17 @@ impl OutputRules {
 }
 
 /// Converts these fields of a `weft.Request` with or without a constraint.
-///
-/// # Errors
-/// `InvalidRequest` for the first field with the wrong type, and for a lazy grammar that is missing.
 pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
-    let py = object.py();
-    let is_lazy: bool = field("grammar_lazy", "True or False", &object.getattr(intern!(py, "grammar_lazy"))?)?;
-    let triggers: Vec<Bound<'_, PyAny>> =
-        field("grammar_triggers", "a sequence of weft.GrammarTrigger", &object.getattr(intern!(py, "grammar_triggers"))?)?;
+    let is_lazy: bool = request_field!(object, "grammar_lazy", "True or False");
+    let triggers: Vec<Bound<'_, PyAny>> = request_field!(object, "grammar_triggers", "a sequence of weft.GrammarTrigger");
     let triggers = triggers.iter().map(trigger).collect::<PyResult<Vec<Trigger>>>()?;
     if is_lazy && !has_constraint {
         let message = "grammar_lazy requires a grammar; set grammar or json_schema";
         return Err(InvalidRequest::new_err(("grammar_lazy", message)));
     }
-    let preserved = field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
-    let reasoning = object.getattr(intern!(py, "thought"))?;
-    let reasoning = if reasoning.is_none() { None } else { Some(read_reasoning(&reasoning)?) };
+    let preserved = request_field!(object, "preserved_tokens", "a sequence of strings");
+    let reasoning: Option<Bound<'_, PyAny>> = object.getattr(intern!(object.py(), "thought"))?.extract()?;
+    let reasoning = reasoning.as_ref().map(read_reasoning).transpose()?;
     Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, reasoning })
 }
 

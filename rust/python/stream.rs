@@ -12,14 +12,14 @@ use super::events;
 use super::fork::ThisProcess;
 use super::forking::{self, Arguments, StreamSettings};
 use super::wake::{Awaitable, LoopWakers};
-use crate::engine::{Completions, Fork, ForkTextBoundary, PendingFork, Ready, WakeHandle};
+use crate::engine::{Completions, ForkTextBoundary, Ready, WakeHandle};
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
 /// The receiving end of one request, and the event loops that wait for it.
 pub(super) struct Stream {
-    completions: Completions,
-    wakers: Arc<LoopWakers>,
+    pub(super) completions: Completions,
+    pub(super) wakers: Arc<LoopWakers>,
     /// Spellings of the tokens, for logprobs.
     pub(super) token_strings: TokenStrings,
 }
@@ -35,18 +35,6 @@ impl Stream {
     /// The error that ended the stream before its branches finished, once, after all preceding events.
     pub(super) fn take(&self, max_bytes: usize) -> Result<Ready> {
         self.completions.try_events(max_bytes)
-    }
-
-    /// Requests forks of a branch; `wake_handle` is woken when the result is ready.
-    ///
-    /// # Errors
-    /// Errors that can be detected before the worker receives the request.
-    pub(super) fn fork(&self, fork: Fork, wake_handle: Arc<dyn WakeHandle>) -> Result<PendingFork> {
-        self.completions.request_fork(fork, Some(wake_handle))
-    }
-
-    pub(super) fn shared_wakers(&self) -> &Arc<LoopWakers> {
-        &self.wakers
     }
 
     /// Cancels the request and wakes every waiter, for which the stream has ended.
@@ -161,7 +149,7 @@ impl PyStream {
     ) -> PyResult<PyNext> {
         let n = n.map_or_else(|| 1_u32.into_pyobject(py).map(Bound::into_any), Ok)?;
         let append = append.unwrap_or_else(|| py.None().into_bound(py));
-        Ok(PyNext::for_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
+        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })
     }
 
     /// Returns the boundary between the parent's text and a branch's text.
