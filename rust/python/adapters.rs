@@ -42,9 +42,6 @@ impl PyAdapter {
 }
 
 /// Parses an adapter set, as pairs of index and scale.
-///
-/// # Errors
-/// `InvalidRequest` for anything but pairs and `None`.
 pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
     convert::field("adapters", "a sequence of pairs of an adapter's id, from 0, and its scale, or None", value)
 }

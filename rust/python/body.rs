@@ -56,10 +56,7 @@ enum Step {
 /// biases.
 ///
 /// Returns the body as JSON with these fields only, without the values that are returned separately: such lists, by field, and
-/// long strings, each with the path at which `…` replaces it.
-///
-/// # Errors
-/// `ValueError` if the body is invalid, with the reason.
+/// long strings, each with the path at which `…` replaces it. Raises `ValueError` if the body is invalid.
 #[pyfunction]
 #[pyo3(signature = (body, *, fields, tokens, biases))]
 #[expect(clippy::needless_pass_by_value, reason = "what is read without the interpreter is the function's own")]
@@ -137,7 +134,7 @@ impl Parts<'_> {
     /// Appends the value of a field, which is JSON, without its long strings.
     fn append_without_long_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
         let bytes = raw.as_bytes();
-        let mut path = vec![PathSegment::Field(name)];
+        let mut path = vec![Step::Name(name.to_owned())];
         let (mut is_name, mut copied_until, mut at) = (false, 0, 0);
         while at < bytes.len() {
             match bytes[at] {
@@ -146,18 +143,18 @@ impl Parts<'_> {
                     let quoted = &raw[at..=end];
                     if is_name {
                         path.pop();
-                        path.push(PathSegment::Quoted(quoted));
+                        path.push(Step::Name(unquote(quoted)?));
                         is_name = false;
                     } else if quoted.len() > MAX_STRING_BYTES {
                         self.rest.extend([&raw[copied_until..at], "\"", PLACEHOLDER, "\""]);
                         copied_until = end + 1;
-                        self.strings.push((path.iter().map(PathSegment::step).collect::<Result<_, _>>()?, unquote(quoted)?));
+                        self.strings.push((path.clone(), unquote(quoted)?));
                     }
                     at = end;
                 }
-                b'[' => path.push(PathSegment::Index(0)),
+                b'[' => path.push(Step::Index(0)),
                 b'{' => {
-                    path.push(PathSegment::Quoted("\"\""));
+                    path.push(Step::Name(String::new()));
                     is_name = true;
                 }
                 b']' | b'}' => {
@@ -165,7 +162,7 @@ impl Parts<'_> {
                     is_name = false;
                 }
                 b',' => match path.last_mut() {
-                    Some(PathSegment::Index(index)) => *index += 1,
+                    Some(Step::Index(index)) => *index += 1,
                     _ => is_name = true,
                 },
                 _ => {}
@@ -174,24 +171,6 @@ impl Parts<'_> {
         }
         self.rest.push_str(&raw[copied_until..]);
         Ok(())
-    }
-}
-
-/// Position of a value within its container, borrowed from the text.
-enum PathSegment<'a> {
-    Field(&'a str),
-    /// A name with its quotes and escapes.
-    Quoted(&'a str),
-    Index(usize),
-}
-
-impl PathSegment<'_> {
-    fn step(&self) -> Result<Step, String> {
-        match *self {
-            Self::Field(name) => Ok(Step::Name(name.to_owned())),
-            Self::Quoted(name) => unquote(name).map(Step::Name),
-            Self::Index(index) => Ok(Step::Index(index)),
-        }
     }
 }
 
@@ -229,10 +208,8 @@ fn parse_token(key: &str) -> Option<Token> {
     if key.starts_with('+') { None } else { key.parse().ok() }
 }
 
-/// Checks a JSON text and returns the number of its values; a lower bound if the text is not valid JSON.
-///
-/// # Errors
-/// Nesting that is too deep, and half a surrogate pair.
+/// Rejects JSON that is nested too deep or has half a surrogate pair, and returns the number of its values; a lower bound if it
+/// is not valid JSON.
 fn check(text: &str) -> Result<usize, String> {
     let (mut depth, mut n_values, mut at) = (0_usize, 1, 0);
     let bytes = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Conversion of requests to the crate's plain data; errors name the caller's parameter.
+//! Conversion of requests to the crate's plain data. `InvalidRequest` names the caller's parameter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +37,6 @@ impl PromptInput {
     }
 
     /// Returns the prompt, tokenized if necessary.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
     pub(super) fn read(self, model: &Model) -> Result<Prompt> {
         Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
@@ -52,9 +49,6 @@ impl PromptInput {
     }
 
     /// Returns the tokens of an input that continues other text; `parses_special` parses control tokens in it.
-    ///
-    /// # Errors
-    /// As [`PromptInput::read`].
     pub(super) fn read_continuation(self, parses_special: bool, model: &Model) -> Result<Vec<Token>> {
         match self {
             Self::Text(text) => model.tokenize_on(text.as_bytes(), parses_special),
@@ -73,9 +67,6 @@ pub(super) struct RequestInput {
 
 impl RequestInput {
     /// Builds the request for the continuation of `prompt`. `constraints` caches constraints that other branches share.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for an invalid constraint.
     pub(super) fn complete(
         self,
         prompt: Prompt,
@@ -146,11 +137,7 @@ pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     prompt(&attribute(object, intern!(object.py(), "prompt"))?)
 }
 
-/// Converts a `weft.Request` without its prompt.
-///
-/// # Errors
-/// `InvalidRequest` for the first field with the wrong type or beyond the range of its Rust type (valid ranges are checked by
-/// [`Request::validate`]); `TypeError` for anything but a `weft.Request`.
+/// Converts a `weft.Request` without its prompt. [`Request::validate`] checks the ranges of its fields.
 pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| attribute(object, name);
@@ -243,10 +230,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     Ok(RequestInput { suffix, request, constraint_input, output_rules })
 }
 
-/// Converts the value of the parameter `name`, which must be `what`.
-///
-/// # Errors
-/// `InvalidRequest` for a wrong type, and for a number beyond the range of its Rust type.
+/// Converts the value of the parameter `name`, which must be `what`: no other type, no number beyond its Rust type.
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }

@@ -51,9 +51,6 @@ pub(super) struct TextQueue<'a> {
 
 impl TextQueue<'_> {
     /// Tokenizes texts as llama-server does for embeddings, and queues them.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`] for a model that ranks texts; errors of [`Embedder::submit`].
     pub(super) fn embed(
         &self,
         texts: Vec<PromptInput>,
@@ -74,9 +71,6 @@ impl TextQueue<'_> {
     }
 
     /// Queues the pair of the query and each text.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`] for a model without a classifier; errors of [`Embedder::submit`].
     pub(super) fn rank(&self, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
         if self.embedder.shape().pooling != Pooling::Rank {
             let message = "pooling is not rank, so the model cannot score texts; load a reranker, or set pooling to rank";

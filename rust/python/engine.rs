@@ -20,7 +20,7 @@ use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
-use super::prefix_file::Files;
+use super::prefix_file;
 use super::settings;
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
@@ -31,7 +31,7 @@ use crate::config::{Limits, ResolvedConfig, TunedSettings};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, Result, each_branch};
-use crate::llama::{self, Model};
+use crate::llama::{self, Model, PrefixFiles};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
 /// As [`SlotContents`].
@@ -43,7 +43,7 @@ pub(super) struct PyEngine {
     workers: ThisProcess<(Engine, Embedder)>,
     wakers: Arc<LoopWakers>,
     model: Py<PyModel>,
-    files: Files,
+    files: ThisProcess<PrefixFiles>,
     config: ResolvedConfig,
     embeddings_are_repeatable: bool,
 }
@@ -144,7 +144,7 @@ impl PyEngine {
         let embedding_wakers = Arc::clone(&wakers);
         let embedder = llama::embedder(loaded, &config, engine.default_adapters(), move || embedding_wakers.wake());
         let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
-        let files = Files::new(loaded, &config);
+        let files = ThisProcess::new(PrefixFiles::new(Arc::clone(loaded), &config));
         let workers = ThisProcess::new((engine, embedder));
         Ok(Self { workers, wakers, model, files, config, embeddings_are_repeatable })
     }
@@ -265,13 +265,17 @@ impl PyEngine {
     }
 
     /// Writes a saved prefix to a file and returns the file's size in bytes.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn write_prefix(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, path: PathBuf) -> PyResult<u64> {
-        self.files.write(py, path, &prefix.get().0)
+        let (files, prefix) = (self.files.get()?, &prefix.get().0);
+        py.detach(|| files.write(&path, prefix)).map_err(|error| prefix_file::to_python_error(py, error))
     }
 
     /// Reads a file of a saved prefix; returns the prefix and the file's size in bytes.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
-        let (prefix, n_bytes) = self.files.read(py, path)?;
+        let files = self.files.get()?;
+        let (prefix, n_bytes) = py.detach(|| files.read(&path)).map_err(|error| prefix_file::to_python_error(py, error))?;
         Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
     }
 

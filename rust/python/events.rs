@@ -16,32 +16,13 @@ use crate::request::{
 };
 use crate::sampling::TokenStrings;
 
-/// A class of `weft.events`, imported on first use.
-struct Class {
-    name: &'static str,
-    class: PyOnceLock<Py<PyAny>>,
+/// Returns a class of `weft.events`, imported on first use.
+macro_rules! class {
+    ($py:expr, $name:literal) => {{
+        static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        CLASS.import($py, "weft.events", $name)?
+    }};
 }
-
-impl Class {
-    const fn new(name: &'static str) -> Self {
-        Self { name, class: PyOnceLock::new() }
-    }
-
-    fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
-        self.class.import(py, "weft.events", self.name)
-    }
-}
-
-static TOKEN: Class = Class::new("Token");
-static LOGPROBS: Class = Class::new("Logprobs");
-static LOGPROB: Class = Class::new("Logprob");
-static PROMPT_LOGPROBS: Class = Class::new("PromptLogprobs");
-static PROGRESS: Class = Class::new("Progress");
-static FINISHED: Class = Class::new("Finished");
-static USAGE: Class = Class::new("Usage");
-static EXPLANATION: Class = Class::new("CacheExplanation");
-static COMPUTED: Class = Class::new("ComputedStretch");
-static EARLIER: Class = Class::new("EarlierRequest");
 
 /// Format of logprobs.
 #[derive(Clone, Copy)]
@@ -58,7 +39,7 @@ impl LogprobFormat<'_> {
             return Ok(Bound::new(py, PyCompactLogprobs::new(logprobs, self.token_strings))?.into_any());
         }
         let top = logprobs.top.iter().map(|&one| logprob(py, one, self.token_strings)).collect::<PyResult<Vec<_>>>()?;
-        LOGPROBS.get(py)?.call1((logprob(py, logprobs.chosen, self.token_strings)?, PyTuple::new(py, top)?))
+        class!(py, "Logprobs").call1((logprob(py, logprobs.chosen, self.token_strings)?, PyTuple::new(py, top)?))
     }
 }
 
@@ -68,19 +49,19 @@ pub(super) fn to_python<'py>(py: Python<'py>, event: Event, format: LogprobForma
         Event::Token(event) => token(py, event, format),
         Event::Finished(event) => finished(py, event),
         Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }) => {
-            PROGRESS.get(py)?.call1((n_prompt, n_cached, n_processed, ms))
+            class!(py, "Progress").call1((n_prompt, n_cached, n_processed, ms))
         }
         Event::PromptLogprobs(PromptLogprobs { start, logprobs }) => {
             let convert = |one: Option<Logprobs>| one.map(|one| format.logprobs(py, one)).transpose();
             let logprobs = logprobs.into_iter().map(convert).collect::<PyResult<Vec<_>>>()?;
-            PROMPT_LOGPROBS.get(py)?.call1((start, PyTuple::new(py, logprobs)?))
+            class!(py, "PromptLogprobs").call1((start, PyTuple::new(py, logprobs)?))
         }
     }
 }
 
 fn token<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     let TokenEvent { index, token, text, slot, n_predicted, logprobs } = event;
-    let class = TOKEN.get(py)?;
+    let class = class!(py, "Token");
     match logprobs {
         None => class.call1((index, token, text.as_str(), slot, n_predicted)),
         Some(logprobs) => class.call1((index, token, text.as_str(), slot, n_predicted, format.logprobs(py, *logprobs)?)),
@@ -93,7 +74,7 @@ pub(super) fn logprob<'py>(
     Logprob { token, logprob }: Logprob,
     token_strings: &TokenStrings,
 ) -> PyResult<Bound<'py, PyAny>> {
-    LOGPROB.get(py)?.call1((token, PyBytes::new(py, token_strings.piece(token)), logprob))
+    class!(py, "Logprob").call1((token, PyBytes::new(py, token_strings.piece(token)), logprob))
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
@@ -106,27 +87,27 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
         FinishReason::Cancelled => (intern!(py, "cancelled"), None),
     };
     let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms } = usage;
-    let usage = USAGE.get(py)?.call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
+    let usage = class!(py, "Usage").call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
     let explanation = explanation.map(|explanation| explanation_to_python(py, *explanation)).transpose()?;
-    FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
+    class!(py, "Finished").call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
 }
 
 pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) -> PyResult<Bound<'_, PyAny>> {
     let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = explanation;
     let computed = computed.into_iter().map(|one| computed_run(py, one)).collect::<PyResult<Vec<_>>>()?;
-    EXPLANATION.get(py)?.call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
+    class!(py, "CacheExplanation").call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
 }
 
 fn computed_run(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
     let ComputedRun { range, cause, at, byte, character, before, here, earlier } = run;
     let convert_earlier =
-        |EarlierRequest { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
+        |EarlierRequest { request_id, text, is_in_answer }| class!(py, "EarlierRequest").call1((request_id, text, is_in_answer));
     let earlier = earlier.map(convert_earlier).transpose()?;
     let (evicted_for, evicted_s) = match &cause {
         Cause::Evicted(Some((why, ago))) => (Some(why.name()), Some(ago.as_secs_f64())),
         _ => (None, None),
     };
     let why = (range.start, range.end, cause.name(), at, byte, character, before, here, earlier, evicted_for, evicted_s);
-    COMPUTED.get(py)?.call1(why)
+    class!(py, "ComputedStretch").call1(why)
 }

@@ -141,9 +141,6 @@ pub(super) struct Arguments<'py> {
 }
 
 /// Requests forks of a branch of `stream`.
-///
-/// # Errors
-/// `InvalidRequest` for an invalid argument; errors of the request.
 pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<PyNext> {
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
     let parent = stream.get();

@@ -24,9 +24,6 @@ static THRESHOLD: AtomicU8 = AtomicU8::new(30);
 /// Adopts the current effective level of the logger `weft`.
 ///
 /// Called when a model is loaded or an engine is started: a query for each line would take the GIL.
-///
-/// # Errors
-/// Exceptions of `logging`.
 pub(super) fn follow(py: Python<'_>) -> PyResult<()> {
     static INSTALLED: Once = Once::new();
     let level: u64 = logger(py, "weft")?.call_method0("getEffectiveLevel")?.extract()?;

@@ -139,9 +139,6 @@ fn check_projector<'a>(mut media: impl Iterator<Item = &'a Py<PyMedia>>, model: 
 }
 
 /// Joins `parts` to a prompt. Each text is tokenized separately, as in `mtmd`; the BOS token comes first.
-///
-/// # Errors
-/// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
 pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt> {
     check_projector(parts.iter().filter_map(Part::media), model)?;
     let opening = if add_special { model.tokenize(b"", true, parse_special)? } else { Vec::new() };
@@ -170,9 +167,6 @@ impl PyMixedPrompt {
     }
 
     /// Returns the prompt, if it was created for `model`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for a medium of another model.
     pub(super) fn of(&self, model: &Model) -> Result<Prompt> {
         check_projector(self.media.iter(), model)?;
         Ok(self.prompt.clone())
@@ -224,9 +218,6 @@ impl PyMixedPrompt {
 }
 
 /// Decodes `file` and preprocesses it for the model.
-///
-/// # Errors
-/// Errors of [`Projector::read`]; [`Error::NotSupported`] without a projector.
 pub(super) fn read(model: &Model, file: &[u8]) -> Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =

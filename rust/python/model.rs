@@ -26,8 +26,6 @@ use crate::request::Token;
 pub(super) struct PyModel(ThisProcess<Arc<Model>>);
 
 impl PyModel {
-    /// # Errors
-    /// `ForkedProcess` in a forked child.
     pub(super) fn loaded(&self) -> PyResult<&Arc<Model>> {
         self.0.get()
     }

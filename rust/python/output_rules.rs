@@ -28,9 +28,6 @@ pub(super) struct OutputRules {
 
 impl OutputRules {
     /// Returns the request with these rules.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for an excess, and for invalid triggers; errors of [`Model::tokenize`].
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
@@ -80,38 +77,41 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
     Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, reasoning })
 }
 
+/// A `weft.GrammarTrigger`.
+#[derive(FromPyObject)]
+struct GrammarTrigger {
+    kind: String,
+    value: String,
+    token: Option<Token>,
+}
+
 fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
-    let reject = || {
-        let message = format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shown(value));
-        InvalidRequest::new_err(("grammar_triggers", message))
-    };
-    let get = |name: &str| value.getattr(name).map_err(|_| reject());
-    let kind: String = get("kind")?.extract().map_err(|_| reject())?;
-    let text: String = get("value")?.extract().map_err(|_| reject())?;
+    let reject = |message| InvalidRequest::new_err(("grammar_triggers", message));
+    let invalid = || reject(format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shown(value)));
+    let GrammarTrigger { kind, value: text, token } = value.extract().map_err(|_| invalid())?;
     match &*kind {
         "word" => Ok(Trigger::Word(text)),
         "pattern" => Ok(Trigger::Pattern(text)),
         "pattern_full" => Ok(Trigger::Whole(text)),
-        "token" => Ok(Trigger::Token(get("token")?.extract().map_err(|_| reject())?)),
-        _ => {
-            let message = format!("grammar_triggers has the kind '{kind}'; it must be word, pattern, pattern_full or token");
-            Err(InvalidRequest::new_err(("grammar_triggers", message)))
-        }
+        "token" => token.map(Trigger::Token).ok_or_else(invalid),
+        _ => Err(reject(format!("grammar_triggers has the kind '{kind}'; it must be word, pattern, pattern_full or token"))),
     }
+}
+
+/// A `weft.Thought`.
+#[derive(FromPyObject)]
+struct Thought {
+    starts: Vec<String>,
+    ends: Vec<String>,
+    begins_inside: bool,
+    budget: Option<u32>,
+    message: String,
 }
 
 /// Converts reasoning without its closing tokens, and the message that precedes its end marker.
 fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
-    let reject =
-        || InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))));
-    let get = |name: &str| value.getattr(name).map_err(|_| reject());
-    let texts = |name: &str| get(name)?.extract::<Vec<String>>().map_err(|_| reject());
-    let reasoning = Reasoning {
-        starts: texts("starts")?,
-        ends: texts("ends")?,
-        begins_inside: get("begins_inside")?.extract().map_err(|_| reject())?,
-        budget: get("budget")?.extract().map_err(|_| reject())?,
-        closing: Vec::new(),
-    };
-    Ok((reasoning, get("message")?.extract().map_err(|_| reject())?))
+    let Thought { starts, ends, begins_inside, budget, message } = value.extract().map_err(|_| {
+        InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))))
+    })?;
+    Ok((Reasoning { starts, ends, begins_inside, budget, closing: Vec::new() }, message))
 }

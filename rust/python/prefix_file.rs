@@ -1,47 +1,16 @@
-//! Files of saved prefixes, for Python.
+//! Errors of files of saved prefixes, for Python.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::fork::ThisProcess;
-use crate::config::ResolvedConfig;
 use crate::error::Error;
-use crate::llama::{Model, PrefixFileError, PrefixFiles};
-use crate::request::SavedPrefix;
+use crate::llama::PrefixFileError;
 
-/// Writes and reads prefix files of one engine, without the GIL.
-pub(super) struct Files(ThisProcess<PrefixFiles>);
-
-impl Files {
-    pub(super) fn new(model: &Arc<Model>, config: &ResolvedConfig) -> Self {
-        Self(ThisProcess::new(PrefixFiles::new(Arc::clone(model), config)))
-    }
-
-    /// Writes `prefix` to `path`; returns the file's size in bytes.
-    ///
-    /// # Errors
-    /// `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
-    pub(super) fn write(&self, py: Python<'_>, path: PathBuf, prefix: &SavedPrefix) -> PyResult<u64> {
-        let files = self.0.get()?;
-        py.detach(move || files.write(&path, prefix)).map_err(|error| to_python_error(py, error))
-    }
-
-    /// Reads the file at `path`; returns its prefix and its size in bytes.
-    ///
-    /// # Errors
-    /// `PrefixFileError`, `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
-    pub(super) fn read(&self, py: Python<'_>, path: PathBuf) -> PyResult<(SavedPrefix, u64)> {
-        let files = self.0.get()?;
-        py.detach(move || files.read(&path)).map_err(|error| to_python_error(py, error))
-    }
-}
-
-fn to_python_error(py: Python<'_>, error: PrefixFileError) -> PyErr {
+pub(super) fn to_python_error(py: Python<'_>, error: PrefixFileError) -> PyErr {
     match error {
         PrefixFileError::Io { path, source, .. } => os_error(py, path, source),
         // The message may reach clients of a server: it contains the name of the model file without its folder.

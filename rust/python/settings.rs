@@ -16,9 +16,6 @@ use crate::config::{
 use crate::llama::host::machine;
 
 /// Converts the settings of a `weft.EngineConfig` that concern the model at `path`.
-///
-/// # Errors
-/// `InvalidConfig` for the first setting with a wrong type, an unknown name or an impossible value.
 pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult<ModelConfig> {
     let settings = Settings(object);
     let mmproj: Option<PathBuf> = settings.get("mmproj", "a path or None")?;
@@ -61,9 +58,6 @@ pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult
 }
 
 /// Converts the settings of a `weft.EngineConfig` that concern an engine.
-///
-/// # Errors
-/// `InvalidConfig` for the first setting with a wrong type or an unknown name.
 pub(super) fn engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig> {
     let settings = Settings(object);
     let threads = settings.threads(["cpus", "strict_cpu", "prio", "poll"], &Threads::default())?;
@@ -180,9 +174,6 @@ impl<'py> Settings<'_, 'py> {
 }
 
 /// Parses the name of a choice.
-///
-/// # Errors
-/// `InvalidConfig` for an unknown name, with the valid ones.
 pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
     T::named(name).ok_or_else(|| {
         let names: Vec<&str> = T::NAMES.iter().map(|(name, _)| *name).collect();
@@ -192,9 +183,6 @@ pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
 }
 
 /// Converts metadata overrides; their bounds are checked when the model is loaded.
-///
-/// # Errors
-/// `InvalidConfig` for a value of an unsupported type.
 pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
     let read = |(key, value): (String, Bound<'_, PyAny>)| {
         // A boolean is an integer too, and an integer that is too large would be converted to a float.

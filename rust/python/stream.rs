@@ -79,8 +79,6 @@ impl PyStream {
         Self { stream: ThisProcess::new(Arc::new(stream)), settings, seed, n_prompt, request_id }
     }
 
-    /// # Errors
-    /// `ForkedProcess` in a forked child.
     pub(super) fn stream(&self) -> PyResult<&Arc<Stream>> {
         self.stream.get()
     }

@@ -140,9 +140,6 @@ fn watches(py: Python<'_>) -> MutexGuard<'static, Vec<Py<Watch>>> {
 
 impl Watch {
     /// Returns the watch of the running event loop.
-    ///
-    /// # Errors
-    /// `RuntimeError` if no asyncio event loop runs on this thread, `NotImplementedError` if the loop cannot watch a pipe.
     pub(super) fn current(py: Python<'_>) -> PyResult<Py<Self>> {
         static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let event_loop = GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
