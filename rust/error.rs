@@ -8,21 +8,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An error of the engine. Cloneable, because one failed decode ends several streams.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "messages show what most fields are")]
 pub enum Error {
     /// The file is not a supported model.
     #[error("cannot load the model {}: {reason}", path.display())]
-    ModelLoad {
-        /// The requested file.
-        path: PathBuf,
-        /// Reason of the failure.
-        reason: String,
-    },
+    ModelLoad { path: PathBuf, reason: String },
     /// A setting of the engine is out of range, or two contradict each other.
     #[error("{message}")]
     InvalidConfig {
         /// Name of the setting in [`crate::config`].
         param: &'static str,
-        /// Description of the error and of valid values.
         message: String,
     },
     /// A field of a request is out of range.
@@ -30,7 +25,6 @@ pub enum Error {
     InvalidRequest {
         /// Name of the field in [`crate::request`].
         param: &'static str,
-        /// Description of the error and of valid values.
         message: String,
     },
     /// The model, or its configuration, does not support the operation.
@@ -42,7 +36,6 @@ pub enum Error {
     /// The prompt alone fills the context of a slot.
     #[error("the prompt of {n_prompt} tokens does not fit in the context of {n_ctx} tokens")]
     ContextOverflow {
-        /// The prompt's length in tokens.
         n_prompt: usize,
         /// The context of one slot in tokens; a prompt must be shorter.
         n_ctx: usize,
@@ -50,7 +43,6 @@ pub enum Error {
     /// A queue limit is reached.
     #[error("the queue is full ({n_waiting} {unit}); retry later")]
     QueueFull {
-        /// Number of queued units.
         n_waiting: usize,
         /// Unit: requests, or bytes of images and audio.
         unit: &'static str,
@@ -58,51 +50,28 @@ pub enum Error {
     /// The consumer of a stream had too long a backlog, and read nothing until the timeout.
     #[error("the stream was ended because its consumer is {n_behind} {unit} behind; at most {limit} may be unread")]
     SlowConsumer {
-        /// Size of the backlog.
         n_behind: usize,
-        /// Maximum size of the backlog.
         limit: usize,
-        /// Unit of both.
-        unit: BacklogUnit,
+        /// Unit of both: events, one per token, or bytes of them.
+        unit: &'static str,
     },
     /// A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded.
     #[error("cannot load the prefix in {}: {reason}", path.display())]
-    PrefixFile {
-        /// The requested file.
-        path: PathBuf,
-        /// Reason of the failure.
-        reason: String,
-    },
+    PrefixFile { path: PathBuf, reason: String },
     /// A saved prefix does not fit this model and cache, though its file is intact. Nothing was loaded.
     #[error("cannot load the saved prefix: {reason}")]
-    PrefixRefused {
-        /// Reason of the rejection.
-        reason: String,
-    },
+    PrefixRefused { reason: String },
     /// A prefix could not be copied out of the cache.
     #[error("cannot save the prefix: {reason}")]
-    Save {
-        /// Error of the model's memory.
-        reason: String,
-    },
+    Save { reason: String },
     /// Pinned prefixes would take more than half of the cache.
     #[error(
         "cannot pin the prefix of {n_bytes} bytes: of at most {limit} bytes, {n_pinned_bytes} are pinned; unpin another prefix"
     )]
-    PinsFull {
-        /// Size of the rejected prefix, in bytes.
-        n_bytes: u64,
-        /// Total size of the pinned prefixes, in bytes.
-        n_pinned_bytes: u64,
-        /// Maximum total size of pinned prefixes, in bytes.
-        limit: u64,
-    },
+    PinsFull { n_bytes: u64, n_pinned_bytes: u64, limit: u64 },
     /// llama.cpp could not compute a step.
     #[error("decoding failed: {reason}")]
-    Decode {
-        /// Description of llama.cpp's error code.
-        reason: String,
-    },
+    Decode { reason: String },
     /// The engine was stopped, or its worker died.
     #[error("the engine has stopped")]
     Stopped,
@@ -113,19 +82,15 @@ pub enum Error {
 
 /// An error that can be attributed to one branch of a request.
 pub(crate) trait BranchErrorExt: Sized {
-    /// Returns whether two errors are equal.
     fn equals(&self, other: &Self) -> bool;
 
-    /// Attributes the error to one of several branches: the message for an invalid field includes the branch index.
+    /// Adds the index of the branch to the message for an invalid field.
     #[must_use]
     fn of_branch(self, index: usize) -> Self;
 }
 
-/// Calls `read` for each branch of a request. An error is attributed to its branch, unless all branches fail with the same
-/// error: then its cause is in their shared fields, and it is returned unchanged.
-///
-/// # Errors
-/// Error of `read` for the first invalid branch.
+/// Calls `read` for each branch of a request. The first error is attributed to its branch, unless all branches fail with the
+/// same error: then its cause is in their shared fields, and it is returned unchanged.
 pub(crate) fn each_branch<T, U, E: BranchErrorExt>(
     branches: impl ExactSizeIterator<Item = T>,
     read: impl FnMut(T) -> std::result::Result<U, E>,
@@ -156,23 +121,5 @@ impl BranchErrorExt for Error {
             }
             other => other,
         }
-    }
-}
-
-/// Unit of a stream's backlog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BacklogUnit {
-    /// Events, one per token.
-    Events,
-    /// Bytes of events.
-    Bytes,
-}
-
-impl std::fmt::Display for BacklogUnit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Events => "events",
-            Self::Bytes => "bytes",
-        })
     }
 }

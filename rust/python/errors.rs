@@ -50,7 +50,7 @@ impl From<Error> for PyErr {
             Error::NotSupported { message } => NotSupported::new_err((message,)),
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
             Error::QueueFull { n_waiting, unit } => QueueFull::new_err((n_waiting, unit)),
-            Error::SlowConsumer { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),
+            Error::SlowConsumer { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit)),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
             // The caller that loads the file adds its path.
             Error::PrefixRefused { reason } => PrefixFileError::new_err((String::new(), reason)),

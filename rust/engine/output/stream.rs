@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::engine::features::hooks;
 use crate::engine::features::state::StreamFeatures;
-use crate::error::{BacklogUnit, Error, Result};
+use crate::error::{Error, Result};
 use crate::request::{Event, Explanation, MAX_COMPLETIONS, Request, Token};
 
 /// Events of one branch that may be unread, one per token. A stream's limit is this times its number of branches. A stream over
@@ -594,9 +594,9 @@ impl Backlog {
     /// Returns [`Error::SlowConsumer`] for a stream that is ended as too slow.
     pub(crate) fn error(&self) -> Error {
         if self.n_bytes > MAX_BYTES_BEHIND / 2 {
-            return Error::SlowConsumer { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes };
+            return Error::SlowConsumer { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: "bytes" };
         }
-        Error::SlowConsumer { n_behind: self.n_events, limit: self.max_events, unit: BacklogUnit::Events }
+        Error::SlowConsumer { n_behind: self.n_events, limit: self.max_events, unit: "events" }
     }
 }
 
