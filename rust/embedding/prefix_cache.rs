@@ -53,12 +53,9 @@ impl PrefixCache {
     /// Creates the bookkeeping of an empty memory of this kind.
     #[must_use]
     pub fn new(shape: EmbedderShape, kind: MemoryKind) -> Self {
-        Self { cache: Self::new_bookkeeping(&shape, kind), shape, kind }
-    }
-
-    fn new_bookkeeping(shape: &EmbedderShape, kind: MemoryKind) -> KvCache {
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
-        KvCache::new(number(Self::n_cells(shape)), number(Self::n_ids(shape)), kind, Some(0))
+        let cache = KvCache::new(number(Self::n_cells(&shape)), number(Self::n_ids(&shape)), kind, Some(0));
+        Self { cache, shape, kind }
     }
 
     /// Number of sequence ids that are needed: one for each text of a batch and for each prefix.
@@ -75,13 +72,12 @@ impl PrefixCache {
 
     /// Resets the bookkeeping after the memory was cleared.
     pub fn clear(&mut self) {
-        self.cache = Self::new_bookkeeping(&self.shape, self.kind);
+        *self = Self::new(self.shape, self.kind);
     }
 
     /// Returns an empty sequence id that is never shared.
     pub fn take_id(&mut self, memory: &mut impl ForkableMemory, adapter_set: &AdapterSet) -> KvSeqId {
-        let id =
-            self.cache.place_private(&AdapterSchedule::from(adapter_set.clone())).expect("fewer ids are kept than there are");
+        let id = self.cache.place_private(&adapter_set.clone().into()).expect("fewer ids are kept than there are");
         self.flush(memory);
         id
     }
@@ -143,12 +139,12 @@ impl PrefixCache {
         adapters: &AdapterSchedule,
         texts: &[Vec<Token>],
     ) -> Vec<CachedPrefix> {
-        let cached_prefix = |text: &Vec<Token>| {
-            let prefix = &text[..text.len() - 1];
-            let n_cached = self.find(memory, adapters, prefix).n_tokens() as usize;
-            CachedPrefix { n_cached, n_computed: self.cache.n_computed_prefix(adapters, prefix) as usize }
+        let prefixes = texts.iter().map(|text| &text[..text.len() - 1]);
+        let cached_prefix = |prefix| CachedPrefix {
+            n_cached: self.find(memory, adapters, prefix).n_tokens() as usize,
+            n_computed: self.cache.n_computed_prefix(adapters, prefix) as usize,
         };
-        texts.iter().map(cached_prefix).collect()
+        prefixes.map(cached_prefix).collect()
     }
 
     /// The longest prefix that can be forked.
@@ -168,7 +164,6 @@ impl PrefixCache {
         texts.iter().map(place).collect()
     }
 
-    /// Computes the missing tokens of `texts` and returns their number.
     fn compute(&mut self, memory: &mut impl ForkableMemory, ids: &[KvSeqId], texts: &[&[Token]]) -> Result<usize, String> {
         let rows = ids.iter().zip(texts).map(|(&id, &tokens)| (id, &tokens[self.cache.n_held(id) as usize..]));
         let rows: Vec<(KvSeqId, &[Token])> = rows.collect();

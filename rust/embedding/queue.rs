@@ -31,7 +31,6 @@ pub struct Embeddings {
     pub n_tokens: Vec<usize>,
 }
 
-/// A request that is not answered yet.
 struct EmbeddingRequest {
     texts: Vec<Prompt>,
     /// Number of texts that were handed out, and of texts that were computed.
@@ -49,7 +48,6 @@ impl EmbeddingRequest {
     }
 }
 
-/// A text of a batch: its request, and its index there.
 #[derive(Debug, PartialEq)]
 pub(super) struct BatchText {
     request_id: u64,
@@ -65,30 +63,30 @@ pub(super) enum Batch {
     Mixed(Prompt),
 }
 
-/// The requests in round-robin order. The cost of a batch does not depend on the number of waiting requests.
+/// The requests in round-robin order, and their results. The cost of a batch does not depend on the number of waiting requests.
 pub(super) struct Queue {
     shape: EmbedderShape,
     requests: HashMap<u64, EmbeddingRequest>,
+    /// Results that were not taken yet.
+    answers: HashMap<u64, Result<Embeddings>>,
     /// Requests whose next text can be computed, by turn.
     ready: BTreeMap<u64, u64>,
     /// Requests whose next text has images or audio, by turn. They are encoded in this order.
     encoding: BTreeMap<u64, u64>,
     last_turn: u64,
-    /// Tokens of the texts that were not handed out.
     n_waiting: usize,
 }
 
 impl Queue {
     pub(super) fn new(shape: EmbedderShape) -> Self {
-        let (requests, ready, encoding) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { shape, requests, ready, encoding, last_turn: 0, n_waiting: 0 }
+        let (requests, answers) = (HashMap::new(), HashMap::new());
+        Self { shape, requests, answers, ready: BTreeMap::new(), encoding: BTreeMap::new(), last_turn: 0, n_waiting: 0 }
     }
 
     pub(super) fn n_waiting(&self) -> usize {
         self.n_waiting
     }
 
-    /// Returns whether a request waits for images or audio to be encoded.
     pub(super) fn is_encoding_media(&self) -> bool {
         !self.encoding.is_empty()
     }
@@ -188,10 +186,10 @@ impl Queue {
         Ok(n_tokens)
     }
 
-    /// Makes requests ready whose images and audio are encoded. Removes and returns the requests whose media cannot be encoded,
-    /// with the errors.
-    pub(super) fn poll_media(&mut self) -> Vec<(u64, Error)> {
-        let mut failed = Vec::new();
+    /// Makes requests ready whose images and audio are encoded, and fails those whose media cannot be encoded. Returns whether
+    /// a request failed.
+    pub(super) fn poll_media(&mut self) -> bool {
+        let mut has_failed = false;
         while let Some((turn, id)) = self.encoding.first_key_value().map(|(turn, id)| (*turn, *id)) {
             let text = self.requests[&id].next().expect("a queued request has a next text");
             // Asking for all of them starts their encoding one after the other.
@@ -201,8 +199,8 @@ impl Queue {
                 Encoding::Ready | Encoding::Pending => None,
             });
             if let Some(reason) = reason {
-                self.remove(id);
-                failed.push((id, Error::Decode { reason }));
+                self.fail(id, Error::Decode { reason });
+                has_failed = true;
             } else if encodings.contains(&Encoding::Pending) {
                 break;
             } else {
@@ -210,7 +208,7 @@ impl Queue {
                 self.ready.insert(turn, id);
             }
         }
-        failed
+        has_failed
     }
 
     /// Returns the next batch: the text of the request with the first turn, then texts of the following requests as long as
@@ -246,9 +244,8 @@ impl Queue {
         (!items.is_empty()).then_some((items, Batch::Texts(texts)))
     }
 
-    /// Stores the embeddings of a batch, in its order. Returns the requests that it completes.
-    pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) -> Vec<(u64, Embeddings)> {
-        let mut answered = Vec::new();
+    /// Stores the embeddings of a batch, in its order, and answers the requests that it completes.
+    pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) {
         for (item, numbers) in items.iter().zip(computed) {
             let Some(request) = self.requests.get_mut(&item.request_id) else { continue };
             let width = request.vectors.width;
@@ -264,37 +261,44 @@ impl Queue {
             request.n_done += 1;
             if request.n_done == request.texts.len() {
                 let request = self.requests.remove(&item.request_id).expect("the request was found above");
-                answered.push((item.request_id, request.vectors));
+                self.answers.insert(item.request_id, Ok(request.vectors));
             }
         }
-        answered
     }
 
-    /// Removes a request; no further text of it is computed.
+    pub(super) fn is_answered(&self, id: u64) -> bool {
+        self.answers.contains_key(&id)
+    }
+
+    pub(super) fn take(&mut self, id: u64) -> Option<Result<Embeddings>> {
+        self.answers.remove(&id)
+    }
+
+    /// Removes a request and its result; no further text of it is computed.
     pub(super) fn remove(&mut self, id: u64) {
-        if let Some(request) = self.requests.remove(&id) {
-            self.ready.remove(&request.turn);
-            self.encoding.remove(&request.turn);
-            self.n_waiting -= request.texts[request.n_started..].iter().map(Prompt::n_tokens).sum::<usize>();
+        self.fail(id, Error::Stopped);
+        self.answers.remove(&id);
+    }
+
+    /// Answers a request with `error`, unless it was answered or removed.
+    fn fail(&mut self, id: u64, error: Error) {
+        let Some(request) = self.requests.remove(&id) else { return };
+        self.ready.remove(&request.turn);
+        self.encoding.remove(&request.turn);
+        self.n_waiting -= request.texts[request.n_started..].iter().map(Prompt::n_tokens).sum::<usize>();
+        self.answers.insert(id, Err(error));
+    }
+
+    pub(super) fn fail_batch(&mut self, items: &[BatchText], error: &Error) {
+        for item in items {
+            self.fail(item.request_id, error.clone());
         }
     }
 
-    /// Removes every request with a text in this batch, which failed.
-    pub(super) fn fail(&mut self, items: &[BatchText]) -> Vec<u64> {
-        let mut ids: Vec<u64> = items.iter().map(|item| item.request_id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        for id in &ids {
-            self.remove(*id);
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for id in self.requests.keys().copied().collect::<Vec<u64>>() {
+            self.fail(id, error.clone());
         }
-        ids
-    }
-
-    pub(super) fn clear(&mut self) -> Vec<u64> {
-        self.n_waiting = 0;
-        self.ready.clear();
-        self.encoding.clear();
-        self.requests.drain().map(|(id, _)| id).collect()
     }
 }
 
@@ -372,10 +376,9 @@ mod tests {
         push(&mut queue, 1, &[2, 1]).expect("it is short");
         let (items, batch) = queue.next().expect("one waits");
         assert_eq!(batch, Batch::Texts(vec![vec![7, 7], vec![7]]));
-        let answered = queue.done(&items, vec![vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0]]);
-        assert_eq!(answered.len(), 1);
-        let (id, vectors) = &answered[0];
-        assert_eq!((*id, vectors.numbers.as_slice()), (1, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].as_slice()));
+        queue.done(&items, vec![vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0]]);
+        let vectors = queue.take(1).expect("it is answered").expect("it was computed");
+        assert_eq!(vectors.numbers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!((vectors.starts.as_slice(), vectors.n_tokens.as_slice()), ([0, 2, 3].as_slice(), [2, 1].as_slice()));
     }
 
@@ -384,7 +387,8 @@ mod tests {
         let mut queue = queue(Pooling::Mean);
         queue.push(1, prompts([vec![7]]), Normalization::Euclidean, Some(1)).expect("there are two");
         let (items, _) = queue.next().expect("one waits");
-        assert_eq!(queue.done(&items, vec![vec![3.0, 4.0]])[0].1.numbers, [1.0]);
+        queue.done(&items, vec![vec![3.0, 4.0]]);
+        assert_eq!(queue.take(1).expect("it is answered").expect("it was computed").numbers, [1.0]);
     }
 
     #[test]
@@ -395,8 +399,8 @@ mod tests {
         let (items, _) = queue.next().expect("two wait");
         queue.remove(1);
         assert_eq!(queue.n_waiting(), 0);
-        let answered = queue.done(&items, vec![vec![1.0, 1.0], vec![2.0, 2.0]]);
-        assert_eq!(answered.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2]);
+        queue.done(&items, vec![vec![1.0, 1.0], vec![2.0, 2.0]]);
+        assert_eq!([1, 2].map(|id| queue.is_answered(id)), [false, true]);
     }
 
     #[test]
@@ -497,10 +501,10 @@ mod tests {
         let (image, prompt) = pending_image();
         queue.push(1, vec![prompt.clone()], Normalization::None, None).expect("it is short");
         push(&mut queue, 2, &[1]).expect("it is short");
-        assert_eq!((queue.poll_media(), queue.n_waiting(), queue.is_encoding_media()), (Vec::new(), 5, true));
+        assert_eq!((queue.poll_media(), queue.n_waiting(), queue.is_encoding_media()), (false, 5, true));
         assert_eq!(next(&mut queue), [(2, 0)]);
         *image.0.lock().expect("no thread panics") = Encoding::Ready;
-        assert!(queue.poll_media().is_empty() && !queue.is_encoding_media());
+        assert!(!queue.poll_media() && !queue.is_encoding_media());
         push(&mut queue, 3, &[1]).expect("it is short");
         let (items, batch) = queue.next().expect("it can be computed");
         assert_eq!((items, batch), (vec![BatchText { request_id: 1, text_index: 0 }], Batch::Mixed(prompt)));
@@ -516,7 +520,9 @@ mod tests {
         queue.push(1, vec![prompt.clone()], Normalization::None, None).expect("it is short");
         queue.push(2, vec![prompt], Normalization::None, None).expect("it is short");
         queue.remove(2);
-        assert_eq!(queue.poll_media(), [(1, Error::Decode { reason: "it is damaged".to_owned() })]);
+        assert!(queue.poll_media());
+        assert_eq!(queue.take(1), Some(Err(Error::Decode { reason: "it is damaged".to_owned() })));
+        assert!(!queue.is_answered(2));
         assert_eq!((queue.n_waiting(), queue.is_encoding_media()), (0, false));
     }
 }

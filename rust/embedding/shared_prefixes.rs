@@ -3,7 +3,6 @@
 use crate::cache::MIN_SHARED;
 use crate::request::Token;
 
-/// Length of a text's cached prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CachedPrefix {
     /// Number of tokens that a sequence can continue from.

@@ -1,6 +1,5 @@
 //! The worker thread for embeddings. The thread and its context are created for the first request.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -50,7 +49,6 @@ pub struct Embedder {
 struct Shared {
     shape: EmbedderShape,
     state: Mutex<State>,
-    /// Notified when there is a request, or when the worker must stop.
     wake: Condvar,
 }
 
@@ -58,22 +56,6 @@ struct State {
     queue: Queue,
     is_stopped: bool,
     stats: Stats,
-    /// One entry for each request whose result was not taken yet; `None` until it is answered.
-    answers: HashMap<u64, Option<Result<Embeddings>>>,
-}
-
-impl State {
-    fn answer(&mut self, id: u64, answer: Result<Embeddings>) {
-        if let Some(slot) = self.answers.get_mut(&id) {
-            *slot = Some(answer);
-        }
-    }
-
-    fn fail_all(&mut self, error: &Error) {
-        for id in self.queue.clear() {
-            self.answer(id, Err(error.clone()));
-        }
-    }
 }
 
 impl Shared {
@@ -91,7 +73,7 @@ impl Embedder {
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
         on_done: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default(), answers: HashMap::new() };
+        let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default() };
         let shared = Shared { shape, state: Mutex::new(state), wake: Condvar::new() };
         Self {
             shared: Arc::new(shared),
@@ -127,7 +109,6 @@ impl Embedder {
                 return Err(Error::Stopped);
             }
             state.queue.push(id, texts, normalization, dimensions)?;
-            state.answers.insert(id, None);
         }
         // From here on, dropping `pending` removes the request if the thread cannot be started.
         let pending = PendingEmbeddings { shared: Arc::clone(&self.shared), id };
@@ -184,21 +165,19 @@ impl PendingEmbeddings {
     /// Returns whether [`PendingEmbeddings::take`] returns a result.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.shared.lock().answers.get(&self.id).is_some_and(Option::is_some)
+        self.shared.lock().queue.is_answered(self.id)
     }
 
     /// Returns the result once; `None` until the request is answered.
     #[must_use]
     pub fn take(&self) -> Option<Result<Embeddings>> {
-        self.shared.lock().answers.get_mut(&self.id)?.take()
+        self.shared.lock().queue.take(self.id)
     }
 }
 
 impl Drop for PendingEmbeddings {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.queue.remove(self.id);
-        state.answers.remove(&self.id);
+        self.shared.lock().queue.remove(self.id);
     }
 }
 
@@ -212,25 +191,19 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         while let Some((items, batch)) = self.wait() {
-            let (n_texts, n_tokens) = match &batch {
-                Batch::Texts(texts) => (texts.len(), texts.iter().map(Vec::len).sum()),
-                Batch::Mixed(prompt) => (1, prompt.n_tokens()),
+            let n_tokens = match &batch {
+                Batch::Texts(texts) => texts.iter().map(Vec::len).sum(),
+                Batch::Mixed(prompt) => prompt.n_tokens(),
             };
             match self.compute(&batch) {
                 Ok(encoded) => self.update(|state| {
-                    state.stats.n_texts += n_texts as u64;
+                    state.stats.n_texts += items.len() as u64;
                     state.stats.n_tokens += n_tokens as u64;
                     state.stats.n_computed += encoded.n_computed as u64;
                     state.stats.n_batches += 1;
-                    for (id, vectors) in state.queue.done(&items, encoded.vectors) {
-                        state.answer(id, Ok(vectors));
-                    }
+                    state.queue.done(&items, encoded.vectors);
                 }),
-                Err(error) => self.update(|state| {
-                    for id in state.queue.fail(&items) {
-                        state.answer(id, Err(error.clone()));
-                    }
-                }),
+                Err(error) => self.update(|state| state.queue.fail_batch(&items, &error)),
             }
         }
     }
@@ -242,11 +215,7 @@ impl Worker {
             if state.is_stopped {
                 return None;
             }
-            let failed = state.queue.poll_media();
-            if !failed.is_empty() {
-                for (id, error) in failed {
-                    state.answer(id, Err(error));
-                }
+            if state.queue.poll_media() {
                 drop(state);
                 (self.on_done)();
                 state = self.shared.lock();
@@ -290,10 +259,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.update(|state| {
             state.is_stopped = true;
-            state.fail_all(&Error::Stopped);
-            for answer in state.answers.values_mut() {
-                answer.get_or_insert(Err(Error::Stopped));
-            }
+            state.queue.fail_all(&Error::Stopped);
         });
     }
 }
