@@ -3,23 +3,18 @@
 use std::sync::Arc;
 
 use crate::request::{SamplerKind, SamplingParams, Token};
-use crate::sampling::candidates::Candidates;
-use crate::sampling::filters;
-use crate::sampling::filters::infill::infill;
-use crate::sampling::filters::tail_free::tail_free;
 use crate::sampling::filters::temperature::{self, Dynamic};
 use crate::sampling::filters::top_n_sigma::{take_top_n_sigma, top_n_sigma};
-use crate::sampling::filters::typical::typical;
 use crate::sampling::filters::xtc::{MAX_THRESHOLD, Xtc};
-use crate::sampling::patches::Patches;
-use crate::sampling::penalties::history::{History, Penalty};
-use crate::sampling::row::Row;
-use crate::sampling::token_strings::TokenStrings;
+use crate::sampling::filters::{infill::infill, tail_free::tail_free, typical::typical};
+use crate::sampling::penalties::{Penalties, Penalty};
+use crate::sampling::{
+    candidates::Candidates, filters, patches::Patches, penalties::dry::Repetitions, row::Row, token_strings::TokenStrings,
+};
 
-/// A step that has an effect.
 #[derive(Debug, Clone)]
 enum Step {
-    Penalize(Penalty),
+    Penalize(Box<dyn Penalty>),
     TopNSigma(f32),
     TopK(usize),
     TailFree(f32),
@@ -32,17 +27,16 @@ enum Step {
     Infill,
 }
 
-/// The steps and the history that they need. Biases are applied before all steps.
+/// The steps, after the biases.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     patches: Patches,
-    /// Penalties at the start of the chain: applied as patches, so that the row need not be copied.
-    first_penalties: Vec<Penalty>,
     steps: Vec<Step>,
+    /// Number of penalties at the start: applied as patches, so that the row need not be copied.
+    n_patching: usize,
     /// True if the steps always leave exactly the most likely token of the patched row.
     is_greedy: bool,
     min_keep: usize,
-    history: History,
     token_strings: TokenStrings,
 }
 
@@ -55,31 +49,27 @@ impl Chain {
         token_strings: &TokenStrings,
         n_ctx: u32,
     ) -> Self {
-        let history = History::new(params, kinds, token_strings, n_ctx);
-        let all = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed));
-        let mut steps: Vec<Step> =
-            all.filter(|step| !matches!(step, Step::Penalize(penalty) if !history.has(*penalty))).collect();
-        let penalties = steps.iter().map_while(|step| if let Step::Penalize(penalty) = step { Some(*penalty) } else { None });
-        let first_penalties: Vec<Penalty> = penalties.collect();
-        steps.drain(..first_penalties.len());
+        let steps = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed, token_strings, n_ctx));
+        let mut steps: Vec<Step> = steps.collect();
+        let n_patching = steps.iter().take_while(|step| matches!(step, Step::Penalize(_))).count();
+        let filters = &mut steps[n_patching..];
         // A temperature preserves the order, and fewer logits are divided if top-k comes first.
-        if matches!(steps[..], [Step::Temperature(_), Step::TopK(_), ..]) {
-            steps.swap(0, 1);
+        if matches!(filters, [Step::Temperature(_), Step::TopK(_), ..]) {
+            filters.swap(0, 1);
         }
-        let greedy_at = steps.iter().position(|step| matches!(step, Step::Temperature(temperature) if *temperature <= 0.0));
+        let greedy_at = filters.iter().position(|step| matches!(step, Step::Temperature(temperature) if *temperature <= 0.0));
         Self {
             patches: Patches::new(params, token_strings.end_tokens()),
-            first_penalties,
-            is_greedy: greedy_at.is_some_and(|at| steps[..at].iter().all(Step::keeps_best)),
+            is_greedy: greedy_at.is_some_and(|at| filters[..at].iter().all(Step::keeps_best)),
             steps,
+            n_patching,
             min_keep: params.min_keep as usize,
-            history,
             token_strings: token_strings.clone(),
         }
     }
 
     pub(crate) fn accept_prompt(&mut self, prompt: &Arc<[Token]>) {
-        self.history.accept_prompt(prompt);
+        self.penalties_mut().for_each(|penalty| penalty.begin(prompt));
     }
 
     /// Returns a copy for another branch, whose random steps are seeded with `seed`.
@@ -94,17 +84,28 @@ impl Chain {
     }
 
     pub(crate) fn accept(&mut self, token: Token) {
-        self.history.accept(token);
+        self.penalties_mut().for_each(|penalty| penalty.accept(token));
+    }
+
+    fn penalties(&self) -> impl Iterator<Item = &dyn Penalty> {
+        self.steps.iter().filter_map(|step| if let Step::Penalize(penalty) = step { Some(&**penalty) } else { None })
+    }
+
+    fn penalties_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Penalty>> {
+        self.steps.iter_mut().filter_map(|step| if let Step::Penalize(penalty) = step { Some(penalty) } else { None })
     }
 
     /// Fills `candidates` with the tokens of a row of logits, one per token id, that the steps leave.
     pub(crate) fn apply(&mut self, logits: &[f32], candidates: &mut Candidates) {
-        let Self { patches, first_penalties, steps, min_keep, history, token_strings, .. } = self;
+        let Self { patches, steps, n_patching, is_greedy, min_keep, token_strings } = self;
         patches.begin(logits);
-        for &penalty in first_penalties.iter() {
-            history.patch(penalty, logits, patches);
+        let (patching, steps) = steps.split_at_mut(*n_patching);
+        for step in patching {
+            if let Step::Penalize(penalty) = step {
+                penalty.patch(logits, patches);
+            }
         }
-        if self.is_greedy {
+        if *is_greedy {
             candidates.keep_best(patches.row(logits), 1);
             return patches.end();
         }
@@ -112,7 +113,7 @@ impl Chain {
         patches.end();
         for step in &mut steps[n_done..] {
             match step {
-                Step::Penalize(penalty) => history.penalize(*penalty, candidates),
+                Step::Penalize(penalty) => penalty.penalize(candidates),
                 Step::TopNSigma(n) => top_n_sigma(candidates, *n),
                 Step::TopK(k) => filters::top_k(candidates, *k),
                 Step::TailFree(z) => tail_free(candidates, *z, *min_keep),
@@ -129,13 +130,13 @@ impl Chain {
 
     /// Returns the approximate memory in bytes, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.history.n_bytes() + self.patches.n_bytes()
+        self.patches.n_bytes() + self.penalties().map(|penalty| penalty.n_bytes()).sum::<usize>()
     }
 
     /// Returns the number of tokens, counts and biases that a branch would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
-        self.history.n_copied() + self.patches.n_copied()
+        self.patches.n_copied() + self.penalties().map(|penalty| penalty.n_copied()).sum::<usize>()
     }
 }
 
@@ -162,13 +163,15 @@ fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut
 }
 
 impl Step {
-    /// Creates the step of this kind; `None` if it has no effect with these parameters. For penalties, [`History::has`] decides
-    /// whether they have an effect.
-    fn new(kind: SamplerKind, params: &SamplingParams, seed: u32) -> Option<Self> {
-        let p = params;
+    /// Creates the step of this kind; `None` if it has no effect with these parameters.
+    fn new(kind: SamplerKind, p: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         match kind {
-            SamplerKind::Penalties => Some(Self::Penalize(Penalty::Window)),
-            SamplerKind::Dry => Some(Self::Penalize(Penalty::Repetitions)),
+            SamplerKind::Penalties => {
+                Penalties::new(p, token_strings.newline(), n_ctx).map(|penalties| Self::Penalize(Box::new(penalties)))
+            }
+            SamplerKind::Dry => {
+                Repetitions::new(&p.dry, token_strings, n_ctx).map(|repetitions| Self::Penalize(Box::new(repetitions)))
+            }
             SamplerKind::TopNSigma => (p.top_n_sigma > 0.0).then_some(Self::TopNSigma(p.top_n_sigma)),
             SamplerKind::TopK => usize::try_from(p.top_k).ok().filter(|&k| k > 0).map(Self::TopK),
             SamplerKind::TfsZ => (p.tfs_z < 1.0).then_some(Self::TailFree(p.tfs_z)),
@@ -204,5 +207,66 @@ impl Step {
             | Self::DynamicTemperature(_) => true,
             Self::Penalize(_) | Self::Typical(_) | Self::Xtc(_) | Self::Infill => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Dry;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    const LOGITS: [f32; 6] = [4.0, -4.0, 3.0, 2.0, 1.0, 0.0];
+
+    fn chain(params: &SamplingParams) -> Chain {
+        Chain::new(&SamplerKind::DEFAULT, params, 0, &Pieces::none(&[]), 100)
+    }
+
+    /// Returns the changes that the penalty at this index makes to the row, and asserts that it changes candidates equally.
+    fn penalised(chain: &mut Chain, index: usize) -> Vec<(Token, f32)> {
+        let penalty = chain.penalties_mut().nth(index).unwrap();
+        let mut patches = Patches::new(&SamplingParams::default(), &[]);
+        patches.begin(&LOGITS);
+        let mut candidates = Candidates::default();
+        candidates.keep_all(patches.row(&LOGITS));
+        penalty.penalize(&mut candidates);
+        penalty.patch(&LOGITS, &mut patches);
+        let mut patched = Candidates::default();
+        patched.keep_all(patches.row(&LOGITS));
+        assert_eq!(candidates.list, patched.list);
+        let changed = patched.list.iter().filter(|candidate| {
+            let before = LOGITS[usize::try_from(candidate.token).unwrap()];
+            candidate.logit.to_bits() != before.to_bits()
+        });
+        changed.map(|candidate| (candidate.token, candidate.logit)).collect()
+    }
+
+    #[test]
+    fn both_penalties_cover_the_prompt_and_generated_tokens() {
+        let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
+        let mut chain = chain(&SamplingParams { presence_penalty: 1.0, dry, ..SamplingParams::default() });
+        chain.accept_prompt(&[0, 1, 2].into());
+        chain.accept(0);
+        assert_eq!(penalised(&mut chain, 0), [(0, 3.0), (1, -5.0), (2, 2.0)]);
+        assert_eq!(penalised(&mut chain, 1), [(1, -5.0)]);
+    }
+
+    #[test]
+    fn the_penalty_prompt_replaces_the_prompt_for_the_window_only() {
+        let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
+        let penalty_prompt = Some(vec![5]);
+        let mut chain = chain(&SamplingParams { presence_penalty: 1.0, dry, penalty_prompt, ..SamplingParams::default() });
+        chain.accept_prompt(&[0, 1, 2].into());
+        chain.accept(0);
+        assert_eq!(penalised(&mut chain, 0), [(0, 3.0), (5, -1.0)]);
+        assert_eq!(penalised(&mut chain, 1), [(1, -5.0)]);
+    }
+
+    #[test]
+    fn penalties_without_effect_are_absent() {
+        assert_eq!(chain(&SamplingParams::default()).penalties().count(), 0);
+        let params = SamplingParams { presence_penalty: 1.0, ..SamplingParams::default() };
+        assert_eq!(chain(&params).penalties().count(), 1);
+        assert_eq!(Chain::new(&[SamplerKind::TopK], &params, 0, &Pieces::none(&[]), 100).penalties().count(), 0);
     }
 }

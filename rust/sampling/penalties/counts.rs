@@ -13,7 +13,6 @@ const LOGITS_PER_CHANGE: usize = 32;
 /// Sorting a token costs as much as reading this many counts.
 const COUNTS_PER_SORT: usize = 16;
 
-/// Number of changes that is always acceptable.
 const MIN_CHANGES: usize = 64;
 
 /// Number of occurrences of each token in a window.
@@ -31,7 +30,6 @@ pub(crate) struct TokenCounts {
 pub(crate) enum Base {
     /// Counts above 0, in order of token id; used if they are sparse.
     Sparse(Vec<(Token, u32)>),
-    /// Counts by token id.
     Dense(Vec<u32>),
 }
 
@@ -66,7 +64,6 @@ impl TokenCounts {
         (&self.base, &self.changed)
     }
 
-    /// Returns the memory in bytes, including what is shared with clones.
     pub(crate) fn n_bytes(&self) -> usize {
         let base = match &*self.base {
             Base::Sparse(sparse) => size_of_val(&sparse[..]),
@@ -126,7 +123,6 @@ impl TokenCounts {
 }
 
 impl Base {
-    /// Converts the counts to a list if they are sparse, else to an array.
     fn compacted(self) -> Self {
         let (n_counts, n_ids) = match &self {
             Self::Sparse(list) => (list.len(), list.last().map_or(0, |&(last, _)| index(last) + 1)),

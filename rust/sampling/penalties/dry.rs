@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use crate::request::{Dry, Token};
-use crate::sampling::penalties::repeats::Repeats;
-use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
-use crate::sampling::penalties::window::Window;
-use crate::sampling::token_strings::TokenStrings;
+use crate::sampling::{
+    candidates::Candidates, patches::Patches, penalties::Penalty, penalties::repeats::Repeats,
+    penalties::sequence_breakers::SequenceBreakers, penalties::window::Window, token_strings::TokenStrings,
+};
 
 /// Logarithm of the greatest float, which limits the penalty's power.
 const LOG_MAX: f32 = 88.722_84;
@@ -54,15 +54,6 @@ impl Repetitions {
         })
     }
 
-    /// Adds the first part of the text; only the last tokens, as many as the window holds, are kept.
-    pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
-        self.window.begin(text);
-    }
-
-    pub(crate) fn accept(&mut self, token: Token) {
-        self.window.push(token);
-    }
-
     /// Returns the penalties to subtract from logits, in order of token id; `None` if llama.cpp skips the search.
     pub(crate) fn penalties(&mut self) -> Option<&[(Token, f32)]> {
         self.penalties.clear();
@@ -85,14 +76,39 @@ impl Repetitions {
         self.penalties.extend(penalties);
         Some(&self.penalties)
     }
+}
 
-    /// Returns the approximate memory in bytes, without the shared part of the window.
-    pub(crate) fn n_bytes(&self) -> usize {
+impl Penalty for Repetitions {
+    fn begin(&mut self, prompt: &Arc<[Token]>) {
+        self.window.begin(Arc::clone(prompt));
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.window.push(token);
+    }
+
+    fn patch(&mut self, logits: &[f32], patches: &mut Patches) {
+        patches.change(logits, self.penalties().unwrap_or_default(), |_, logit, penalty| logit - penalty);
+    }
+
+    fn penalize(&mut self, candidates: &mut Candidates) {
+        let Some(penalties) = self.penalties() else { return };
+        candidates.change(|candidate| {
+            let found = penalties.binary_search_by_key(&candidate.token, |&(token, _)| token);
+            candidate.logit - found.map_or(0.0, |at| penalties[at].1)
+        });
+    }
+
+    fn copy(&self) -> Box<dyn Penalty> {
+        Box::new(self.clone())
+    }
+
+    fn n_bytes(&self) -> usize {
         size_of::<Token>() * self.window.n_copied()
     }
 
     #[cfg(test)]
-    pub(crate) fn n_copied(&self) -> usize {
+    fn n_copied(&self) -> usize {
         self.window.n_copied() + self.repeats.n_copied() + self.penalties.len()
     }
 }
@@ -108,7 +124,7 @@ mod tests {
     fn penalties(dry: &Dry, history: &[Token]) -> Vec<(Token, f32)> {
         let dry = Dry { sequence_breakers: vec![".".to_owned()], ..dry.clone() };
         let mut repetitions = Repetitions::new(&dry, &Pieces::token_strings(&PIECES, 0), 100).unwrap();
-        repetitions.begin(history.into());
+        repetitions.begin(&history.into());
         repetitions.penalties().unwrap_or_default().to_vec()
     }
 
@@ -175,7 +191,7 @@ mod tests {
         for (i, &token) in history.iter().enumerate() {
             one_by_one.accept(token);
             let mut together = Repetitions::new(&dry, &token_strings, 100).unwrap();
-            together.begin(history[..=i].into());
+            together.begin(&history[..=i].into());
             assert_eq!(one_by_one.penalties(), together.penalties(), "after {i}");
         }
     }

@@ -6,23 +6,51 @@
 
 pub(in crate::sampling) mod counts;
 pub(in crate::sampling) mod dry;
-pub(in crate::sampling) mod history;
 pub(in crate::sampling) mod repeats;
 pub(in crate::sampling) mod sequence_breakers;
 pub(in crate::sampling) mod window;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::request::{SamplingParams, Token};
-use crate::sampling::candidates::Candidates;
-use crate::sampling::patches::Patches;
 use crate::sampling::penalties::counts::{Base, TokenCounts};
-use crate::sampling::penalties::window::Window;
+use crate::sampling::{candidates::Candidates, patches::Patches, penalties::window::Window};
+
+/// A step that penalises tokens by those before them.
+pub(crate) trait Penalty: fmt::Debug + Send + Sync {
+    /// Adds the prompt, which must come first; only its last tokens, as many as the window holds, are kept.
+    fn begin(&mut self, prompt: &Arc<[Token]>);
+
+    fn accept(&mut self, token: Token);
+
+    fn patch(&mut self, logits: &[f32], patches: &mut Patches);
+
+    /// Penalises candidates, in any order.
+    fn penalize(&mut self, candidates: &mut Candidates);
+
+    fn copy(&self) -> Box<dyn Penalty>;
+
+    /// Returns the approximate memory in bytes, without the shared part of the window.
+    fn n_bytes(&self) -> usize;
+
+    /// Returns the number of tokens and counts that a copy would copy.
+    #[cfg(test)]
+    fn n_copied(&self) -> usize;
+}
+
+impl Clone for Box<dyn Penalty> {
+    fn clone(&self) -> Self {
+        self.copy()
+    }
+}
 
 /// Repeat, presence and frequency penalties over a window of the last tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct Penalties {
     rule: Rule,
+    /// True if [`SamplingParams::penalty_prompt`] replaces the prompt.
+    has_own_prompt: bool,
     window: Window,
     counts: TokenCounts,
     /// Buffer for the counts of a row, kept to reuse its memory.
@@ -53,30 +81,47 @@ impl Penalties {
             frequency: params.frequency_penalty,
             exempt: newline.filter(|_| !params.penalize_nl),
         };
-        (!is_neutral && n_window > 0).then(|| Self {
+        if is_neutral || n_window == 0 {
+            return None;
+        }
+        let mut window = Window::new(n_window);
+        window.begin(params.penalty_prompt.as_deref().unwrap_or_default().into());
+        Some(Self {
             rule,
-            window: Window::new(n_window),
-            counts: TokenCounts::default(),
+            has_own_prompt: params.penalty_prompt.is_some(),
+            counts: TokenCounts::of(&window.slices().concat()),
+            window,
             row_counts: Vec::new(),
             overrides: Vec::new(),
         })
     }
 
-    /// Adds the first part of the text; only the last tokens, as many as the window holds, are kept.
-    pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
-        self.window.begin(text);
-        self.counts = TokenCounts::of(&self.window.slices().concat());
+    /// Returns the count of each token in the window, in order of token id.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> Vec<(Token, u32)> {
+        let mut list = Vec::new();
+        self.counts.list(&mut list);
+        list
+    }
+}
+
+impl Penalty for Penalties {
+    fn begin(&mut self, prompt: &Arc<[Token]>) {
+        if !self.has_own_prompt {
+            self.window.begin(Arc::clone(prompt));
+            self.counts = TokenCounts::of(&self.window.slices().concat());
+        }
     }
 
-    pub(crate) fn accept(&mut self, token: Token) {
+    fn accept(&mut self, token: Token) {
         self.counts.add(token);
         if let Some(oldest) = self.window.push(token) {
             self.counts.remove(oldest);
         }
     }
 
-    /// Penalises the tokens of a row: as patches if they are few, else in one pass over the row.
-    pub(crate) fn patch(&mut self, logits: &[f32], patches: &mut Patches) {
+    /// As patches if the tokens are few, else in one pass over the row.
+    fn patch(&mut self, logits: &[f32], patches: &mut Patches) {
         let Self { rule, counts, row_counts, overrides, .. } = self;
         match counts.parts() {
             (Base::Sparse(_), _) => {
@@ -99,26 +144,20 @@ impl Penalties {
         }
     }
 
-    /// Penalises candidates, in any order.
-    pub(crate) fn penalize(&self, candidates: &mut Candidates) {
+    fn penalize(&mut self, candidates: &mut Candidates) {
         candidates.change(|candidate| self.rule.penalize(candidate.token, candidate.logit, self.counts.get(candidate.token)));
     }
 
-    /// Returns the count of each token in the window, in order of token id.
-    #[cfg(test)]
-    pub(crate) fn counts(&self) -> Vec<(Token, u32)> {
-        let mut list = Vec::new();
-        self.counts.list(&mut list);
-        list
+    fn copy(&self) -> Box<dyn Penalty> {
+        Box::new(self.clone())
     }
 
-    /// Returns the approximate memory in bytes, without the shared part of the window.
-    pub(crate) fn n_bytes(&self) -> usize {
+    fn n_bytes(&self) -> usize {
         self.counts.n_bytes() + size_of::<Token>() * self.window.n_copied()
     }
 
     #[cfg(test)]
-    pub(crate) fn n_copied(&self) -> usize {
+    fn n_copied(&self) -> usize {
         self.window.n_copied() + self.counts.parts().1.len() + self.row_counts.len() + self.overrides.len()
     }
 }
@@ -161,7 +200,7 @@ mod tests {
         for &token in history {
             one_by_one.accept(token);
         }
-        together.begin(history.into());
+        together.begin(&history.into());
         assert_eq!(one_by_one.counts(), together.counts());
         let at = |logit, (token, count)| together.rule.penalize(token, logit, count);
         together.counts().iter().map(|&entry| (entry.0, at(4.0, entry), at(-4.0, entry))).collect()
@@ -206,7 +245,7 @@ mod tests {
     fn later_tokens_are_added_to_the_initial_counts() {
         let params = SamplingParams { frequency_penalty: 1.0, repeat_last_n: 3, ..SamplingParams::default() };
         let mut penalties = Penalties::new(&params, None, 100).unwrap();
-        penalties.begin([7, 7, 5, 5].into());
+        penalties.begin(&[7, 7, 5, 5].into());
         penalties.accept(6);
         assert_eq!(penalties.counts(), [(5, 2), (6, 1)]);
         penalties.accept(1);
@@ -240,7 +279,7 @@ mod tests {
             let logits: Vec<f32> = (0..n_vocab).map(|_| below(1_000) as f32 / 100.0 - 5.0).collect();
             let mut penalties = Penalties::new(&params, Some(5), 4_000).unwrap();
             let history: Vec<Token> = (0..6_000).map(|_| Token::try_from(below(n_ids)).unwrap()).collect();
-            penalties.begin(history[..3_000].into());
+            penalties.begin(&history[..3_000].into());
             for (n, &token) in (3_000..).zip(&history[3_000..]) {
                 penalties.accept(token);
                 if n % 251 != 0 {

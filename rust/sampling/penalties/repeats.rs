@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 
 use crate::request::Token;
-use crate::sampling::order;
-use crate::sampling::penalties::window::Window;
+use crate::sampling::{order, penalties::window::Window};
 
 thread_local! {
     /// Buffers: a reversed text, and its repeat lengths. Per thread and not per sampler, so that a sequence does not hold
@@ -12,13 +11,10 @@ thread_local! {
     static BUFFERS: RefCell<(Vec<Token>, Vec<usize>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Tokens compared per vectorised block.
 const BLOCK: usize = 64;
 
-/// The tokens that would continue a repetition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Repeats {
-    /// Each token with the length of the repetition.
     matches: Vec<(Token, usize)>,
     /// Tokens compared to measure lengths in the last search.
     n_compared: usize,
@@ -88,7 +84,6 @@ impl Repeats {
         self.n_compared <= n
     }
 
-    /// Measures the occurrences that end at each position.
     fn measure_all(&mut self, window: &Window, min_length: usize, max_length: usize) {
         BUFFERS.with_borrow_mut(|(backwards, lengths)| {
             backwards.clear();

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::request::Token;
-use crate::sampling::penalties::window::Window;
-use crate::sampling::token_strings::Vocabulary;
+use crate::sampling::{penalties::window::Window, token_strings::Vocabulary};
 
-/// Maximum bytes of a text that are used.
 const MAX_BYTES: usize = 40;
 
 /// Maximum tokens compared after the first one.
@@ -68,14 +66,12 @@ impl SequenceBreakers {
         self.tails.entry(first).or_default().push(tail);
     }
 
-    /// Returns the token sequences that complete a breaker after `first`.
     fn tails(&self, first: Token) -> &[Vec<Token>] {
         let (word, bit) = word_and_bit(first);
         let is_first = self.is_first.get(word).is_some_and(|bits| bits >> bit & 1 == 1);
         if is_first { self.tails.get(&first).map_or(&[], Vec::as_slice) } else { &[] }
     }
 
-    /// Returns whether `token` is a breaker by itself.
     pub(crate) fn is_breaker(&self, token: Token) -> bool {
         self.tails(token).iter().any(Vec::is_empty)
     }

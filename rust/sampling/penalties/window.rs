@@ -20,7 +20,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates an empty window of at most `max_len` tokens, at least 1.
     pub(crate) fn new(max_len: usize) -> Self {
         assert!(max_len > 0, "a window holds at least one token");
         Self { max_len, shared: Arc::default(), n_expired: 0, added: VecDeque::new() }
@@ -70,7 +69,6 @@ impl Window {
         [&self.shared[self.n_expired..], added, rest]
     }
 
-    /// Returns the number of tokens that a clone would copy.
     pub(crate) fn n_copied(&self) -> usize {
         self.added.len()
     }
