@@ -79,7 +79,6 @@ impl Candidates {
         self.n_impossible = row.logits.len().min(k) - self.list.len();
     }
 
-    /// Returns the number of tokens in llama.cpp's list.
     pub(crate) fn n_all(&self) -> usize {
         self.list.len() + self.n_impossible
     }
@@ -91,7 +90,6 @@ impl Candidates {
         self.n_impossible = n - self.list.len();
     }
 
-    /// Keeps only `candidate` as possible.
     pub(crate) fn keep_only(&mut self, candidate: Candidate) {
         self.n_impossible = self.n_all() - 1;
         self.list.clear();
@@ -243,7 +241,6 @@ impl Candidates {
     }
 }
 
-/// Returns the greatest logit; NaN counts as −∞.
 fn max_logit<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
     // Sixteen parallel maxima let the compiler vectorise the comparisons without reordering them.
     let mut lanes = [f32::NEG_INFINITY; 16];

@@ -32,7 +32,6 @@ pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constrain
     Some(token)
 }
 
-/// Returns the row with −∞ for the tokens that `constraint` does not allow.
 fn allowed(constraint: &mut dyn Constraint, logits: &[f32]) -> Vec<f32> {
     let mut allowed = logits.to_vec();
     constraint.mask(&mut allowed);
@@ -47,7 +46,6 @@ pub(crate) enum AllowedTokens<'a> {
     Any(Cow<'a, [f32]>),
 }
 
-/// Returns the tokens that `constraint` allows next.
 pub(crate) fn next_allowed<'a>(constraint: Option<&mut (dyn Constraint + 'static)>, logits: &'a [f32]) -> AllowedTokens<'a> {
     match constraint.map(|constraint| (constraint.forced(), constraint)) {
         None => AllowedTokens::Any(Cow::Borrowed(logits)),

@@ -1,8 +1,7 @@
 //! Log-probabilities of the model's unmodified logits.
 
 use crate::request::Token;
-use crate::sampling::candidates::Candidates;
-use crate::sampling::row::Row;
+use crate::sampling::{candidates::Candidates, row::Row};
 
 /// Returns the natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under
 /// the raw row of logits: without bias, penalty, filter or temperature. Among equal logits the lower token id comes first.

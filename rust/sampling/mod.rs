@@ -50,10 +50,8 @@ pub struct Sampler {
     candidates: Candidates,
 }
 
-/// Algorithm of the draw.
 #[derive(Debug, Clone)]
 enum Draw {
-    /// By the candidates' probabilities.
     ByProbability,
     Adaptive(AdaptiveState),
     Mirostat(MirostatState),
@@ -106,7 +104,6 @@ impl Sampler {
         self.rng.uniform();
     }
 
-    /// Returns whether arithmetic sampling is on.
     pub(crate) fn has_code_point(&self) -> bool {
         matches!(self.draw, Draw::Arithmetic(_))
     }

@@ -27,7 +27,6 @@ pub(crate) struct Patches {
     bias: Arc<[(Token, f32)]>,
     /// Modified tokens, each once, in order of token id.
     list: Vec<Candidate>,
-    /// Buffer for merging the list, kept to reuse its memory.
     merged: Vec<Candidate>,
     /// A modified copy of the row, if many logits are modified; the list is then empty.
     row_copy: Option<Vec<f32>>,
@@ -93,7 +92,6 @@ impl Patches {
         std::mem::swap(&mut self.list, &mut self.merged);
     }
 
-    /// Changes any logits of the row.
     pub(crate) fn change_row(&mut self, logits: &[f32], change: impl FnOnce(&mut [f32])) {
         let Self { list, row_copy, .. } = self;
         let row_copy = row_copy.get_or_insert_with(|| {
@@ -108,12 +106,10 @@ impl Patches {
         change(row_copy);
     }
 
-    /// Returns the row with all changes.
     pub(crate) fn row<'a>(&'a self, logits: &'a [f32]) -> Row<'a> {
         Row { logits: self.row_copy.as_deref().unwrap_or(logits), patches: &self.list }
     }
 
-    /// Discards the row.
     pub(crate) fn end(&mut self) {
         self.list.clear();
         if let Some(row) = self.row_copy.take() {
@@ -131,7 +127,6 @@ impl Patches {
     }
 }
 
-/// Returns whether copying the row is cheaper than `n` patches.
 fn is_copy_cheaper(n: usize, logits: &[f32]) -> bool {
     n > logits.len() / LOGITS_PER_PATCH
 }

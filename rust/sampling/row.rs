@@ -2,7 +2,6 @@
 
 use crate::request::Token;
 
-/// A token that may be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) token: Token,
@@ -19,7 +18,6 @@ impl Candidate {
 /// A row of logits with a few patches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row<'a> {
-    /// The model's logits, by token id.
     pub(crate) logits: &'a [f32],
     /// Replacement logits, in order of token id; each token occurs once and is inside of the row.
     pub(crate) patches: &'a [Candidate],

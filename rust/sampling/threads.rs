@@ -15,7 +15,6 @@ pub const MIN_LOGITS: usize = 1 << 19;
 ///
 /// The workers live as long as this value. Results do not depend on the number of threads.
 pub struct Threads {
-    /// `None` if the calling thread works alone.
     workers: Option<rayon::ThreadPool>,
 }
 

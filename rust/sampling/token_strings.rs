@@ -52,7 +52,6 @@ pub struct TokenStrings {
     breakers: Arc<Mutex<Vec<CachedBreakers>>>,
 }
 
-/// A list of sequence breakers, and its lookup.
 type CachedBreakers = (Vec<String>, Arc<SequenceBreakers>);
 
 impl TokenStrings {

@@ -4,10 +4,7 @@
 //! quadratic near it and linear far away.
 
 use crate::request::Token;
-use crate::sampling::candidates::Candidates;
-use crate::sampling::draw::draw_discrete;
-use crate::sampling::draw::rng::Mt19937;
-use crate::sampling::row::Candidate;
+use crate::sampling::{candidates::Candidates, draw::draw_discrete, draw::rng::Mt19937, row::Candidate};
 
 /// The peak's width in probability, and its height and steepness in logits.
 const WIDTH: f32 = 0.3;

@@ -1,8 +1,6 @@
 //! Arithmetic sampling: evenly spaced code points for the branches of a prompt.
 
-use crate::sampling::candidates::Candidates;
-use crate::sampling::draw::rng::Mt19937;
-use crate::sampling::row::Candidate;
+use crate::sampling::{candidates::Candidates, draw::rng::Mt19937, row::Candidate};
 
 /// Value of one unit in the last place of a code point: a uniform number has 53 bits.
 const RESOLUTION: f64 = f64::EPSILON / 2.0;
@@ -27,7 +25,6 @@ pub(crate) struct CodePoint {
 }
 
 impl CodePoint {
-    /// Creates the code point of branch `nth` of `n`.
     pub(crate) fn new(seed: u32, nth: u32, n: u32) -> Self {
         let at = (Mt19937::new(seed).uniform() + f64::from(nth) / f64::from(n)).fract();
         Self { at, next: at }

@@ -4,10 +4,7 @@
 //! author's simplification. Steps, rounding and draw follow llama.cpp's `mirostat` and `mirostat-v2`.
 
 use crate::request::Mirostat;
-use crate::sampling::candidates::Candidates;
-use crate::sampling::draw::draw_discrete;
-use crate::sampling::draw::rng::Mt19937;
-use crate::sampling::row::Candidate;
+use crate::sampling::{candidates::Candidates, draw::draw_discrete, draw::rng::Mt19937, row::Candidate};
 
 /// Tokens from which version 1 estimates the decay of probabilities.
 const N_ESTIMATED: usize = 100;
@@ -39,7 +36,11 @@ impl MirostatState {
     pub(crate) fn draw(&mut self, candidates: &mut Candidates, n_vocab: usize, rng: &mut Mt19937) -> Option<Candidate> {
         candidates.sort_all();
         let (_, probabilities) = candidates.softmax();
-        let n_kept = if self.is_v2 { self.n_within_limit(probabilities) } else { self.n_by_zipf(probabilities, n_vocab) };
+        let n_kept = if self.is_v2 {
+            probabilities.iter().take_while(|p| -p.log2() <= self.mu).count()
+        } else {
+            self.n_by_zipf(probabilities, n_vocab)
+        };
         candidates.truncate(n_kept.clamp(1, candidates.list.len().max(1)));
         let n_all = candidates.n_all();
         let (list, probabilities) = candidates.softmax();
@@ -47,11 +48,6 @@ impl MirostatState {
         let (&candidate, &p) = list.get(drawn).zip(probabilities.get(drawn))?;
         self.mu -= self.eta * (-p.log2() - self.tau);
         Some(candidate)
-    }
-
-    /// Returns the number of candidates whose surprise is within the limit.
-    fn n_within_limit(&self, probabilities: &[f32]) -> usize {
-        probabilities.iter().take_while(|p| -p.log2() <= self.mu).count()
     }
 
     /// Returns the number of most likely tokens whose mean surprise is the target, if probabilities follow Zipf's law with the

@@ -1,8 +1,6 @@
 //! llama.cpp's random generator: `std::mt19937`, and the 53-bit uniform numbers that C++ libraries derive from it.
 
-/// Words of state.
 const N: usize = 624;
-/// Distance between the words that are mixed.
 const M: usize = 397;
 
 /// MT19937 with the seeding and tempering of the C++ standard's `std::mt19937`.

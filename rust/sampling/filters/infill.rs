@@ -2,14 +2,11 @@
 //!
 //! Source: ggerganov, "Infill sampler", llama.cpp #9896.
 
-use crate::sampling::candidates::Candidates;
-use crate::sampling::row::Candidate;
-use crate::sampling::token_strings::Vocabulary;
+use crate::sampling::{candidates::Candidates, row::Candidate, token_strings::Vocabulary};
 
 /// Minimum probability of a token after merging.
 const MIN_PROBABILITY: f32 = 0.2;
 
-/// A candidate during merging.
 #[derive(Debug, Clone, Copy)]
 struct MergedCandidate {
     candidate: Candidate,

@@ -15,7 +15,6 @@ use crate::sampling::candidates::Candidates;
 /// Candidates that top-p sorts at first; llama.cpp found the same number to be enough in most cases.
 const INITIAL_SORTED: usize = 256;
 
-/// Growth factor of the sorted part.
 const SORTED_GROWTH: usize = 4;
 
 /// Keeps the `k` most likely candidates, most likely first; `k` must be at least 1.

@@ -32,7 +32,6 @@ impl Dynamic {
         Self { low: (temperature - range).max(0.0), high: temperature + range, exponent }
     }
 
-    /// Sorts the candidates and divides their logits.
     pub(crate) fn apply(self, candidates: &mut Candidates) {
         let n_all = candidates.n_all();
         if n_all < 2 {

@@ -2,8 +2,7 @@
 //!
 //! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding follow llama.cpp's `top_n_sigma`.
 
-use crate::sampling::candidates::Candidates;
-use crate::sampling::row::Row;
+use crate::sampling::{candidates::Candidates, row::Row};
 
 /// Keeps the candidates whose logits are at most `n` standard deviations below the greatest; `n` must be above 0.
 pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
@@ -27,7 +26,6 @@ pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32
     candidates.keep_above(row, floor);
 }
 
-/// Maximum, sum and count of some logits.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
     max: f32,

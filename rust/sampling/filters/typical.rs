@@ -2,8 +2,7 @@
 //!
 //! Source: Meister et al., "Locally Typical Sampling", 2022.
 
-use crate::sampling::candidates::Candidates;
-use crate::sampling::order;
+use crate::sampling::{candidates::Candidates, order};
 
 /// Keeps the candidates whose surprise is nearest to the mean, until their probabilities sum to more than `p`; at least one and
 /// `min_keep`. They stay in the order of that distance.

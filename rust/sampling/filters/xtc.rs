@@ -2,8 +2,7 @@
 //!
 //! Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui #6335.
 
-use crate::sampling::candidates::Candidates;
-use crate::sampling::draw::rng::Mt19937;
+use crate::sampling::{candidates::Candidates, draw::rng::Mt19937};
 
 /// Above this at most one token can reach the threshold, so none is removed.
 pub(crate) const MAX_THRESHOLD: f32 = 0.5;
@@ -22,7 +21,6 @@ impl Xtc {
         Self { probability, threshold, rng: Mt19937::new(seed) }
     }
 
-    /// Restarts the generator with another seed.
     pub(crate) fn reseed(&mut self, seed: u32) {
         self.rng = Mt19937::new(seed);
     }

@@ -4,7 +4,6 @@
 #[derive(Debug, Clone)]
 pub(super) struct Markers {
     texts: Vec<Box<[u8]>>,
-    /// Bytes of the longest marker.
     pub(super) n_longest: usize,
     /// The last bytes of the text since the last match, fewer than the longest marker has.
     tail: Vec<u8>,
@@ -42,7 +41,6 @@ impl Markers {
         self.tail.drain(..n_over.min(self.tail.len()));
     }
 
-    /// Forgets the text so far.
     pub(super) fn clear(&mut self) {
         self.tail.clear();
     }

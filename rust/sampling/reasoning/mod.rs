@@ -39,7 +39,6 @@ pub(crate) struct ReasoningConstraint {
     checked_end: Option<(Token, Box<dyn Constraint>)>,
 }
 
-/// Position of a branch in its text.
 #[derive(Debug, Clone)]
 enum ReasoningPhase {
     /// Start of the text, where either reasoning or a constraint starts: the text so far may be part of a start marker.
@@ -103,6 +102,10 @@ impl ReasoningConstraint {
         self.constraint.as_ref().is_none_or(|constraint| constraint.waits())
     }
 
+    fn is_allowed_outside(&mut self, token: Token) -> bool {
+        self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token))
+    }
+
     fn enter(&mut self) {
         self.ends.clear();
         let ending = match self.reasoning.budget {
@@ -134,33 +137,19 @@ impl ReasoningConstraint {
             return after.try_accept_rest(token, found.end).then_some(after);
         }
         // A constraint that waits for a trigger also reads the end markers.
-        let Some(mut n_before) = found.n_bytes.checked_sub(found.end) else {
-            return after.try_accept_rest(token, found.end - found.n_bytes).then_some(after);
-        };
-        let mut first = inside.recent_tokens.len();
-        while n_before > 0 && first > 0 {
-            first -= 1;
-            n_before = match n_before.checked_sub(self.token_strings.spelling(inside.recent_tokens[first]).len()) {
-                Some(left) => left,
-                None => break,
-            };
-        }
-        let mut n_skipped = match inside.recent_tokens.get(first) {
-            Some(&token) if n_before > 0 => self.token_strings.spelling(token).len() - n_before,
-            _ => 0,
-        };
-        let mut tokens = inside.recent_tokens.range(first..).chain([&token]);
-        tokens.all(|&token| after.try_accept_rest(token, std::mem::take(&mut n_skipped))).then_some(after)
+        let n_recent: usize = inside.recent_tokens.iter().map(|&token| self.token_strings.spelling(token).len()).sum();
+        let n_before = (n_recent + found.end).saturating_sub(found.n_bytes);
+        let mut rest = skip_bytes(inside.recent_tokens.iter().chain([&token]), n_before, &self.token_strings);
+        rest.all(|(token, n_skipped)| after.try_accept_rest(token, n_skipped)).then_some(after)
     }
 
-    /// Returns whether `token` may follow inside of reasoning.
     fn allows_inside(&mut self, token: Token) -> bool {
         let ReasoningPhase::Inside(inside) = &self.phase else { return true };
         if let Ending::Forcing(nth) = inside.ending {
             return self.reasoning.closing.get(nth) == Some(&token);
         }
         if self.is_end(token) {
-            return self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token));
+            return self.is_allowed_outside(token);
         }
         let Some(found) = self.ends.find(self.token_strings.spelling(token)) else { return true };
         let Some(constraint) = &self.constraint else { return true };
@@ -168,7 +157,6 @@ impl ReasoningConstraint {
         self.checked_end.is_some()
     }
 
-    /// Accepts `token` inside of reasoning.
     fn accept_inside(&mut self, token: Token) {
         let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
         let spelling = self.token_strings.spelling(token);
@@ -181,7 +169,10 @@ impl ReasoningConstraint {
             if self.is_unconstrained()
                 && let Some(constraint) = &mut self.constraint
             {
-                for (token, n_skipped) in marker_tokens(&self.reasoning, &self.token_strings) {
+                let Reasoning { closing, ends, .. } = &*self.reasoning;
+                let n_bytes: usize = closing.iter().map(|&token| self.token_strings.spelling(token).len()).sum();
+                let n_before = n_bytes.saturating_sub(ends[0].len());
+                for (token, n_skipped) in skip_bytes(closing.iter(), n_before, &self.token_strings) {
                     constraint.try_accept_rest(token, n_skipped);
                 }
             }
@@ -220,12 +211,11 @@ impl ReasoningConstraint {
         }
     }
 
-    /// Accepts `token` at the start of the text.
     fn accept_opening(&mut self, token: Token) {
         let ReasoningPhase::Opening { mut text, is_allowed } = std::mem::replace(&mut self.phase, ReasoningPhase::Settled) else {
             return;
         };
-        let is_allowed = is_allowed && self.constraint.as_mut().is_some_and(|constraint| constraint.allows(token));
+        let is_allowed = is_allowed && self.is_allowed_outside(token);
         let may_continue_marker = self.may_continue_marker(&text, token);
         if is_allowed && let Some(constraint) = &mut self.constraint {
             constraint.accept(token);
@@ -270,7 +260,6 @@ impl Inside {
         };
     }
 
-    /// Returns whether the last character is complete.
     fn is_character_complete(&self) -> bool {
         let is_incomplete = |n: usize| {
             let tail = &self.recent_bytes[self.recent_bytes.len() - n..];
@@ -280,11 +269,13 @@ impl Inside {
     }
 }
 
-/// Returns the closing tokens that contain the end marker, each with the number of its bytes before the marker.
-fn marker_tokens<'a>(reasoning: &'a Reasoning, token_strings: &'a TokenStrings) -> impl Iterator<Item = (Token, usize)> + 'a {
-    let mut n_before: usize = reasoning.closing.iter().map(|&token| token_strings.spelling(token).len()).sum();
-    n_before = n_before.saturating_sub(reasoning.ends[0].len());
-    reasoning.closing.iter().filter_map(move |&token| {
+/// Skips the first `n_before` bytes of a text. Returns the other tokens, each with the number of its bytes that are skipped.
+fn skip_bytes<'a>(
+    tokens: impl Iterator<Item = &'a Token>,
+    mut n_before: usize,
+    token_strings: &TokenStrings,
+) -> impl Iterator<Item = (Token, usize)> {
+    tokens.filter_map(move |&token| {
         let n_bytes = token_strings.spelling(token).len();
         let n_skipped = n_before.min(n_bytes);
         n_before -= n_skipped;
@@ -298,11 +289,9 @@ impl Constraint for ReasoningConstraint {
             ReasoningPhase::Inside(_) => self.allows_inside(token),
             ReasoningPhase::Opening { text, is_allowed } => {
                 let (may_continue_marker, is_allowed) = (self.may_continue_marker(text, token), *is_allowed);
-                may_continue_marker || is_allowed && self.constraint.as_mut().is_some_and(|constraint| constraint.allows(token))
+                may_continue_marker || is_allowed && self.is_allowed_outside(token)
             }
-            ReasoningPhase::Outside | ReasoningPhase::Settled => {
-                self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token))
-            }
+            ReasoningPhase::Outside | ReasoningPhase::Settled => self.is_allowed_outside(token),
         }
     }
 

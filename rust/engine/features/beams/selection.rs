@@ -6,8 +6,6 @@
 //! others are continued. The random search is stochastic beam search, which draws whole texts without replacement (Kool, van
 //! Hoof and Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv 1903.06059, algorithm 1).
 
-use std::cmp::Ordering;
-
 use crate::request::Token;
 use crate::sampling::draw::rng::Mt19937;
 
@@ -21,7 +19,6 @@ pub(crate) struct BeamScore {
 }
 
 impl BeamScore {
-    /// Score of an empty text.
     pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
 }
 
@@ -32,7 +29,6 @@ pub(crate) struct Proposal {
     pub(crate) score: BeamScore,
 }
 
-/// A beam's text with one more token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Successor {
     pub(crate) parent: usize,
@@ -42,7 +38,6 @@ pub(crate) struct Successor {
     pub(crate) score: BeamScore,
 }
 
-/// Result of a selection.
 #[derive(Debug, PartialEq)]
 pub(crate) struct BeamSelection<E> {
     /// Successors to continue, best first.
@@ -97,12 +92,8 @@ fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
         proposals.iter().enumerate().map(one).collect::<Vec<_>>()
     };
     let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_beam).collect();
-    all.sort_by(compare);
+    all.sort_by(|a, b| b.score.rank.total_cmp(&a.score.rank).then((a.parent, a.nth).cmp(&(b.parent, b.nth))));
     all
-}
-
-fn compare(a: &Successor, b: &Successor) -> Ordering {
-    b.score.rank.total_cmp(&a.score.rank).then(a.parent.cmp(&b.parent)).then(a.nth.cmp(&b.nth))
 }
 
 /// Selects the `width` likeliest successors that do not end a text. A successor that ends its text is kept if it is among the
@@ -110,20 +101,9 @@ fn compare(a: &Successor, b: &Successor) -> Ordering {
 pub(crate) fn choose_likeliest<E>(
     proposals: &[Vec<Proposal>],
     width: usize,
-    mut ends: impl FnMut(&Successor) -> Option<E>,
+    ends: impl FnMut(&Successor) -> Option<E>,
 ) -> BeamSelection<E> {
-    let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
-    for (position, successor) in in_order(proposals).into_iter().enumerate() {
-        if chosen.live.len() == width {
-            break;
-        }
-        match ends(&successor) {
-            None => chosen.live.push(successor),
-            Some(end) if position < width => chosen.ended.push((successor, end)),
-            Some(_) => {}
-        }
-    }
-    chosen
+    choose(proposals, width, ends, |_, _, n_live| n_live == width)
 }
 
 /// Selects the successors that are among the `width` first, counting the texts that ended before with these `ranks`.
@@ -131,17 +111,29 @@ pub(crate) fn choose_drawn<E>(
     proposals: &[Vec<Proposal>],
     ranks: &[f64],
     width: usize,
+    ends: impl FnMut(&Successor) -> Option<E>,
+) -> BeamSelection<E> {
+    choose(proposals, width, ends, |successor, position, _| {
+        position + ranks.iter().filter(|&&rank| rank >= successor.score.rank).count() >= width
+    })
+}
+
+/// Selects successors in order, until `is_over` for a successor, its position and the number of live ones.
+fn choose<E>(
+    proposals: &[Vec<Proposal>],
+    width: usize,
     mut ends: impl FnMut(&Successor) -> Option<E>,
+    is_over: impl Fn(&Successor, usize, usize) -> bool,
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
     for (position, successor) in in_order(proposals).into_iter().enumerate() {
-        let n_before = position + ranks.iter().filter(|&&rank| rank >= successor.score.rank).count();
-        if n_before >= width {
+        if is_over(&successor, position, chosen.live.len()) {
             break;
         }
         match ends(&successor) {
             None => chosen.live.push(successor),
-            Some(end) => chosen.ended.push((successor, end)),
+            Some(end) if position < width => chosen.ended.push((successor, end)),
+            Some(_) => {}
         }
     }
     chosen

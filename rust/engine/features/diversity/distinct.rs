@@ -3,8 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::request::Token;
-use crate::sampling::Sampler;
-use crate::sampling::draw::rng::Mt19937;
+use crate::sampling::{Sampler, draw::rng::Mt19937};
 
 /// The first tokens of the branches of a request, all different.
 ///
@@ -15,7 +14,6 @@ use crate::sampling::draw::rng::Mt19937;
 /// If fewer tokens are possible than there are branches, the last branches get none.
 #[derive(Debug)]
 pub(crate) struct DistinctFirstTokens {
-    /// A sampler that has accepted the prompt.
     sampler: Sampler,
     seed: u32,
     n: u32,
