@@ -9,7 +9,6 @@ pub(super) struct Alphabet {
     starts: Vec<u32>,
     /// Symbols of the characters below 128, which are the most frequent.
     ascii: [u32; 128],
-    /// Symbols of each class: sorted inclusive ranges.
     classes: Vec<Box<[(u32, u32)]>>,
 }
 

@@ -8,7 +8,6 @@ use super::spellings::{Entry, Spellings};
 use super::utf8::PartialChar;
 use crate::request::{Constraint, Token};
 
-/// Constrains one branch to a grammar.
 #[derive(Debug, Clone)]
 pub(super) struct Branch {
     pub(super) spellings: Arc<Spellings>,

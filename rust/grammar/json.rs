@@ -2,7 +2,6 @@
 
 use super::parse_error::{ParseError, Refusal, refuse_at};
 
-/// Maximum nesting depth of arrays and objects.
 const MAX_DEPTH: usize = 256;
 
 /// A value and its byte offset in the text.
@@ -47,7 +46,6 @@ impl Value {
     }
 }
 
-/// Parses `text`, which must be one value.
 pub(super) fn read(text: &str) -> Result<Value, ParseError> {
     let mut reader = Reader { text, at: 0 };
     let value = reader.value(0).and_then(|value| {
@@ -194,7 +192,6 @@ impl Reader<'_> {
         Ok(character)
     }
 
-    /// Parses four hexadecimal digits.
     fn unit(&mut self) -> Option<u16> {
         let digits = self.text.get(self.at..self.at + 4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         self.at += 4;

@@ -21,12 +21,10 @@ const EMPTY: Stack = 0;
 pub(super) type State = u32;
 pub(super) const DEAD: State = 0;
 
-/// A transition that was not computed yet.
 const UNKNOWN: State = State::MAX;
 
-/// Most stacks that are created for one token: some tenths of a second and tens of megabytes. A grammar that needs more can
-/// parse one text in so many ways that llama.cpp would exhaust the memory. Ordinary grammars need at most a few per cent of
-/// this.
+/// Most stacks that are created for one token: some tenths of a second and tens of megabytes. Ordinary grammars need at most a
+/// few per cent of this.
 const MAX_STEPS: usize = 1 << 20;
 
 /// Most stacks whose tops are inspected for one token: also some tenths of a second. A list of thousands of words that each
@@ -36,8 +34,7 @@ const MAX_INSPECTED: usize = 1 << 26;
 /// Size of the cache, in numbers, above which it is cleared before the next token.
 pub(super) const MAX_CACHED: usize = 1 << 20;
 
-/// Number of symbols with a column in the transition table: those of ASCII, which come first, and some more. Most grammars have
-/// no others.
+/// Most symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
 const ROW: usize = 256;
 
 #[derive(Debug)]
@@ -46,30 +43,27 @@ pub(super) struct Language {
     pub(super) alphabet: Alphabet,
 }
 
-/// Parses a text symbol by symbol.
 #[derive(Debug, Clone)]
 pub(super) struct Matcher {
     language: Arc<Language>,
     /// The index of each stack's top element, and the stack below.
     stacks: Vec<(u32, Stack)>,
     stack_numbers: HashMap<(u32, Stack), Stack>,
-    /// The stacks of each state, sorted.
     states: Vec<Box<[Stack]>>,
     state_numbers: HashMap<Box<[Stack]>, State>,
     /// Transitions on the first [`ROW`] symbols: a row per state.
     next: Vec<State>,
     /// Computed transitions on the other symbols.
     next_rare: HashMap<(State, u32), State>,
-    /// Computed results of [`Matcher::may_complete`].
     completable: HashMap<(State, PartialChar), bool>,
     /// The round in which each stack was last visited.
     visited_in: Vec<u32>,
     round: u32,
     pending: Vec<Stack>,
     settled: Vec<Stack>,
-    n_cached: usize,
+    pub(super) n_cached: usize,
     n_steps: usize,
-    n_inspected: usize,
+    pub(super) n_inspected: usize,
 }
 
 impl Matcher {
@@ -142,20 +136,8 @@ impl Matcher {
         self.intern_settled()
     }
 
-    /// Approximate bytes of the rules and the cache.
     pub(super) fn n_bytes(&self) -> usize {
         size_of::<Element>() * self.language.rules.elements.len() + size_of::<u32>() * self.n_cached
-    }
-
-    #[cfg(test)]
-    pub(super) fn n_cached(&self) -> usize {
-        self.n_cached
-    }
-
-    /// Number of stacks that were inspected for this token.
-    #[cfg(test)]
-    pub(super) fn n_inspected(&self) -> usize {
-        self.n_inspected
     }
 
     fn clear(&mut self) {
@@ -167,12 +149,10 @@ impl Matcher {
         self.states[state as usize].first() == Some(&EMPTY)
     }
 
-    /// Returns the state after one more character.
     pub(super) fn step(&mut self, state: State, code: u32) -> State {
         let symbol = self.language.alphabet.symbol(code);
         let n_columns = self.n_columns();
-        let has_column = (symbol as usize) < n_columns;
-        let index = has_column.then(|| state as usize * n_columns + symbol as usize);
+        let index = ((symbol as usize) < n_columns).then(|| state as usize * n_columns + symbol as usize);
         let cached = match index {
             Some(index) => self.next[index],
             None => self.next_rare.get(&(state, symbol)).copied().unwrap_or(UNKNOWN),
@@ -193,7 +173,6 @@ impl Matcher {
         next
     }
 
-    /// Number of columns of [`Matcher::next`].
     fn n_columns(&self) -> usize {
         self.language.alphabet.len().min(ROW)
     }
@@ -227,7 +206,6 @@ impl Matcher {
         is_possible
     }
 
-    /// The token ids that `state` accepts.
     pub(super) fn named_tokens(&mut self, state: State) -> NamedTokens {
         self.n_inspected += self.states[state as usize].len();
         NamedTokens::new(self.tops(state))
@@ -249,7 +227,6 @@ impl Matcher {
         self.intern_settled()
     }
 
-    /// The top elements of the stacks of `state`.
     fn tops(&self, state: State) -> impl Iterator<Item = Element> {
         let stacks = self.states[state as usize].iter().filter(|&&stack| stack != EMPTY);
         stacks.map(|&stack| self.language.rules.element(self.stacks[stack as usize].0))

@@ -46,7 +46,7 @@ pub use spellings::Spellings;
 use crate::request::{Constraint, ConstraintSource};
 use alphabet::Alphabet;
 use branch::Branch;
-use matcher::{Language, Matcher, State};
+use matcher::{Language, Matcher};
 use utf8::PartialChar;
 
 /// Most bytes of a grammar.
@@ -63,9 +63,8 @@ const MAX_REPETITIONS: usize = 2_000;
 
 /// A parsed grammar for the vocabulary of one model.
 pub struct Grammar {
-    spellings: Arc<Spellings>,
-    matcher: Matcher,
-    start: State,
+    /// A branch without text, which all branches are copies of.
+    start: Branch,
 }
 
 impl Grammar {
@@ -80,28 +79,27 @@ impl Grammar {
         }
         let (rules, classes) = reader::read(text, tokens)?;
         let language = Arc::new(Language { rules, alphabet: Alphabet::new(&classes) });
-        let (matcher, start) = Matcher::new(language);
+        let (matcher, state) = Matcher::new(language);
         if matcher.is_exhausted() {
             return Err(ParseError::new(text, 0, "the grammar is too ambiguous: there are too many ways to begin a text"));
         }
-        Ok(Self { spellings, matcher, start })
+        Ok(Self { start: Branch { spellings, matcher, state, partial: PartialChar::default() } })
     }
 
     /// Approximate bytes of the grammar, without the data that it shares with other grammars of its model.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
-        self.matcher.n_bytes()
+        self.start.matcher.n_bytes()
     }
 }
 
 impl ConstraintSource for Grammar {
     fn start(&self) -> Box<dyn Constraint> {
-        let (spellings, matcher) = (Arc::clone(&self.spellings), self.matcher.clone());
-        Box::new(Branch { spellings, matcher, state: self.start, partial: PartialChar::default() })
+        Box::new(self.start.clone())
     }
 
     fn n_bytes(&self) -> usize {
-        self.matcher.n_bytes()
+        self.start.matcher.n_bytes()
     }
 }
 

@@ -6,14 +6,12 @@ use crate::request::Token;
 /// The token ids that a state accepts.
 #[derive(Debug)]
 pub(super) struct NamedTokens {
-    /// Accepted tokens, sorted.
     tokens: Vec<Token>,
     /// Excluded tokens, sorted: each one accepts every other token, so that two of them accept all tokens.
     excluded: Vec<Token>,
 }
 
 impl NamedTokens {
-    /// Collects the token ids of `elements`.
     pub(super) fn new(elements: impl Iterator<Item = Element>) -> Self {
         let (mut tokens, mut excluded) = (Vec::new(), Vec::new());
         for element in elements {

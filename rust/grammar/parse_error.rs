@@ -14,7 +14,6 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    /// An error of `text` at byte `at`.
     pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = &text.as_bytes()[..at.min(text.len())];
         let line = before.split(|&byte| byte == b'\n').count();

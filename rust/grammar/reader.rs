@@ -19,7 +19,6 @@ pub trait TokenLookup {
     fn n_vocab(&self) -> usize;
 }
 
-/// Parses a grammar; also returns its character classes.
 pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<Class>), ParseError> {
     let reader = Reader {
         text,
@@ -36,7 +35,6 @@ pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<C
 
 struct Reader<'a> {
     text: &'a str,
-    /// Offset of the next byte.
     at: usize,
     tokens: &'a dyn TokenLookup,
     ids: HashMap<&'a str, RuleId>,
@@ -45,7 +43,6 @@ struct Reader<'a> {
     /// `None` until the rule is defined.
     rules: Vec<Option<Alternatives>>,
     classes: Classes,
-    /// Number of elements that repetitions made.
     n_unrolled: usize,
 }
 
@@ -79,27 +76,23 @@ impl<'a> Reader<'a> {
         let at = self.at - name.len();
         let id = self.id_of(name, at);
         self.skip_blanks();
-        if !self.text[self.at..].starts_with("::=") {
+        if !self.skip("::=") {
             let name = excerpt(name);
             return refuse_at(self.at, format!("expected ::= after the name '{name}', which may contain letters, digits and -"));
         }
-        self.at += 3;
         self.skip_space();
         self.alternatives(id, name, 0)?;
-        match self.peek() {
-            None | Some(b'\r' | b'\n') => self.skip_space(),
-            Some(_) => {
-                return refuse_at(self.at, format!("expected a new line or the end of the rule, found {}", self.describe_next()));
-            }
+        if !matches!(self.peek(), None | Some(b'\r' | b'\n')) {
+            return self.refuse_next("a new line or the end of the rule");
         }
+        self.skip_space();
         Ok(())
     }
 
     /// Parses the alternatives of `id`, which belongs to the rule `name`, inside of `depth` parentheses.
     fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<(), Refusal> {
         let mut alternatives = vec![self.sequence(name, depth)?];
-        while self.peek() == Some(b'|') {
-            self.at += 1;
+        while self.skip("|") {
             self.skip_space();
             alternatives.push(self.sequence(name, depth)?);
         }
@@ -135,10 +128,9 @@ impl<'a> Reader<'a> {
                     let id = self.new_rule(name, start);
                     self.alternatives(id, name, depth + 1)?;
                     n_rules = self.rules.len() - n_before;
-                    if self.peek() != Some(b')') {
-                        return refuse_at(self.at, format!("expected ), found {}", self.describe_next()));
+                    if !self.skip(")") {
+                        return self.refuse_next(")");
                     }
-                    self.at += 1;
                     elements.push(Element::Rule(id));
                 }
                 _ if is_word(byte) => {
@@ -207,21 +199,19 @@ impl<'a> Reader<'a> {
             _ => self.skip_after(depth),
         }
         let Some(min) = self.number() else {
-            return refuse_at(self.at, format!("expected a number of repetitions, found {}", self.describe_next()));
+            return self.refuse_next("a number of repetitions");
         };
         self.skip_after(depth);
         let mut max = Some(min);
-        if self.peek() == Some(b',') {
-            self.at += 1;
+        if self.skip(",") {
             self.skip_after(depth);
             // Like llama.cpp, an upper bound above the limit means unbounded.
             max = self.number().filter(|&max| max <= MAX_REPETITIONS);
             self.skip_after(depth);
         }
-        if self.peek() != Some(b'}') {
-            return refuse_at(self.at, format!("expected }} after the number of repetitions, found {}", self.describe_next()));
+        if !self.skip("}") {
+            return self.refuse_next("} after the number of repetitions");
         }
-        self.at += 1;
         if min > MAX_REPETITIONS {
             return refuse_at(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} are allowed"));
         }
@@ -235,11 +225,10 @@ impl<'a> Reader<'a> {
     fn literal(&mut self, elements: &mut Vec<Element>) -> Result<(), Refusal> {
         let start = self.at;
         self.at += 1;
-        while self.peek() != Some(b'"') {
+        while !self.skip("\"") {
             let Some(character) = self.character()? else { return refuse_at(start, "this string is not closed") };
             elements.push(Element::Class(self.classes.number(vec![(character, character)], false)));
         }
-        self.at += 1;
         Ok(())
     }
 
@@ -248,50 +237,40 @@ impl<'a> Reader<'a> {
         let start = self.at;
         let unfinished = "this character class is not closed";
         self.at += 1;
-        let is_negated = self.peek() == Some(b'^');
-        self.at += usize::from(is_negated);
+        let is_negated = self.skip("^");
         let mut ranges = Vec::new();
-        while self.peek() != Some(b']') {
+        while !self.skip("]") {
             let Some(low) = self.character()? else { return refuse_at(start, unfinished) };
             let is_range = self.peek() == Some(b'-') && self.text.as_bytes().get(self.at + 1) != Some(&b']');
             self.at += usize::from(is_range);
             let high = if is_range { self.character()? } else { Some(low) };
             ranges.push((low, high.ok_or_else(|| (start, unfinished.to_owned()))?));
         }
-        self.at += 1;
         Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.number(ranges, is_negated))))
     }
 
     /// Parses `<[7]>`, `<think>`, `!<[7]>` or `!<think>`.
     fn token(&mut self) -> Result<Element, Refusal> {
-        let is_negated = self.peek() == Some(b'!');
-        self.at += usize::from(is_negated);
+        let is_negated = self.skip("!");
         let start = self.at;
         if self.peek() != Some(b'<') {
-            return refuse_at(start, format!("expected < after !, found {}", self.describe_next()));
+            return self.refuse_next("< after !");
         }
         let Some(length) = self.text[start..].find('>').map(|at| at + 1) else {
             return refuse_at(start, "this token is not closed with >");
         };
         let text = &self.text[start..start + length];
         self.at += length;
-        let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
-            Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
+        let token = if let Some(rest) = text.strip_prefix("<[") {
+            let id = rest.strip_suffix("]>").unwrap_or_default();
+            if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
                 return refuse_at(start, format!("{} is not a token id; write it like <[7]>", excerpt(text)));
             }
-            Some(id) => {
-                let n_vocab = self.tokens.n_vocab();
-                match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
-                    Some(token) => token,
-                    None => {
-                        return refuse_at(start, format!("token {} is not in the vocabulary ({n_vocab} tokens)", excerpt(id)));
-                    }
-                }
-            }
-            None => match self.tokens.spelt(text) {
-                Some(token) => token,
-                None => return refuse_at(start, format!("the vocabulary has no token '{}'", excerpt(text))),
-            },
+            let n_vocab = self.tokens.n_vocab();
+            let token = id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab));
+            token.ok_or_else(|| (start, format!("token {} is not in the vocabulary ({n_vocab} tokens)", excerpt(id))))?
+        } else {
+            self.tokens.spelt(text).ok_or_else(|| (start, format!("the vocabulary has no token '{}'", excerpt(text))))?
         };
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
     }
@@ -328,7 +307,7 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Result<&'a str, Refusal> {
         let (start, length) = (self.at, self.length_of(is_word));
         if length == 0 {
-            return refuse_at(start, format!("expected the name of a rule, found {}", self.describe_next()));
+            return self.refuse_next("the name of a rule");
         }
         self.at += length;
         Ok(&self.text[start..self.at])
@@ -366,12 +345,20 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn describe_next(&self) -> String {
-        match self.text[self.at..].chars().next() {
+    /// Skips `word` if it comes next; returns whether it did.
+    fn skip(&mut self, word: &str) -> bool {
+        let is_next = self.text[self.at..].starts_with(word);
+        self.at += if is_next { word.len() } else { 0 };
+        is_next
+    }
+
+    fn refuse_next<T>(&self, expected: &str) -> Result<T, Refusal> {
+        let found = match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),
             Some('\n' | '\r') => "the end of the line".to_owned(),
             Some(character) => format!("'{character}'"),
-        }
+        };
+        refuse_at(self.at, format!("expected {expected}, found {found}"))
     }
 
     /// Skips the separator of two items; inside of parentheses, it may contain new lines.
@@ -388,7 +375,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips blanks and a comment.
     fn skip_blanks(&mut self) {
         self.at += self.length_of(|byte| matches!(byte, b' ' | b'\t'));
         if self.peek() == Some(b'#') {

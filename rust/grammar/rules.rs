@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use super::ranges::{Ranges, complement, merged};
 use crate::request::Token;
 
-/// Index of a rule in [`Rules`].
 pub(super) type RuleId = u32;
 
 /// A set of code points, see [`ranges`](super::ranges).
@@ -24,7 +23,6 @@ pub(super) enum Element {
     NotToken(Token),
 }
 
-/// The distinct character classes of a grammar.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     pub(super) list: Vec<Class>,
@@ -46,7 +44,6 @@ impl Classes {
     }
 }
 
-/// The alternatives of a rule, each a list of elements.
 pub(super) type Alternatives = Vec<Vec<Element>>;
 
 /// The rules of a grammar. An alternative is identified by the index of its first element and terminated by [`Element::End`].
@@ -54,7 +51,6 @@ pub(super) type Alternatives = Vec<Vec<Element>>;
 pub(super) struct Rules {
     pub(super) elements: Vec<Element>,
     pub(super) root: RuleId,
-    /// The alternatives of all rules.
     alternatives: Vec<u32>,
     /// The alternatives of rule `r` are `alternatives[first[r]..first[r + 1]]`.
     first: Vec<u32>,
@@ -76,7 +72,6 @@ impl Rules {
         Self { elements, root, alternatives, first }
     }
 
-    /// Start indices of the alternatives of `rule`.
     pub(super) fn alternatives(&self, rule: RuleId) -> &[u32] {
         let rule = rule as usize;
         &self.alternatives[self.first[rule] as usize..self.first[rule + 1] as usize]
@@ -87,7 +82,6 @@ impl Rules {
     }
 }
 
-/// State of a rule in the depth-first search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     New,

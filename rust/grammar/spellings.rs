@@ -17,7 +17,6 @@ pub struct Spellings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) token: Token,
-    /// Number of bytes that it shares with the preceding entry.
     pub(super) n_common: u32,
 }
 

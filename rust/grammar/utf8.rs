@@ -3,7 +3,6 @@
 /// A character whose bytes have partly been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct PartialChar {
-    /// The bits that were read.
     value: u32,
     /// Number of missing bytes; 0 before the first byte of a character.
     n_missing: u32,
@@ -19,7 +18,6 @@ pub(super) enum Utf8Step {
 }
 
 impl PartialChar {
-    /// Returns whether no byte of a character was read.
     pub(super) fn is_none(self) -> bool {
         self.n_missing == 0
     }

@@ -30,10 +30,10 @@ pub const MAX_REACH: usize = 65_536;
 /// Number of the likeliest tokens that a mask checks one by one. It masks all other tokens.
 const MAX_CHECKED: usize = 256;
 
-/// Most start positions of the grammar that are cached.
 const MAX_STARTS: usize = 4;
 
 /// A grammar that waits for its triggers.
+#[derive(Clone)]
 pub struct LazyGrammar {
     source: SharedConstraint,
     triggers: Arc<Triggers>,
@@ -51,9 +51,7 @@ impl LazyGrammar {
 impl ConstraintSource for LazyGrammar {
     fn start(&self) -> Box<dyn Constraint> {
         Box::new(LazyBranch::Untriggered(UntriggeredBranch {
-            source: self.source.clone(),
-            triggers: Arc::clone(&self.triggers),
-            spellings: Arc::clone(&self.spellings),
+            grammar: self.clone(),
             searches: self.triggers.searches(),
             n_read: 0,
             recent_tokens: VecDeque::new(),
@@ -73,23 +71,17 @@ impl fmt::Debug for LazyGrammar {
     }
 }
 
-/// One branch, before or after its trigger.
 #[derive(Clone)]
 enum LazyBranch {
     Untriggered(UntriggeredBranch),
     Triggered(Box<dyn Constraint>),
 }
 
-/// A branch that has met no trigger yet.
 #[derive(Clone)]
 struct UntriggeredBranch {
-    source: SharedConstraint,
-    triggers: Arc<Triggers>,
-    spellings: Arc<Spellings>,
+    grammar: LazyGrammar,
     searches: Vec<Search>,
-    /// Number of bytes in the text.
     n_read: usize,
-    /// The tokens of the last [`MAX_REACH`] bytes.
     recent_tokens: VecDeque<ReadToken>,
     /// The token that was searched last, without how many of its first bytes, and its effect.
     last_search: Option<((Token, usize), Effect)>,
@@ -118,7 +110,7 @@ enum Effect {
 #[derive(Clone)]
 struct GrammarStart {
     at: usize,
-    /// The constraint after the text so far; `None` if the grammar does not allow the text.
+    /// See [`UntriggeredBranch::constraint_from`].
     constraint: Option<Box<dyn Constraint>>,
 }
 
@@ -132,13 +124,13 @@ impl UntriggeredBranch {
     }
 
     fn effect(&self, token: Token, n_skipped: usize) -> Effect {
-        if self.spellings.is_end(token) {
+        if self.grammar.spellings.is_end(token) {
             return Effect::NoMatch(Some(self.searches.clone()));
         }
-        if n_skipped == 0 && self.triggers.tokens.contains(&token) {
+        if n_skipped == 0 && self.grammar.triggers.tokens.contains(&token) {
             return Effect::Starts(self.n_read);
         }
-        let bytes = bytes(&self.spellings, token, n_skipped);
+        let bytes = bytes(&self.grammar.spellings, token, n_skipped);
         if self.searches.iter().all(|search| search.can_skip(bytes)) {
             return Effect::NoMatch(None);
         }
@@ -149,15 +141,14 @@ impl UntriggeredBranch {
         }
     }
 
-    /// Returns whether the grammar may start at `at` and allows the rest of this token.
     fn can_start(&mut self, at: usize, token: Token, n_skipped: usize) -> bool {
         let n_before = at.saturating_sub(self.n_read);
-        let constraint = self.constraint_from(at.min(self.n_read));
+        let constraint = self.constraint_from(at.min(self.n_read)).as_mut();
         constraint.is_some_and(|constraint| constraint.allows_rest(token, n_skipped + n_before))
     }
 
-    /// The constraint that starts at `at`, after the text so far.
-    fn constraint_from(&mut self, at: usize) -> Option<&mut (dyn Constraint + 'static)> {
+    /// The constraint that starts at `at`, after the text so far; `None` if the grammar does not allow the text.
+    fn constraint_from(&mut self, at: usize) -> &mut Option<Box<dyn Constraint>> {
         let index = self.starts.iter().position(|start| start.at == at).unwrap_or_else(|| {
             if self.starts.len() == MAX_STARTS {
                 self.starts.remove(0);
@@ -165,14 +156,14 @@ impl UntriggeredBranch {
             self.starts.push(GrammarStart { at, constraint: self.replay_from(at) });
             self.starts.len() - 1
         });
-        self.starts[index].constraint.as_deref_mut()
+        &mut self.starts[index].constraint
     }
 
     fn replay_from(&self, at: usize) -> Option<Box<dyn Constraint>> {
         if self.n_read - at > MAX_REACH {
             return None;
         }
-        let mut constraint = self.source.0.start();
+        let mut constraint = self.grammar.source.0.start();
         let first = self.recent_tokens.partition_point(|read| read.end <= at);
         for read in self.recent_tokens.range(first..) {
             let n_skipped = read.n_skipped + at.saturating_sub(read.start);
@@ -185,7 +176,7 @@ impl UntriggeredBranch {
 
     /// Adds a token that matches no trigger to the text.
     fn push(&mut self, token: Token, n_skipped: usize, searches: Option<Vec<Search>>) {
-        let spellings = Arc::clone(&self.spellings);
+        let spellings = Arc::clone(&self.grammar.spellings);
         let bytes = bytes(&spellings, token, n_skipped);
         for GrammarStart { constraint, .. } in &mut self.starts {
             constraint.take_if(|constraint| !constraint.try_accept_rest(token, n_skipped));
@@ -208,7 +199,6 @@ impl UntriggeredBranch {
     }
 }
 
-/// The bytes of a token without its first `n_skipped`.
 fn bytes(spellings: &Spellings, token: Token, n_skipped: usize) -> &[u8] {
     spellings.spelling(token).get(n_skipped..).unwrap_or_default()
 }
@@ -224,16 +214,12 @@ impl Constraint for LazyBranch {
             Self::Triggered(constraint) => return constraint.mask(logits),
         };
         let mut likely: Vec<usize> = (0..logits.len()).filter(|&at| logits[at] > f32::NEG_INFINITY).collect();
-        let n_checked = likely.len().min(MAX_CHECKED);
-        if n_checked < likely.len() {
-            likely.select_nth_unstable_by(n_checked, |&a, &b| logits[b].total_cmp(&logits[a]));
-        }
-        let (likely, others) = likely.split_at(n_checked);
-        for &at in others {
-            logits[at] = f32::NEG_INFINITY;
+        if MAX_CHECKED < likely.len() {
+            likely.select_nth_unstable_by(MAX_CHECKED, |&a, &b| logits[b].total_cmp(&logits[a]));
+            likely.drain(MAX_CHECKED..).for_each(|at| logits[at] = f32::NEG_INFINITY);
         }
         let mut n_new = 0;
-        for &at in likely {
+        for at in likely {
             let token = Token::try_from(at).expect("token ids have 31 bits");
             let is_allowed = match *untriggered.search_token(token, 0) {
                 Effect::NoMatch(_) => true,
@@ -279,10 +265,7 @@ impl Constraint for LazyBranch {
             Effect::Starts(at) => at,
         };
         let n_before = at.saturating_sub(untriggered.n_read);
-        let at = at.min(untriggered.n_read);
-        untriggered.constraint_from(at);
-        let index = untriggered.starts.iter().position(|start| start.at == at).expect("the start is cached");
-        let constraint = untriggered.starts.swap_remove(index).constraint;
+        let constraint = untriggered.constraint_from(at.min(untriggered.n_read)).take();
         let mut constraint = constraint.expect("only allowed tokens are accepted");
         constraint.accept_rest(token, n_skipped + n_before);
         *self = Self::Triggered(constraint);

@@ -32,7 +32,6 @@ impl CompiledPattern {
 pub(super) struct Search {
     pattern: Arc<CompiledPattern>,
     threads: ThreadSet,
-    /// Number of bytes read.
     at: usize,
     before: Option<u8>,
     /// Start of the grammar according to the match that ended in the last bytes.
@@ -49,12 +48,10 @@ struct ThreadSet {
 /// A pending step of the epsilon closure of a thread's state.
 enum PendingState {
     Explore(StateID),
-    /// Restores a group's previous position.
     RestoreSlot(usize, usize),
 }
 
 impl Search {
-    /// Creates the search of an empty text.
     pub(super) fn new(pattern: Arc<CompiledPattern>) -> Self {
         let slots = vec![NONE; pattern.nfa.group_info().slot_len()];
         let threads = ThreadSet { states: vec![pattern.nfa.start_unanchored()], slots };
@@ -159,7 +156,6 @@ fn grammar_start(slots: &[usize]) -> usize {
     slots.chunks_exact(2).skip(1).find(is_nonempty).map_or(slots[0], |group| group[0])
 }
 
-/// Computes [`CompiledPattern::skippable`].
 fn skippable_bytes(nfa: &NFA) -> Option<[bool; 256]> {
     let position_looks = LookSet::empty().insert(Look::Start).insert(Look::End);
     if !nfa.look_set_any().subtract(position_looks).is_empty() {

@@ -75,7 +75,6 @@ impl Triggers {
         Ok(())
     }
 
-    /// Creates a search of an empty text for each pattern.
     pub(super) fn searches(&self) -> Vec<Search> {
         self.patterns.iter().cloned().map(Search::new).collect()
     }
@@ -88,7 +87,6 @@ fn n_bytes(trigger: &Trigger) -> usize {
     }
 }
 
-/// Parses an expression over bytes.
 fn read(pattern: &str) -> Result<Hir, String> {
     let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
     parser.parse(pattern).map_err(|error| {

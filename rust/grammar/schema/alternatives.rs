@@ -6,10 +6,10 @@ use std::rc::Rc;
 use super::super::json::{Value, ValueKind};
 use super::super::parse_error::excerpt;
 use super::keywords::{check_name, own_shape, text};
-use super::shape::{ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
+use super::negation::unmet_property;
+use super::shape::{ALL, ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
 use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Refusal, ensure, refuse};
 
-/// Approximate number of steps that one schema may take.
 const MAX_STEPS: usize = 2_000_000;
 
 /// Keywords that are no constraints by themselves. Keywords that JSON Schema does not define are ignored, too.
@@ -38,7 +38,6 @@ pub(super) const ANNOTATIONS: [&str; 19] = [
 /// Unsupported drafts of JSON Schema whose keywords differ.
 const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org/draft-02/", "json-schema.org/draft-03/"];
 
-/// Alternatives of a schema or a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct SchemaAlternatives<'a> {
     pub(super) shapes: Vec<Shape<'a>>,
@@ -65,21 +64,18 @@ impl<'a> SchemaAlternatives<'a> {
     }
 }
 
-/// Identifies a schema or its negation.
 type Key = (usize, bool);
 
 fn key(part: &Part) -> Key {
     (std::ptr::from_ref(part.schema).addr(), part.is_negated)
 }
 
-/// Identifies a set of schemas.
 pub(super) fn keys(parts: &[Part]) -> Vec<Key> {
     let mut keys: Vec<Key> = parts.iter().map(key).collect();
     keys.sort_unstable();
     keys
 }
 
-/// Reads the schemas of one text.
 pub(super) struct Reader<'a> {
     pub(super) root: &'a Value,
     /// True if a part of the schema has an id, to which references in that part would be relative.
@@ -102,6 +98,20 @@ impl<'a> Reader<'a> {
         for part in parts {
             let more = self.of(*part)?;
             alternatives = self.intersection(&alternatives, &more, part.schema)?;
+        }
+        Ok(alternatives)
+    }
+
+    /// The alternatives of a value that fits one of these schemas.
+    pub(super) fn of_any(
+        &mut self,
+        parts: impl Iterator<Item = Part<'a>>,
+        at: &Value,
+    ) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut alternatives = SchemaAlternatives::none();
+        for part in parts {
+            alternatives.or(&*self.of(part)?);
+            check_n_alternatives(alternatives.shapes.len(), at)?;
         }
         Ok(alternatives)
     }
@@ -129,11 +139,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn alternatives_of(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
-        self.of(Part { schema, is_negated: false })
+        self.of(Part::new(schema))
     }
 
     pub(super) fn negated(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
-        self.of(Part { schema, is_negated: true })
+        self.of(Part::new(schema).negated())
     }
 
     pub(super) fn count_work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
@@ -186,11 +196,7 @@ impl<'a> Reader<'a> {
             alternatives = self.intersection(&alternatives, &more, schema)?;
         }
         if let Some(value) = schema.get("anyOf") {
-            let mut any_of = SchemaAlternatives::none();
-            for part in list(schema, "anyOf")? {
-                any_of.or(&*self.alternatives_of(part)?);
-                check_n_alternatives(any_of.shapes.len(), value)?;
-            }
+            let any_of = self.of_any(list(schema, "anyOf")?.iter().map(Part::new), value)?;
             alternatives = self.intersection(&alternatives, &any_of, schema)?;
         }
         if let Some(value) = schema.get("oneOf") {
@@ -230,12 +236,7 @@ impl<'a> Reader<'a> {
             let Some(members) = value.members() else { return refuse(value, format!("{keyword} must be an object")) };
             for (name, needed) in members {
                 check_name(name, needed)?;
-                let mut absent = Shape { mentioned: OBJECT, ..Shape::default() };
-                absent.object.blocks.push(Block {
-                    properties: vec![(name, part(&NEVER))],
-                    is_negation: true,
-                    ..Block::default()
-                });
+                let absent = Shape { mentioned: OBJECT, types: ALL, is_typed: false, ..unmet_property(name, part(&NEVER)) };
                 let mut present = Shape { mentioned: OBJECT, types: OBJECT, ..Shape::default() };
                 present.object.require(name);
                 let mut present = match needed.items() {
@@ -260,7 +261,6 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    /// Resolves one reference.
     pub(super) fn target(&self, reference: &'a Value) -> Result<&'a Value, Refusal> {
         let name = text(reference, "$ref")?;
         let own_id = self.root.get("$id").and_then(Value::text).map(|id| id.trim_end_matches('#'));
@@ -338,22 +338,16 @@ impl<'a> Reader<'a> {
         for (one, other) in common {
             let (mine, theirs) = (self.negated(parts[other]), self.negated(parts[one]));
             let (Ok(mine), Ok(theirs)) = (mine, theirs) else {
-                return refuse(
-                    value,
-                    format!(
-                        "no type, value or property distinguishes the schemas {} and {} of oneOf; use anyOf",
-                        one + 1,
-                        other + 1
-                    ),
-                );
+                let (one, other) = (one + 1, other + 1);
+                let message =
+                    format!("no type, value or property distinguishes the schemas {one} and {other} of oneOf; use anyOf");
+                return refuse(value, message);
             };
             choices[one] = self.intersection(&choices[one], &mine, value)?;
             choices[other] = self.intersection(&choices[other], &theirs, value)?;
         }
         let mut all = SchemaAlternatives::none();
-        for alternatives in &choices {
-            all.or(alternatives);
-        }
+        choices.iter().for_each(|alternatives| all.or(alternatives));
         Ok(all)
     }
 

@@ -18,24 +18,18 @@ const MAX_WORK: usize = 1 << 22;
 pub(super) struct StringConstraint {
     /// Patterns, each with whether it must match or must not.
     pub(super) patterns: Vec<(Node, bool)>,
-    /// Minimum and maximum number of characters.
     pub(super) length: (usize, Option<usize>),
 }
 
-/// A DFA whose first state is the start.
-#[derive(Debug)]
-pub(super) struct Dfa {
-    pub(super) states: Vec<State>,
-}
+/// The states of a DFA. The first is the start, and each can be reached from it.
+pub(super) type Dfa = Vec<State>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) may_end: bool,
-    /// Transitions: the next state and the characters that lead to it.
     pub(super) next: Vec<(usize, Ranges)>,
 }
 
-/// A pattern that matches exactly this text.
 pub(super) fn literal(text: &str) -> Node {
     let characters = text.chars().map(|character| Node::Class(vec![(character.into(), character.into())]));
     Node::Sequence([Node::Start].into_iter().chain(characters).chain([Node::End]).collect())
@@ -121,7 +115,6 @@ impl Nfa {
         Ok(to)
     }
 
-    /// The sorted epsilon closure of `points`.
     fn close(&self, points: &mut Vec<usize>, at_start: bool, at_end: bool) {
         let (visited, round) = &mut *self.visited.borrow_mut();
         visited.resize(self.points.len(), 0);
@@ -172,8 +165,7 @@ impl Nfa {
 type SubsetState = (Vec<Vec<usize>>, usize);
 
 impl StringConstraint {
-    /// Compiles the constraints; returns the reason if that fails.
-    pub(super) fn table(&self) -> Result<Dfa, String> {
+    pub(super) fn dfa(&self) -> Result<Dfa, String> {
         let nfas = self.nfas()?;
         let mut starts = vec![0, LAST + 1];
         for edge in nfas.iter().flat_map(|nfa| nfa.points.iter().flatten()) {
@@ -226,7 +218,7 @@ impl StringConstraint {
             }
             states.push(State { may_end, next });
         }
-        Ok(Dfa { states })
+        Ok(states)
     }
 
     /// Returns whether the text meets the constraints.
@@ -256,26 +248,4 @@ fn start_points(nfa: &Nfa) -> Vec<usize> {
     let mut points = vec![0];
     nfa.close(&mut points, true, false);
     if points.binary_search(&nfa.goal).is_ok() { vec![nfa.goal] } else { points }
-}
-
-impl Dfa {
-    /// Returns whether no text meets the constraints.
-    pub(super) fn is_empty(&self) -> bool {
-        let mut predecessors: Vec<Vec<usize>> = vec![Vec::new(); self.states.len()];
-        for (number, state) in self.states.iter().enumerate() {
-            for (to, _) in &state.next {
-                predecessors[*to].push(number);
-            }
-        }
-        let mut is_live: Vec<bool> = self.states.iter().map(|state| state.may_end).collect();
-        let mut pending: Vec<usize> = (0..is_live.len()).filter(|&number| is_live[number]).collect();
-        while let Some(number) = pending.pop() {
-            for &before in &predecessors[number] {
-                if !std::mem::replace(&mut is_live[before], true) {
-                    pending.push(before);
-                }
-            }
-        }
-        !is_live[0]
-    }
 }

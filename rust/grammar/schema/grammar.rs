@@ -8,7 +8,6 @@ use super::pattern::LAST;
 
 pub(super) type RuleNumber = usize;
 
-/// Rules that need no schema, by name.
 const NAMED: [(&str, &str); 9] = [
     ("value", "object | array | string | number | \"true\" | \"false\" | \"null\""),
     ("object", "\"{\" space (string \":\" space value (\",\" space string \":\" space value)*)? space \"}\""),
@@ -32,11 +31,9 @@ const MAX_REPEAT: usize = 1_000;
 /// Larger upper bounds count as unbounded: no completion is that long.
 pub(super) const UNBOUNDED: usize = 1_000_000_000;
 
-/// Largest supported minimum or maximum number of times.
 pub(super) const MAX_TIMES: usize = 1_000_000;
 
-/// The right-hand side of a rule.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     Text(String),
     Class(Ranges),
@@ -61,6 +58,15 @@ impl Expr {
     pub(super) fn never() -> Self {
         Self::Choice(Vec::new())
     }
+
+    /// `inner` between brackets or braces, with optional white space.
+    pub(super) fn enclosed(open: &str, inner: Self, close: &str) -> Self {
+        Self::Sequence(vec![Self::text(open), Self::Named("space"), inner, Self::Named("space"), Self::text(close)])
+    }
+
+    pub(super) fn in_quotes(text: Self) -> Self {
+        Self::Sequence(vec![Self::text("\""), text, Self::text("\"")])
+    }
 }
 
 #[derive(Debug, Default)]
@@ -69,10 +75,15 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Adds a rule that is set later.
     pub(super) fn add(&mut self) -> RuleNumber {
-        self.list.push(Expr::never());
-        self.list.len() - 1
+        self.add_all(1)
+    }
+
+    /// Adds `n` rules that are set later, and returns the first.
+    pub(super) fn add_all(&mut self, n: usize) -> RuleNumber {
+        let first = self.list.len();
+        self.list.resize(first + n, Expr::never());
+        first
     }
 
     pub(super) fn set(&mut self, rule: RuleNumber, expr: Expr) {
@@ -84,13 +95,12 @@ impl Rules {
     }
 
     /// Adds a rule for `expr` and returns a reference to it.
-    fn rule_of(&mut self, expr: Expr) -> Expr {
+    pub(super) fn rule_of(&mut self, expr: Expr) -> Expr {
         let rule = self.add();
         self.set(rule, expr);
         Expr::Rule(rule)
     }
 
-    /// Repeats an item at least `min` and at most `max` times.
     pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
         // The repeated item is one rule, because the rules of all repetitions are bounded.
         let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.rule_of(item) };
@@ -117,12 +127,9 @@ impl Rules {
     }
 
     /// Adds rules for the inside of a string whose text the DFA accepts.
-    pub(super) fn texts(&mut self, table: &Dfa) -> Expr {
-        let first = self.list.len();
-        for _ in &table.states {
-            self.add();
-        }
-        for (number, state) in table.states.iter().enumerate() {
+    pub(super) fn texts(&mut self, dfa: &Dfa) -> Expr {
+        let first = self.add_all(dfa.len());
+        for (number, state) in dfa.iter().enumerate() {
             let next = state.next.iter().map(|(to, ranges)| Expr::Sequence(vec![escaped_class(ranges), Expr::Rule(first + to)]));
             let end = state.may_end.then(Expr::nothing);
             self.list[first + number] = Expr::Choice(end.into_iter().chain(next).collect());
@@ -152,7 +159,6 @@ impl Rules {
         Some(gbnf)
     }
 
-    /// Returns for each rule whether it matches some text.
     fn live(&self) -> Vec<bool> {
         let mut is_live = vec![false; self.list.len()];
         // When a rule becomes live, the rules that refer to it are checked again.
@@ -286,7 +292,6 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// Writes a text as a GBNF literal.
 fn literal(text: &str, gbnf: &mut String) {
     gbnf.push('"');
     for character in text.chars() {

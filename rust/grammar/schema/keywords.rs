@@ -65,8 +65,8 @@ fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
             shape.string.formats.push(name);
         }
     }
-    let constraining_keywords = has_any(schema, &["minLength", "maxLength", "pattern"]);
-    shape.mentioned |= if constraining_keywords || !shape.string.formats.is_empty() { STRING } else { 0 };
+    mention(STRING, shape, schema, &["minLength", "maxLength", "pattern"]);
+    shape.mentioned |= if shape.string.formats.is_empty() { 0 } else { STRING };
     Ok(())
 }
 
@@ -90,16 +90,15 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     if let Some(contains) = schema.get("contains") {
         let (min, max) = counts(schema, "minContains", "maxContains")?;
         let min = if schema.get("minContains").is_some() { min } else { 1 };
-        let part = Part { schema: contains, is_negated: false };
-        array.contains.push(Contains { part, min, max, at: contains.at });
+        array.contains.push(Contains { part: Part::new(contains), min, max, at: contains.at });
     }
     match schema.get("uniqueItems") {
         Some(Value { kind: ValueKind::Bool(true), at }) => array.unique = Some(*at),
         Some(value) if value.kind != ValueKind::Bool(false) => return refuse(value, "uniqueItems must be true or false"),
         _ => {}
     }
-    let constraining_keywords = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
-    shape.mentioned |= if has_any(schema, &constraining_keywords) { ARRAY } else { 0 };
+    let keywords = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
+    mention(ARRAY, shape, schema, &keywords);
     Ok(())
 }
 
@@ -144,7 +143,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     let (min, max) = counts(schema, "minProperties", "maxProperties")?;
     object.min = schema.get("minProperties").map(|value| (min, value.at));
     object.max = max;
-    let constraining_keywords = [
+    let keywords = [
         "properties",
         "patternProperties",
         "additionalProperties",
@@ -154,12 +153,13 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         "maxProperties",
         "unevaluatedProperties",
     ];
-    shape.mentioned |= if has_any(schema, &constraining_keywords) { OBJECT } else { 0 };
+    mention(OBJECT, shape, schema, &keywords);
     Ok(())
 }
 
-fn has_any(schema: &Value, keywords: &[&str]) -> bool {
-    keywords.iter().any(|keyword| schema.get(keyword).is_some())
+/// Adds the type that these keywords apply to, if the schema has one of them.
+fn mention(types: Types, shape: &mut Shape, schema: &Value, keywords: &[&str]) {
+    shape.mentioned |= if keywords.iter().any(|keyword| schema.get(keyword).is_some()) { types } else { 0 };
 }
 
 pub(super) fn check_n_properties(n: usize, at: usize) -> Result<(), Refusal> {
@@ -227,7 +227,6 @@ fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
     Ok(values)
 }
 
-/// The bound of a number and its position.
 fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, Refusal> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let is_low = name == "minimum" || name == "exclusiveMinimum";

@@ -68,7 +68,6 @@ fn refuse<T>(value: &Value, message: impl Into<String>) -> Result<T, Refusal> {
     refuse_at(value.at, message)
 }
 
-/// Refuses the schema unless `is_supported`.
 fn ensure(is_supported: bool, at: usize, message: impl FnOnce() -> String) -> Result<(), Refusal> {
     if is_supported { Ok(()) } else { refuse_at(at, message()) }
 }

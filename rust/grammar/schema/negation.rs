@@ -69,37 +69,31 @@ impl<'a> Reader<'a> {
             }
             "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
                 let mut shape = Shape::typed(ARRAY);
-                let part = Part { schema: value, is_negated: true };
-                shape.array.contains.push(Contains { part, min: 1, max: None, at: value.at });
+                shape.array.contains.push(Contains { part: Part::new(value).negated(), min: 1, max: None, at: value.at });
                 SchemaAlternatives::exactly([shape])
             }
             "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {
                 let mut shape = Shape::typed(ARRAY);
-                shape.array.rest = vec![Part { schema: value, is_negated: true }];
+                shape.array.rest = vec![Part::new(value).negated()];
                 shape.array.has_rest_schema = true;
                 SchemaAlternatives::exactly([shape])
             }
             "properties" => {
-                let properties = value.members().unwrap_or_default().iter();
-                let other = |(name, property): &'a (String, Value)| {
-                    let parts = vec![Part { schema: property, is_negated: true }];
-                    let mut shape = unmet_property(name, parts);
+                let unmet = |(name, property): &'a (String, Value)| {
+                    let mut shape = unmet_property(name, vec![Part::new(property).negated()]);
                     shape.object.require(name);
                     shape
                 };
-                SchemaAlternatives::exactly(properties.map(other))
+                SchemaAlternatives::exactly(value.members().unwrap_or_default().iter().map(unmet))
             }
             "required" => {
                 let names = value.items().unwrap_or_default().iter().filter_map(Value::text);
                 SchemaAlternatives::exactly(names.map(|name| unmet_property(name, part(&NEVER))))
             }
-            "allOf" => self.not_all_of(list(schema, "allOf")?)?,
+            "allOf" => self.of_any(list(schema, "allOf")?.iter().map(|part| Part::new(part).negated()), value)?,
             "anyOf" => self.not_any_of(list(schema, "anyOf")?)?,
             "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
-            "not" => {
-                let alternatives = (*self.alternatives_of(value)?).clone();
-                drop_annotations(alternatives, value)?
-            }
+            "not" => drop_annotations((*self.alternatives_of(value)?).clone(), value)?,
             "$ref" => {
                 let target = self.target(value)?;
                 (*self.negated(target)?).clone()
@@ -135,18 +129,8 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn not_all_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut alternatives = SchemaAlternatives::none();
-        for part in parts {
-            alternatives.or(&*self.negated(part)?);
-            check_n_alternatives(alternatives.shapes.len(), part)?;
-        }
-        Ok(alternatives)
-    }
-
     fn not_any_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let negated: Parts = parts.iter().map(|schema| Part { schema, is_negated: true }).collect();
-        self.of_all(&negated)
+        self.of_all(&parts.iter().map(|schema| Part::new(schema).negated()).collect::<Parts>())
     }
 
     fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
@@ -179,7 +163,8 @@ fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) ->
     Ok(alternatives)
 }
 
-fn unmet_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
+/// The objects whose property of this name, if present, fits `parts`.
+pub(super) fn unmet_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
     let mut shape = Shape::typed(OBJECT);
     let block = Block { properties: vec![(name, parts)], is_negation: true, ..Block::default() };
     shape.object.blocks.push(block);
@@ -205,7 +190,6 @@ fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternative
     Ok(SchemaAlternatives::exactly([shape]))
 }
 
-/// The alternatives of all values except these.
 fn all_values_except<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
     let mut named_types = values.iter().fold(0, |types, value| types | type_of(value));
     named_types |= if named_types & NUMBER != 0 { NUMBER } else { 0 };

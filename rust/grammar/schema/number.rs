@@ -11,13 +11,10 @@ const MAX_DIGITS: usize = 15;
 /// The smallest number with more than [`MAX_DIGITS`] digits: bounds beyond it are no constraint or cannot be met.
 pub(super) const LARGEST: f64 = 1e15;
 
-/// Most distinct remainders.
 const MAX_DIVISOR: u64 = 1_000;
 
-/// Most digit states of one number.
 const MAX_STATES: usize = 20_000;
 
-/// Most digits of a bound after the decimal point.
 const MAX_DECIMALS: usize = 40;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -60,7 +57,6 @@ impl NumberConstraint {
         }
     }
 
-    /// Returns whether it is certain that this number fits.
     pub(super) fn fits(&self, number: f64) -> bool {
         let is_above = self.least.is_none_or(|(bound, strict)| number > bound || number >= bound && !strict);
         let is_below = self.most.is_none_or(|(bound, strict)| number < bound || number <= bound && !strict);
@@ -177,7 +173,6 @@ impl Bound {
         Ok(Self { whole, after, strict })
     }
 
-    /// The digit at this index after the decimal point.
     fn after(&self, index: usize) -> u8 {
         self.after.get(index).copied().unwrap_or(0)
     }
@@ -204,9 +199,7 @@ struct Digits {
 struct DigitState {
     /// Digits before the decimal point while the number equals one of its bounds so far; 0 otherwise.
     n_whole: usize,
-    /// Number of digits before the decimal point that are missing.
     n_left: usize,
-    /// Number of digits after the decimal point so far.
     n_after: usize,
     most_after: usize,
     /// True if the number equals its lower or its upper bound so far.
@@ -214,7 +207,6 @@ struct DigitState {
     is_most: bool,
     /// True if all digits after the decimal point are 0.
     is_whole: bool,
-    /// The remainder modulo the divisor.
     remainder: u64,
 }
 

@@ -2,13 +2,11 @@
 
 use super::super::ranges::{Ranges, complement, merged};
 
-/// The last character.
 pub(super) const LAST: u32 = 0x10_FFFF;
 
 /// Maximum nesting depth of groups.
 const MAX_GROUPS: usize = 64;
 
-/// Largest number of repetitions.
 const MAX_TIMES: usize = 2_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +14,6 @@ pub(super) enum Node {
     Class(Ranges),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
-    /// At least the first and at most the second number of times.
     Repeat(Box<Node>, usize, Option<usize>),
     Start,
     End,
@@ -36,11 +33,7 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
     while reader.rest.first() == Some(&'^') && matches!(reader.rest.get(1..4), Some(['(', '?', '!' | '='])) {
         let is_wanted = reader.rest[3] == '=';
         reader.at = 4;
-        let look = reader.choice(1)?;
-        if !reader.skip(')') {
-            return Err("a group is not closed with )".to_owned());
-        }
-        parts.push((anchored(look), is_wanted));
+        parts.push((anchored(reader.rest_of_group(0)?), is_wanted));
         reader.rest.drain(1..reader.at);
         reader.at = 0;
     }
@@ -52,7 +45,6 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
     Ok(parts)
 }
 
-/// All characters except these.
 fn others(ranges: &[(u32, u32)]) -> Ranges {
     complement(ranges, LAST)
 }
@@ -86,7 +78,6 @@ impl Reader {
         is_next
     }
 
-    /// Parses the rest of the pattern.
     fn whole(&mut self) -> Result<Node, String> {
         let node = self.choice(0)?;
         if self.at < self.rest.len() { Err("a ) has no matching (".to_owned()) } else { Ok(node) }
@@ -135,6 +126,10 @@ impl Reader {
                 self.at += 1;
             }
         }
+        self.rest_of_group(depth)
+    }
+
+    fn rest_of_group(&mut self, depth: usize) -> Result<Node, String> {
         let inner = self.choice(depth + 1)?;
         if self.skip(')') { Ok(inner) } else { Err("a group is not closed with )".to_owned()) }
     }
@@ -144,12 +139,7 @@ impl Reader {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
-            Some('{') => {
-                self.at += 1;
-                let bounds = self.bounds()?;
-                self.at -= 1;
-                bounds
-            }
+            Some('{') => self.bounds()?,
             _ => return Ok(item),
         };
         self.at += 1;
@@ -161,13 +151,14 @@ impl Reader {
         Ok(Node::Repeat(Box::new(item), min, max))
     }
 
-    /// Parses the bounds after the opening brace, up to and including the closing one.
+    /// Parses the bounds in braces, up to the closing one.
     fn bounds(&mut self) -> Result<(usize, Option<usize>), String> {
+        self.at += 1;
         let Some(min) = self.number()? else {
             return Err("{ must be followed by a number; write \\{ for the character".to_owned());
         };
         let max = if self.skip(',') { self.number()? } else { Some(min) };
-        if !self.skip('}') {
+        if self.peek() != Some('}') {
             return Err("{ is not closed with }".to_owned());
         }
         match max {
@@ -177,14 +168,11 @@ impl Reader {
     }
 
     fn number(&mut self) -> Result<Option<usize>, String> {
-        let start = self.at;
-        while self.peek().is_some_and(|character| character.is_ascii_digit()) {
-            self.at += 1;
-        }
-        if start == self.at {
+        let digits: String = self.rest[self.at..].iter().take_while(|character| character.is_ascii_digit()).collect();
+        if digits.is_empty() {
             return Ok(None);
         }
-        let digits: String = self.rest[start..self.at].iter().collect();
+        self.at += digits.len();
         let number = digits.parse().ok().filter(|&number| number <= MAX_TIMES);
         number.map(Some).ok_or_else(|| format!("a number of repetitions is above {MAX_TIMES}"))
     }
@@ -242,13 +230,8 @@ impl Reader {
             },
             'x' => self.code(2)?,
             'u' if self.skip('{') => {
-                let start = self.at;
-                while self.peek().is_some_and(|digit| digit.is_ascii_hexdigit()) {
-                    self.at += 1;
-                }
-                let length = self.at - start;
-                self.at = start;
-                let code = self.code(length.clamp(1, 6))?;
+                let n_digits = self.rest[self.at..].iter().take_while(|digit| digit.is_ascii_hexdigit()).count();
+                let code = self.code(n_digits.clamp(1, 6))?;
                 if !self.skip('}') {
                     return Err("\\u{ is not closed with }".to_owned());
                 }

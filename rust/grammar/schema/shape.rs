@@ -33,8 +33,18 @@ pub(super) static NEVER: Value = Value { at: 0, kind: ValueKind::Bool(false) };
 pub(super) static BOOLEANS: [Value; 2] =
     [Value { at: 0, kind: ValueKind::Bool(false) }, Value { at: 0, kind: ValueKind::Bool(true) }];
 
+impl<'a> Part<'a> {
+    pub(super) fn new(schema: &'a Value) -> Self {
+        Self { schema, is_negated: false }
+    }
+
+    pub(super) fn negated(self) -> Self {
+        Self { is_negated: !self.is_negated, ..self }
+    }
+}
+
 pub(super) fn part(schema: &Value) -> Parts<'_> {
-    vec![Part { schema, is_negated: false }]
+    vec![Part::new(schema)]
 }
 
 /// Adds `more` to `parts` without duplicates.
@@ -53,7 +63,6 @@ pub(super) struct Shape<'a> {
     pub(super) types: Types,
     /// True if the schema restricts its types or values.
     pub(super) is_typed: bool,
-    /// The types that its keywords apply to.
     pub(super) mentioned: Types,
     /// The only allowed values, if restricted.
     pub(super) values: Option<Vec<&'a Value>>,
@@ -77,7 +86,6 @@ pub(super) struct Arrays<'a> {
     pub(super) prefix: Vec<Parts<'a>>,
     /// Schemas for all items after the prefix.
     pub(super) rest: Parts<'a>,
-    /// True if the schema has such a schema.
     pub(super) has_rest_schema: bool,
     /// True if `unevaluatedItems` applies to no item.
     pub(super) is_evaluated: bool,
@@ -103,7 +111,6 @@ pub(super) struct Objects<'a> {
     /// One for each schema with properties.
     pub(super) blocks: Vec<Block<'a>>,
     pub(super) required: Vec<&'a str>,
-    /// Schemas for all names.
     pub(super) names: Parts<'a>,
     /// Minimum number of properties, and the position of the keyword.
     pub(super) min: Option<(usize, usize)>,
@@ -148,7 +155,6 @@ fn min_option(one: Option<usize>, other: Option<usize>) -> Option<usize> {
 }
 
 impl Shape<'_> {
-    /// The shape of all values of these types.
     pub(super) fn typed(types: Types) -> Self {
         Self { types, is_typed: true, ..Self::default() }
     }
@@ -196,7 +202,6 @@ impl Strings<'_> {
 }
 
 impl<'a> Arrays<'a> {
-    /// Schemas for the item at this index.
     pub(super) fn item(&self, index: usize) -> &Parts<'a> {
         self.prefix.get(index).unwrap_or(&self.rest)
     }

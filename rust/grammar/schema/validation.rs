@@ -5,7 +5,7 @@ use super::super::parse_error::excerpt;
 use super::alternatives::{Reader, SchemaAlternatives};
 use super::automaton;
 use super::shape::{
-    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, is_same, type_of,
+    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same, type_of,
 };
 use super::{Refusal, refuse, refuse_at};
 
@@ -54,7 +54,8 @@ impl<'a> Reader<'a> {
         if types & STRING != 0 && string.max.is_none_or(|max| string.min <= max) {
             let string_constraint = string_constraint(shape);
             self.count_work(if string_constraint.patterns.is_empty() { 0 } else { 1_000 }, self.root)?;
-            if string_constraint.patterns.is_empty() || !string_constraint.table().is_ok_and(|table| table.is_empty()) {
+            let is_empty = |dfa: automaton::Dfa| dfa.iter().all(|state| !state.may_end);
+            if string_constraint.patterns.is_empty() || !string_constraint.dfa().is_ok_and(is_empty) {
                 return Ok(false);
             }
         }
@@ -92,7 +93,6 @@ impl<'a> Reader<'a> {
         Ok(alternatives.is_exact)
     }
 
-    /// Returns whether it is certain that a value fits these schemas.
     pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool, Refusal> {
         for shape in self.of_all(parts)?.shapes {
             if self.fits(value, &shape)? {
@@ -133,8 +133,7 @@ impl<'a> Reader<'a> {
                     for item in items {
                         n_fitting += usize::from(self.fits_all(item, &vec![contains.part])?);
                         if contains.max.is_some() {
-                            let other = Part { is_negated: !contains.part.is_negated, ..contains.part };
-                            n_unfitting += usize::from(self.fits_all(item, &vec![other])?);
+                            n_unfitting += usize::from(self.fits_all(item, &vec![contains.part.negated()])?);
                         }
                     }
                     if n_fitting < contains.min || contains.max.is_some_and(|max| items.len() - n_unfitting > max) {
@@ -167,7 +166,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns whether a property may have this name.
     pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool, Refusal> {
         let is_name = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
         for shape in self.of_all(parts)?.shapes {

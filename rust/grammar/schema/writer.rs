@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::super::json::{self, Value};
+use super::super::json::{Value, ValueKind};
 use super::alternatives::{Reader, keys, only};
 use super::automaton;
 use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
@@ -28,7 +28,6 @@ pub(super) struct Writer<'a> {
     pending: VecDeque<(RuleNumber, Parts<'a>, usize)>,
 }
 
-/// Compiles a schema to GBNF.
 pub(super) fn write(root: &Value) -> Result<String, Refusal> {
     let mut writer =
         Writer { reader: Reader::new(root), rules: Rules::default(), rule_of_parts: HashMap::new(), pending: VecDeque::new() };
@@ -52,8 +51,8 @@ impl<'a> Writer<'a> {
         for Part { schema, is_negated } in parts {
             let part = Part { schema: if is_negated { schema } else { self.reader.resolved(schema)? }, is_negated };
             match (&part.schema.kind, is_negated) {
-                (json::ValueKind::Bool(true), false) | (json::ValueKind::Bool(false), true) => {}
-                (json::ValueKind::Bool(false), false) | (json::ValueKind::Bool(true), true) => return Ok(Expr::never()),
+                (ValueKind::Bool(true), false) | (ValueKind::Bool(false), true) => {}
+                (ValueKind::Bool(false), false) | (ValueKind::Bool(true), true) => return Ok(Expr::never()),
                 _ => add(&mut resolved, &[part]),
             }
         }
@@ -89,8 +88,9 @@ impl<'a> Writer<'a> {
         if let Some(values) = &shape.values {
             let (mut choices, mut written) = (Vec::new(), HashSet::new());
             for value in values {
-                if self.reader.fits(value, shape)? && written.insert(compact(value)) {
-                    choices.push(constant(value));
+                let constant = constant(value);
+                if self.reader.fits(value, shape)? && written.insert(constant.clone()) {
+                    choices.push(constant);
                 }
             }
             return Ok(Expr::Choice(choices));
@@ -128,7 +128,6 @@ impl<'a> Writer<'a> {
 
     fn string(&mut self, shape: &Shape<'a>, at: usize) -> Result<Expr, Refusal> {
         let string = &shape.string;
-        let quote = || Expr::text("\"");
         if string.patterns.is_empty() && string.formats.is_empty() {
             if string.min == 0 && string.max.is_none() {
                 return Ok(Expr::Named("string"));
@@ -138,7 +137,7 @@ impl<'a> Writer<'a> {
             }
             check_times(string.min, string.max, at)?;
             let text = self.rules.repeat(Expr::Named("char"), string.min, string.max);
-            return Ok(Expr::Sequence(vec![quote(), text, quote()]));
+            return Ok(Expr::in_quotes(text));
         }
         let position = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
         let mut constraint = string_constraint(shape);
@@ -151,9 +150,8 @@ impl<'a> Writer<'a> {
 
     /// A string whose text meets the constraints.
     fn texts(&mut self, constraint: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
-        let table = constraint.table().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
-        let text = self.rules.texts(&table);
-        Ok(Expr::Sequence(vec![Expr::text("\""), text, Expr::text("\"")]))
+        let dfa = constraint.dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
+        Ok(Expr::in_quotes(self.rules.texts(&dfa)))
     }
 
     fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
@@ -161,12 +159,7 @@ impl<'a> Writer<'a> {
         // A list with a schema per position has exactly these positions, unless the schema has a keyword for others.
         let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 });
         let is_closed = n_prefix > 0 && !array.has_rest_schema;
-        let max = match array.max {
-            Some(max) => Some(max),
-            None if is_closed => Some(n_prefix.max(min)),
-            None => None,
-        };
-        let max = if is_closed { max.map(|max| max.min(n_prefix.max(min))) } else { max };
+        let max = array.max.into_iter().chain(is_closed.then_some(n_prefix.max(min))).min();
         if let Some(unique) = array.unique.filter(|_| max.is_none_or(|max| max > 1)) {
             return refuse_at(unique, "uniqueItems is only supported if maxItems is at most 1");
         }
@@ -179,7 +172,7 @@ impl<'a> Writer<'a> {
         } else {
             self.counted_items(array, (min, max), at, depth)?
         };
-        Ok(Expr::Sequence(vec![Expr::text("["), Expr::Named("space"), items, Expr::Named("space"), Expr::text("]")]))
+        Ok(Expr::enclosed("[", items, "]"))
     }
 
     fn items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr, Refusal> {
@@ -207,9 +200,7 @@ impl<'a> Writer<'a> {
                 all = Expr::Choice(vec![all, Expr::nothing()]);
             }
             // Each position is a rule, to avoid nesting.
-            let rule = self.rules.add();
-            self.rules.set(rule, all);
-            all = Expr::Rule(rule);
+            all = self.rules.rule_of(all);
         }
         Ok(all)
     }
@@ -238,10 +229,7 @@ impl<'a> Writer<'a> {
         }
         // One rule for each number of items and of fitting items so far.
         let n_rows = n_positions + 1;
-        let first = self.rules.len();
-        for _ in 0..n_rows * (n_counts + 1) {
-            self.rules.add();
-        }
+        let first = self.rules.add_all(n_rows * (n_counts + 1));
         let rule = |position: usize, n: usize| first + position * (n_counts + 1) + n;
         for position in 0..n_rows {
             let is_last = position == n_positions;
@@ -251,7 +239,7 @@ impl<'a> Writer<'a> {
             let fitting = self.of_all(fitting, depth + 1)?;
             let mut other = array.item(position).clone();
             if contains.max.is_some() {
-                add(&mut other, &[Part { is_negated: !contains.part.is_negated, ..contains.part }]);
+                add(&mut other, &[contains.part.negated()]);
             }
             let other = self.of_all(other, depth + 1)?;
             for n in 0..=n_counts {
@@ -302,17 +290,14 @@ impl<'a> Writer<'a> {
         }
         check_times(min, object.max, at)?;
         let members = self.members(&members, extra.as_ref(), (min, object.max));
-        Ok(Expr::Sequence(vec![Expr::text("{"), Expr::Named("space"), members, Expr::Named("space"), Expr::text("}")]))
+        Ok(Expr::enclosed("{", members, "}"))
     }
 
     /// The members in their order, without some optional ones, followed by any number of `extra`.
     fn members(&mut self, members: &[(Expr, bool)], extra: Option<&Expr>, (min, max): (usize, Option<usize>)) -> Expr {
         // The number of members so far, up to the largest number that the bounds distinguish; at least 0 and 1.
         let n_counts = max.map_or(min, |max| max.min(members.len() + 1)).max(1);
-        let first = self.rules.len();
-        for _ in 0..(members.len() + 1) * (n_counts + 1) {
-            self.rules.add();
-        }
+        let first = self.rules.add_all((members.len() + 1) * (n_counts + 1));
         let rule = |position: usize, n: usize| first + position * (n_counts + 1) + n;
         for n in 0..=n_counts {
             let is_full = |n: usize| max.is_some_and(|max| n >= max);
@@ -442,35 +427,22 @@ fn member(name: Expr, value: Expr) -> Expr {
     Expr::Sequence(vec![name, Expr::text(":"), Expr::Named("space"), value])
 }
 
-/// A value as JSON without white space.
-fn compact(value: &Value) -> String {
-    match &value.kind {
-        json::ValueKind::Null => "null".to_owned(),
-        json::ValueKind::Bool(value) => value.to_string(),
-        json::ValueKind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => number.to_string(),
-        json::ValueKind::Number(_, text) => text.clone(),
-        json::ValueKind::String(text) => quoted(text),
-        json::ValueKind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
-        json::ValueKind::Object(members) => {
-            let members: Vec<String> =
-                members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
-            format!("{{{}}}", members.join(","))
-        }
-    }
-}
-
 /// A value, with optional white space.
 fn constant(value: &Value) -> Expr {
-    let listed = |open: &str, items: Vec<Expr>, close: &str| {
-        let items = items.into_iter().enumerate().map(|(position, item)| if position > 0 { after_comma(item) } else { item });
-        let begin = [Expr::text(open), Expr::Named("space")];
-        Expr::Sequence(begin.into_iter().chain(items).chain([Expr::Named("space"), Expr::text(close)]).collect())
+    let listed = |items: Vec<Expr>| {
+        let separated = |(position, item)| if position > 0 { after_comma(item) } else { item };
+        Expr::Sequence(items.into_iter().enumerate().map(separated).collect())
     };
     match &value.kind {
-        json::ValueKind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
-        json::ValueKind::Object(members) => {
-            listed("{", members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value))).collect(), "}")
+        ValueKind::Null => Expr::text("null"),
+        ValueKind::Bool(value) => Expr::text(value.to_string()),
+        ValueKind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => Expr::text(number.to_string()),
+        ValueKind::Number(_, text) => Expr::text(text),
+        ValueKind::String(text) => Expr::Text(quoted(text)),
+        ValueKind::Array(items) => Expr::enclosed("[", listed(items.iter().map(constant).collect()), "]"),
+        ValueKind::Object(members) => {
+            let members = members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value)));
+            Expr::enclosed("{", listed(members.collect()), "}")
         }
-        _ => Expr::Text(compact(value)),
     }
 }
