@@ -3,7 +3,7 @@
 use crate::engine::features::beams::selection::{BeamScore, Proposal, drawn, likeliest};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
-use crate::engine::scheduler::sequence::{Sequence, Tokens, append_text, to_logprobs};
+use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens, append_text};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
@@ -12,14 +12,14 @@ use smol_str::SmolStr;
 /// A beam, or a slot reserved for one.
 pub(crate) struct Beam {
     pub(crate) search: BeamSearch,
-    /// Whether it has a text; otherwise its slot waits for one to continue.
+    /// Whether it has a text; if not, its slot waits for one to continue.
     pub(crate) is_live: bool,
     /// Rank when it was last chosen, 0 for the best.
     pub(crate) rank: u32,
     pub(crate) score: BeamScore,
     /// Tokens that are not published yet.
-    pub(crate) unpublished: Vec<BeamToken>,
-    /// Proposed next tokens, once its last token is computed.
+    pub(crate) unpublished: Vec<ScoredToken>,
+    /// `Some` once its last token is computed.
     pub(crate) proposals: Option<Vec<ProposedToken>>,
     /// Set for the first beam only.
     pub(crate) results: Option<Box<SearchResults>>,
@@ -34,27 +34,18 @@ pub(crate) struct SearchResults {
     pub(crate) texts: Vec<FinishedText>,
 }
 
-/// A finished text.
 pub(crate) struct FinishedText {
     /// Tokens after the published ones.
-    pub(crate) unpublished: Vec<BeamToken>,
+    pub(crate) unpublished: Vec<ScoredToken>,
     pub(crate) reason: FinishReason,
     /// Order among the texts; greater is better.
     pub(crate) rank: f64,
-    /// The score that is reported.
+    /// Reported score.
     pub(crate) score: f64,
 }
 
-/// A proposed token and its logprobs.
 pub(crate) struct ProposedToken {
     pub(crate) proposal: Proposal,
-    pub(crate) logprobs: Option<Box<Logprobs>>,
-}
-
-/// A token of a beam and its logprobs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct BeamToken {
-    pub(crate) token: Token,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
@@ -65,7 +56,7 @@ pub(crate) struct BeamPrefix {
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
     text: Text,
-    unpublished: Vec<BeamToken>,
+    unpublished: Vec<ScoredToken>,
 }
 
 impl Beam {
@@ -83,18 +74,16 @@ impl Sequence {
     /// all beams.
     pub(crate) fn propose(&mut self, logits: &[f32]) {
         let distribution = self.distribution(logits);
-        let (seed, n_predicted) = (self.request().seed, self.n_predicted);
-        let Some(beam) = &mut self.features.beams else { return };
+        let Some(beam) = &self.features.beams else { return };
         let width = beam.search.width as usize;
         let proposals = if beam.search.is_stochastic {
             // Beams that continue the same text sample independently.
-            drawn(&distribution, beam.score, width, &mut Mt19937::derived(seed, 1 + n_predicted, beam.rank))
+            drawn(&distribution, beam.score, width, &mut Mt19937::derived(self.request().seed, 1 + self.n_predicted, beam.rank))
         } else {
             likeliest(&distribution, beam.score, 2 * width)
         };
-        let proposed =
-            proposals.into_iter().map(|proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) });
-        let proposed = proposed.collect();
+        let to_proposed = |proposal: Proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) };
+        let proposed = proposals.into_iter().map(to_proposed).collect();
         if let Some(beam) = &mut self.features.beams {
             beam.proposals = Some(proposed);
         }
@@ -116,28 +105,10 @@ impl Sequence {
         if is_over { self.end_token.map(|token| (token, 0.0)).into_iter().collect() } else { candidates }
     }
 
-    /// Returns the logprobs of a token, if requested.
-    fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
-        let params = &self.request().sampling;
-        let n = params.n_probs as usize;
-        (n > 0).then(|| {
-            let scored =
-                if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
-            Box::new(to_logprobs(scored, token))
-        })
-    }
-
     /// Returns the finish reason if `token` would end the text.
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
-        let is_end = runner.is_end(token);
-        let TextDelta { end, .. } = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
-        match end {
-            Some(end) => Some(end),
-            None if is_end => Some(FinishReason::End),
-            None if self.request().max_tokens == Some(self.n_predicted + 1) => Some(FinishReason::Length),
-            None if self.window.is_final(self.n_prompt, self.n_tokens() + 1) => Some(FinishReason::ContextFull),
-            None => None,
-        }
+        let delta = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
+        self.finish_reason(&delta, token, 1, runner)
     }
 
     /// Returns the state that another beam needs to continue this one.
@@ -147,19 +118,17 @@ impl Sequence {
             n_predicted: self.n_predicted,
             // Without the state of the last row; a beam takes no number from its generator.
             sampler: self.sampler.branch(self.request().seed),
-            constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
+            constraint: self.constraint.clone(),
             text: self.text.clone(),
             unpublished: self.features.beams.as_ref().map(|beam| beam.unpublished.clone()).unwrap_or_default(),
         }
     }
 
-    /// Replaces its text and state.
     pub(crate) fn adopt_prefix(&mut self, prefix: BeamPrefix) {
-        let BeamPrefix { tokens, n_predicted, sampler, constraint, text, unpublished } = prefix;
-        (self.tokens, self.n_predicted, self.sampler, self.constraint, self.text) =
-            (tokens, n_predicted, sampler, constraint, text);
+        (self.tokens, self.n_predicted, self.sampler) = (prefix.tokens, prefix.n_predicted, prefix.sampler);
+        (self.constraint, self.text) = (prefix.constraint, prefix.text);
         if let Some(beam) = &mut self.features.beams {
-            (beam.is_live, beam.unpublished, beam.proposals) = (true, unpublished, None);
+            (beam.is_live, beam.unpublished, beam.proposals) = (true, prefix.unpublished, None);
         }
     }
 
@@ -172,7 +141,7 @@ impl Sequence {
     }
 
     /// Appends a token that the search chose, with the new score and rank.
-    pub(crate) fn write(&mut self, chosen: BeamToken, score: BeamScore, rank: u32, runner: &impl Runner) {
+    pub(crate) fn write(&mut self, chosen: ScoredToken, score: BeamScore, rank: u32, runner: &impl Runner) {
         let token = chosen.token;
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -187,7 +156,6 @@ impl Sequence {
         }
     }
 
-    /// Returns its prompt.
     pub(crate) fn tokens_of_prompt(&self) -> Tokens {
         self.tokens.of_prompt()
     }
@@ -202,7 +170,6 @@ impl Sequence {
 #[derive(Debug, Clone)]
 pub(crate) struct TextCursor {
     text: Text,
-    /// Number of published tokens.
     pub(crate) n_published: u32,
 }
 
@@ -218,7 +185,6 @@ impl TextCursor {
         if rest.is_empty() { text } else { [text, rest].concat().into() }
     }
 
-    /// Returns the text that was held back.
     pub(crate) fn remaining_text(&mut self) -> SmolStr {
         self.text.finish()
     }

@@ -14,7 +14,7 @@ use crate::cache::PrefixMatch;
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
-use crate::engine::features::beams::beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use crate::engine::features::beams::beam::{Beam, FinishedText, ProposedToken, SearchResults};
 use crate::engine::features::beams::selection::{
     BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score,
 };
@@ -25,7 +25,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::BranchState;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
-use crate::engine::scheduler::sequence::Sequence;
+use crate::engine::scheduler::sequence::{ScoredToken, Sequence};
 use crate::error::Error;
 use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage};
 
@@ -163,9 +163,9 @@ fn choose(
     choose_drawn(&proposals, &ranks, width as usize, ends)
 }
 
-fn take_token(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> BeamToken {
+fn take_token(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> ScoredToken {
     let logprobs = proposed[successor.parent][successor.nth].logprobs.take();
-    BeamToken { token: successor.token, logprobs }
+    ScoredToken { token: successor.token, logprobs }
 }
 
 /// Adds a finished text: the text of the beam of `key`, followed by `chosen`.
@@ -173,13 +173,13 @@ fn add_finished_text(
     scheduler: &mut Scheduler,
     first: SchedulingKey,
     key: SchedulingKey,
-    chosen: Option<BeamToken>,
+    chosen: Option<ScoredToken>,
     beam_score: BeamScore,
     reason: FinishReason,
 ) {
     let BeamSearch { length_penalty, is_stochastic, .. } = beam(scheduler, first).search;
     let n_tokens = scheduler.sequence(key).sequence.n_predicted() + u32::from(chosen.is_some());
-    let unpublished: Vec<BeamToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
+    let unpublished: Vec<ScoredToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
     let texts = &mut results_mut(scheduler, first).texts;
@@ -274,7 +274,7 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
     let live = all.iter().map(|&key| beam(scheduler, key)).filter(|beam| beam.is_live).map(|beam| &beam.unpublished);
     let mut ends = texts.iter().take(n).map(|text| &text.unpublished).chain(live);
     let Some(first) = ends.next() else { return };
-    let n_common = |other: &Vec<BeamToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
+    let n_common = |other: &Vec<ScoredToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
     let n_settled = ends.map(n_common).fold(first.len(), usize::min);
     let settled = first[..n_settled].to_vec();
     if settled.is_empty() {
@@ -296,7 +296,7 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
 }
 
 /// Publishes a token to all branches.
-fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &BeamToken) {
+fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &ScoredToken) {
     let n = scheduler.group(group_id).request.n;
     let RunningSequence { sequence, slot, .. } = scheduler.sequence_mut(first);
     let slot = *slot;
@@ -326,7 +326,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             None => (Vec::new(), FinishReason::Cancelled, None),
         };
         let n_unpublished = unpublished.len();
-        for (nth, BeamToken { token, logprobs }) in unpublished.into_iter().enumerate() {
+        for (nth, ScoredToken { token, logprobs }) in unpublished.into_iter().enumerate() {
             let RunningSequence { sequence, slot, .. } = scheduler.sequence(all[0]);
             let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, runner);
             tokens.push(token);

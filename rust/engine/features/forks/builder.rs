@@ -360,7 +360,7 @@ fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState>
     let start = || ForkState::new(request, Arc::clone(stops), &runner.token_strings());
     Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {
         None => start(),
-        Some(fork_state @ ForkState::Continue { .. }) => fork_state.copy(),
+        Some(fork_state @ ForkState::Continue { .. }) => fork_state.clone(),
         // A branch with new parameters starts its grammar and stop strings. Its forks continue both.
         Some(ForkState::Restart(bytes)) => {
             let mut fork_state = start();

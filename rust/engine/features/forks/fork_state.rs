@@ -9,6 +9,7 @@ use crate::request::{Constraint, Request, Token};
 use crate::sampling::TokenStrings;
 
 /// Constraint and text of a branch at its fork position.
+#[derive(Clone)]
 pub(crate) enum ForkState {
     /// State of the parent branch, which the fork continues.
     Continue { constraint: Option<Box<dyn Constraint>>, text: Text },
@@ -27,16 +28,6 @@ impl ForkState {
         match self {
             Self::Continue { text, .. } => text.add_pending(bytes),
             Self::Restart(start) => start.extend_from_slice(bytes),
-        }
-    }
-
-    /// Returns a copy.
-    pub(crate) fn copy(&self) -> Self {
-        match self {
-            Self::Continue { constraint, text } => {
-                Self::Continue { constraint: constraint.as_deref().map(Constraint::copy), text: text.clone() }
-            }
-            Self::Restart(bytes) => Self::Restart(bytes.clone()),
         }
     }
 
@@ -78,8 +69,7 @@ impl ForkState {
         Ok(())
     }
 
-    /// Returns the bytes held back for a possible stop string or an incomplete character after `tokens` of a branch of
-    /// `request`, with the bytes `before` held back before them.
+    /// Returns the bytes that a branch of `request` holds back after `tokens`, before which it held back `before`.
     pub(crate) fn pending_after(
         before: &[u8],
         stops: &Arc<[String]>,
@@ -87,23 +77,19 @@ impl ForkState {
         request: &Request,
         runner: &impl Runner,
     ) -> Vec<u8> {
-        let mut text = Text::new(Arc::clone(stops), 0);
-        text.add_pending(before);
-        for token in tokens {
-            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
-        }
-        text.pending().to_vec()
+        let mut state = Self::Continue { constraint: None, text: Text::new(Arc::clone(stops), 0) };
+        state.add_pending(before);
+        state.accept(tokens, request, runner);
+        state.pending()
     }
 
     /// Returns the approximate size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
-        let n_bytes = match self {
-            Self::Continue { constraint, text } => {
-                text.pending().len() + constraint.as_ref().map_or(0, |constraint| constraint.n_bytes())
-            }
-            Self::Restart(bytes) => bytes.len(),
+        let constraint_bytes = match self {
+            Self::Continue { constraint: Some(constraint), .. } => constraint.n_bytes(),
+            Self::Continue { constraint: None, .. } | Self::Restart(_) => 0,
         };
-        size_of::<Self>() + n_bytes
+        size_of::<Self>() + self.pending().len() + constraint_bytes
     }
 
     /// Returns the bytes of its text that were not published.
@@ -118,12 +104,12 @@ impl ForkState {
 impl Sequence {
     /// Returns the state at the current end.
     pub(crate) fn fork_state(&self) -> ForkState {
-        ForkState::Continue { constraint: self.constraint.as_deref().map(Constraint::copy), text: self.text.clone() }
+        ForkState::Continue { constraint: self.constraint.clone(), text: self.text.clone() }
     }
 
     /// Continues from the state of the parent branch.
     pub(crate) fn resume_from(&mut self, fork_state: &ForkState) {
-        match fork_state.copy() {
+        match fork_state.clone() {
             ForkState::Continue { constraint, text } => (self.constraint, self.text) = (constraint, text),
             ForkState::Restart(bytes) => self.text.add_pending(&bytes),
         }

@@ -1,8 +1,7 @@
-//! Times of a sequence: its start, and its first and last tokens.
+//! Times of a sequence.
 
 use std::time::{Duration, Instant};
 
-/// Times of a sequence.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
@@ -11,12 +10,10 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Creates the clock of a sequence that starts in a slot at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self { started: now, first_token: None, last_token: now }
     }
 
-    /// Records a sampled token.
     pub(crate) fn record_token(&mut self, now: Instant) {
         self.first_token.get_or_insert(now);
         self.last_token = now;

@@ -5,8 +5,7 @@ use std::ops::Range;
 use crate::engine::scheduler::sequence::tokens::Tokens;
 use crate::request::ContextShift;
 
-/// A shift keeps at most all but this many tokens of a context, whatever is requested, as in llama-server: so it can always drop
-/// something.
+/// A shift never keeps the last tokens of a context, as many as this, so that it can always drop something; as in llama-server.
 const MIN_DROPPABLE: u32 = 4;
 
 /// Limits on the tokens of one sequence.
@@ -15,12 +14,13 @@ pub(crate) struct ContextWindow {
     /// Maximum number of tokens.
     n_ctx: u32,
     shift: Option<ContextShift>,
-    is_shifted: bool,
+    /// Position of the last shift: the tokens after it are the newest.
+    shifted_at: Option<u32>,
 }
 
 impl ContextWindow {
     pub(crate) fn new(n_ctx: u32, shift: Option<ContextShift>) -> Self {
-        Self { n_ctx, shift, is_shifted: false }
+        Self { n_ctx, shift, shifted_at: None }
     }
 
     /// Returns how many tokens may follow the first `n_tokens`; `None` for any number, if the context is shifted.
@@ -33,6 +33,11 @@ impl ContextWindow {
         n_tokens >= self.n_ctx
     }
 
+    /// Returns the position of the last shift; `None` if all tokens are there.
+    pub(crate) fn shifted_at(&self) -> Option<u32> {
+        self.shifted_at
+    }
+
     /// Returns true if the context is full and cannot be shifted.
     pub(crate) fn is_final(&self, n_prompt: u32, n_tokens: u32) -> bool {
         self.is_full(n_tokens) && self.dropped(n_prompt, n_tokens).is_none()
@@ -40,17 +45,16 @@ impl ContextWindow {
 
     /// Returns true if tokens were dropped, or if the context is full and is not shifted.
     pub(crate) fn is_truncated(&self, n_tokens: u32) -> bool {
-        self.is_shifted || (self.shift.is_none() && self.is_full(n_tokens))
+        self.shifted_at.is_some() || (self.shift.is_none() && self.is_full(n_tokens))
     }
 
     /// Drops a part of `tokens` and returns the number of preceding tokens, which stay in place. `None` if nothing may be
     /// dropped.
     pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Tokens) -> Option<u32> {
         let dropped = self.dropped(n_prompt, tokens.len())?;
-        let n_kept = dropped.start;
+        self.shifted_at = Some(dropped.start);
         tokens.remove(dropped);
-        self.is_shifted = true;
-        Some(n_kept)
+        self.shifted_at
     }
 
     /// Returns the range that llama-server drops of `n_tokens`, the last of which was just sampled.

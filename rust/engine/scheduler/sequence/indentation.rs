@@ -15,7 +15,6 @@ pub(crate) struct Indentation {
 }
 
 impl Indentation {
-    /// Creates the state of an empty text.
     pub(crate) fn new(min_spaces: u32) -> Self {
         Self { min_spaces, n_spaces: None }
     }

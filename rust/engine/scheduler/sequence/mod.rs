@@ -48,12 +48,9 @@ pub(crate) struct Sequence {
     pub(crate) n_prompt: u32,
     pub(crate) n_predicted: u32,
     pub(crate) window: ContextWindow,
-    /// Position of the last context shift: the tokens after it are its newest.
-    shifted_at: Option<u32>,
     pub(crate) sampler: Sampler,
     /// Whether it starts, is preempted and resumes together with the other sequences of its group.
     pub(crate) runs_together: bool,
-    /// Constraint on its tokens.
     pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Token that ends it when the constraint allows no other.
     pub(crate) end_token: Option<Token>,
@@ -61,13 +58,13 @@ pub(crate) struct Sequence {
     is_stuck: bool,
     pub(crate) text: Text,
     /// Sampled token that is not detokenized yet.
-    sampled: Option<ScoredChoice>,
+    sampled: Option<ScoredToken>,
     pub(crate) clock: Clock,
     /// Cached tokens at its first start; `None` before. Later starts do not change it.
     n_cached: Option<u32>,
     /// Maximum number of tokens that were computed when it was preempted.
     n_reached: u32,
-    /// Checkpoint positions in its prompt, for recurrent and windowed memory, besides the end.
+    /// For recurrent and windowed memory.
     pub(crate) checkpoint_positions: CheckpointPositions,
     /// Logits after all of its tokens, if it was preempted before it sampled from them.
     pub(crate) kept_logits: Option<Arc<[f32]>>,
@@ -92,7 +89,6 @@ impl Sequence {
             n_prompt: group.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
-            shifted_at: None,
             sampler: spec.sampler.branch(request.seed.wrapping_add(nth)),
             runs_together: group.n_together() > 1,
             constraint: constraint(&request, token_strings),
@@ -112,7 +108,6 @@ impl Sequence {
         sequence
     }
 
-    /// Returns its request.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
@@ -153,13 +148,12 @@ impl Sequence {
         let n_before = self.n_tokens();
         let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
         self.adapter_schedule.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
-        self.shifted_at = Some(n_kept);
         Some(n_kept)
     }
 
     /// Returns the position of the last context shift; `None` if its text is complete.
     pub(crate) fn shifted_at(&self) -> Option<u32> {
-        self.shifted_at
+        self.window.shifted_at()
     }
 
     /// Returns its sampler, which has accepted the prompt and the sampled tokens.
@@ -179,7 +173,7 @@ impl Sequence {
         is_first
     }
 
-    /// Records that `n_held` of its tokens are computed when it is preempted: they count in its usage even if they are evicted.
+    /// Records that `n_held` of its tokens were computed before it was preempted: they count as used, even if they are evicted.
     pub(crate) fn reach(&mut self, n_held: u32) {
         self.n_reached = self.n_reached.max(n_held);
     }
@@ -216,47 +210,67 @@ impl Sequence {
             self.is_stuck = true;
             return;
         };
-        let params = &self.request.sampling;
-        let logprobs = (params.n_probs > 0).then(|| {
-            let n = params.n_probs as usize;
-            if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) }
-        });
+        let logprobs = self.logprobs_of(token, logits);
         self.tokens.push(token);
         self.n_predicted += 1;
         self.sampler.accept(token);
-        self.sampled = Some(ScoredChoice { token, logprobs });
+        self.sampled = Some(ScoredToken { token, logprobs });
+    }
+
+    /// Returns the logprobs of a token, if requested.
+    pub(crate) fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
+        let params = &self.request.sampling;
+        let n = params.n_probs as usize;
+        (n > 0).then(|| {
+            let scored =
+                if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
+            Box::new(to_logprobs(scored, token))
+        })
     }
 
     /// Detokenizes the token that was sampled before `now` and determines whether it is the last one. `None` if there is no new
     /// token.
     pub(crate) fn detokenize(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
-        let Some(ScoredChoice { token, logprobs }) = self.sampled.take() else {
+        let Some(ScoredToken { token, logprobs }) = self.sampled.take() else {
             if self.is_stuck && self.n_predicted == 0 {
                 self.clock.end_prompt(now);
             }
             return self.is_stuck.then_some(SampledToken { event: None, finished: Some(FinishReason::End) });
         };
         self.clock.record_token(now);
-        let is_end = runner.is_end(token);
-        let TextDelta { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
-        let is_late =
-            || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.generation_time() > limit);
-        let finished = match end {
-            Some(end) => Some(end),
-            None if is_end => Some(FinishReason::End),
-            None if self.request.max_tokens == Some(self.n_predicted) || is_late() => Some(FinishReason::Length),
-            None if self.window.is_final(self.n_prompt, self.n_tokens()) => Some(FinishReason::ContextFull),
-            None => None,
-        };
+        let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        let finished = self.finish_reason(&delta, token, 0, runner);
+        let mut text = delta.text;
         if finished.is_some() {
             let held_back = self.text.finish();
             if !held_back.is_empty() {
                 text = [text, held_back].concat().into();
             }
         }
-        let logprobs = logprobs.map(|logprobs| Box::new(to_logprobs(logprobs, token)));
-        let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted(), logprobs };
+        let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted, logprobs };
         Some(SampledToken { event: Some(event), finished })
+    }
+
+    /// Returns the finish reason if `token` is its last one. `delta` is the text of that token; `n_more` is 1 if the token is not
+    /// appended yet, else 0.
+    pub(crate) fn finish_reason(
+        &self,
+        delta: &TextDelta,
+        token: Token,
+        n_more: u32,
+        runner: &impl Runner,
+    ) -> Option<FinishReason> {
+        let is_late = || {
+            let is_over = |limit| delta.text.contains('\n') && self.clock.generation_time() > limit;
+            self.request.max_predict_time.is_some_and(is_over)
+        };
+        match &delta.end {
+            Some(end) => Some(end.clone()),
+            None if runner.is_end(token) => Some(FinishReason::End),
+            None if self.request.max_tokens == Some(self.n_predicted + n_more) || is_late() => Some(FinishReason::Length),
+            None if self.window.is_final(self.n_prompt, self.n_tokens() + n_more) => Some(FinishReason::ContextFull),
+            None => None,
+        }
     }
 
     /// Ends it at `now` if it may not sample any token.
@@ -288,8 +302,7 @@ impl Sequence {
         self.clock.since_start(now).as_secs_f64() * 1e3
     }
 
-    /// Returns true if its context was full: tokens were dropped before the last ones were sampled, or no more could be
-    /// sampled.
+    /// Returns true if its context was full: tokens were dropped, or no more could be sampled.
     pub(crate) fn is_truncated(&self) -> bool {
         self.window.is_truncated(self.n_tokens())
     }
@@ -331,10 +344,11 @@ pub(crate) struct SampledToken {
     pub(crate) finished: Option<FinishReason>,
 }
 
-/// A token with its own logprob and the top logprobs, if requested.
-struct ScoredChoice {
-    token: Token,
-    logprobs: Option<(f32, Vec<(Token, f32)>)>,
+/// A token, and its logprobs if requested.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ScoredToken {
+    pub(crate) token: Token,
+    pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
 /// Converts the logprob of `token` and the top logprobs.

@@ -18,7 +18,6 @@ pub(crate) struct Text {
     indentation: Indentation,
 }
 
-/// Result of [`Text::push`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TextDelta {
     /// Text that can be published.
@@ -28,7 +27,7 @@ pub(crate) struct TextDelta {
 }
 
 impl Text {
-    /// Creates a text that ends at any of `stops`, and at a line indented by fewer than `n_indent` characters.
+    /// `n_indent` is the minimum indentation of its lines, in characters.
     pub(crate) fn new(stops: Arc<[String]>, n_indent: u32) -> Self {
         Self { stops, pending: Vec::new(), indentation: Indentation::new(n_indent) }
     }
@@ -42,10 +41,9 @@ impl Text {
         &self.pending
     }
 
-    /// Starts a new text with the same ends.
+    /// Starts a new text with the same stop strings.
     pub(crate) fn restart(&mut self, n_indent: u32) {
-        self.pending.clear();
-        self.indentation = Indentation::new(n_indent);
+        *self = Self::new(Arc::clone(&self.stops), n_indent);
     }
 
     /// Adds the bytes that `append` writes. If several stop strings are complete, the earliest one wins, then the
@@ -54,11 +52,9 @@ impl Text {
         let n_before = self.pending.len();
         append(&mut self.pending);
         let under_indented = self.indentation.find_end(&self.pending[n_before..]).map(|at| n_before + at);
-        let first =
-            self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.pending, stop.as_bytes())?, index))).min();
-        let stop = first.map(|(at, index)| (at, FinishReason::Stop(self.stops[index].clone())));
-        let ends = stop.into_iter().chain(under_indented.map(|at| (at, FinishReason::Length)));
-        if let Some((at, reason)) = ends.min_by_key(|&(at, _)| at) {
+        let stops = self.stops.iter().filter_map(|stop| Some((find(&self.pending, stop.as_bytes())?, Some(stop))));
+        if let Some((at, stop)) = stops.chain(under_indented.map(|at| (at, None))).min_by_key(|&(at, _)| at) {
+            let reason = stop.map_or(FinishReason::Length, |stop| FinishReason::Stop(stop.clone()));
             let text = lossy(&self.pending[..at]);
             self.pending.clear();
             return TextDelta { text, end: Some(reason) };
