@@ -23,12 +23,12 @@ const HOST_CACHE_PARTS: u64 = 8;
 /// layers compute of the prompt.
 const MIN_WINDOW_DISTANCE: u32 = 3;
 
-/// Returns true if states are saved: only memory that cannot be cut needs them.
+/// Only memory that cannot be cut needs saved states.
 fn saves_states<R: Runner>(cache: &CacheManager<R>) -> bool {
     cache.kind().is_a_state() && cache.has_host_cache()
 }
 
-/// Returns true if windows are saved along prompts: without a host cache they would be evicted as soon as their ids are needed.
+/// Without a host cache, windows along prompts would be evicted as soon as their ids are needed.
 fn saves_windows<R: Runner>(cache: &CacheManager<R>) -> bool {
     cache.kind().n_window > 0 && cache.has_host_cache()
 }
@@ -42,115 +42,104 @@ pub(crate) fn checkpoint_positions<R: Runner>(
     group: &RequestGroup,
     n_found: u32,
 ) -> CheckpointPositions {
-    let may_add = scheduler.limits.checkpoints.n_most > 0 && group.uses_cache() && group.request.task == Task::Complete;
-    if cache.kind().n_window > 0 {
-        let mut positions = if may_add && saves_windows(cache) {
-            window_positions(scheduler, cache, group, n_found)
+    let start = PromptStart { scheduler, cache, group, n_found };
+    if cache.kind().n_window > 0 { start.window_positions() } else { start.state_positions() }
+}
+
+/// The prompt of a request that starts with `n_found` cached tokens.
+struct PromptStart<'a, R: Runner> {
+    scheduler: &'a Scheduler,
+    cache: &'a CacheManager<R>,
+    group: &'a RequestGroup,
+    n_found: u32,
+}
+
+impl<R: Runner> PromptStart<'_, R> {
+    /// Returns true if positions may be added that the request does not specify.
+    fn may_add(&self) -> bool {
+        let is_completion = self.group.request.task == Task::Complete;
+        self.scheduler.limits.checkpoints.n_most > 0 && self.group.uses_cache() && is_completion
+    }
+
+    /// Returns the number of first tokens that are computed for earlier prompts.
+    fn diverges_at(&self) -> u32 {
+        self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt)
+    }
+
+    fn state_positions(&self) -> CheckpointPositions {
+        let Self { cache, group, n_found, .. } = *self;
+        let positions = group.request.checkpoints_at.clone();
+        let mut positions = CheckpointPositions { positions, ..CheckpointPositions::default() };
+        if !self.may_add() || !saves_states(cache) {
+            return positions;
+        }
+        positions.add(self.diverges_at(), 1, group, n_found);
+        // The first reported logprob needs the preceding row.
+        if let Some(first_uncached) = hooks::first_needed(self.scheduler.features(), group) {
+            positions.add(first_uncached - 1, 1, group, n_found);
+        }
+        self.add_evenly_spaced(&mut positions, cache.kind().bytes_of(group.n_prompt()));
+        positions
+    }
+
+    /// Returns window positions: where the prompt diverges from cached ones, if more tokens than a window are computed again for
+    /// lack of a window there, and in between.
+    fn window_positions(&self) -> CheckpointPositions {
+        let Self { cache, group, n_found, .. } = *self;
+        let MemoryKind { n_window, bytes_per_token, .. } = cache.kind();
+        let mut positions = CheckpointPositions::default();
+        if self.may_add() && saves_windows(cache) {
+            let diverges_at = self.diverges_at();
+            if diverges_at >= n_found + n_window.max(MIN_SHARED) {
+                positions.diverges_at = positions.add(diverges_at, 1, group, n_found).then_some(diverges_at);
+            }
+            self.add_evenly_spaced(&mut positions, u64::from(n_window) * bytes_per_token);
+        }
+        positions.end = self.end_window(&positions);
+        positions
+    }
+
+    /// Returns where the window at the prompt's end is kept, for requests with the same prompt and for other continuations of it.
+    ///
+    /// It goes to the host cache if at least a window of the prompt is computed after the last checkpoint. Sharing its cells
+    /// copies nothing but takes a sequence id.
+    fn end_window(&self, positions: &CheckpointPositions) -> PromptEndWindow {
+        let Self { cache, group, n_found, .. } = *self;
+        if group.request.task != Task::Complete {
+            return PromptEndWindow::NotCopied;
+        }
+        let n_new = group.n_prompt() - positions.positions.last().copied().unwrap_or(n_found);
+        if !group.request.checkpoints_at.is_empty() {
+            // In a chat, another answer is usually requested soon, while the cells are still in the device cache.
+            PromptEndWindow::InDeviceCache
+        } else if saves_windows(cache) && n_new >= cache.kind().n_window.max(MIN_SHARED) {
+            PromptEndWindow::InHostCache
+        } else if n_new > 1 {
+            PromptEndWindow::InDeviceCache
         } else {
-            CheckpointPositions::default()
-        };
-        positions.end = end_window(cache, group, n_found, &positions);
-        return positions;
+            PromptEndWindow::NotCopied
+        }
     }
-    let mut positions = CheckpointPositions { at: group.request.checkpoints_at.clone(), ..CheckpointPositions::default() };
-    if !may_add || !saves_states(cache) {
-        return positions;
-    }
-    positions.add(cache.kv().n_computed_prefix(&group.adapter_schedule, &group.prompt), 1, group, n_found);
-    // The first reported logprob needs the preceding row.
-    if let Some(first_uncached) = hooks::first_needed(scheduler.features(), group) {
-        positions.add(first_uncached - 1, 1, group, n_found);
-    }
-    let n_bytes = cache.kind().bytes_of(group.n_prompt());
-    add_evenly_spaced(scheduler, cache, &mut positions, Spacing { n_bytes, min_step: 1, distance: MIN_SHARED }, group, n_found);
-    positions
-}
 
-/// Returns window positions: where the prompt diverges from cached ones, if more tokens than a window are computed again for
-/// lack of a window there, and in between.
-fn window_positions<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &CacheManager<R>,
-    group: &RequestGroup,
-    n_found: u32,
-) -> CheckpointPositions {
-    let MemoryKind { n_window, bytes_per_token, .. } = cache.kind();
-    let distance = n_window.max(MIN_SHARED);
-    let diverges_at = cache.kv().n_computed_prefix(&group.adapter_schedule, &group.prompt);
-    let mut positions = CheckpointPositions::default();
-    if diverges_at >= n_found + distance {
-        positions.diverges_at = positions.add(diverges_at, 1, group, n_found).then_some(diverges_at);
-    }
-    let spacing = Spacing {
-        n_bytes: u64::from(n_window) * bytes_per_token,
-        min_step: MIN_WINDOW_DISTANCE.saturating_mul(n_window),
-        distance,
-    };
-    add_evenly_spaced(scheduler, cache, &mut positions, spacing, group, n_found);
-    positions
-}
-
-/// Returns where the window at the prompt's end is kept, for requests with the same prompt and for other continuations of it.
-///
-/// It goes to the host cache if at least a window of the prompt is computed after the last checkpoint. Sharing its cells copies
-/// nothing but takes a sequence id.
-fn end_window<R: Runner>(
-    cache: &CacheManager<R>,
-    group: &RequestGroup,
-    n_found: u32,
-    positions: &CheckpointPositions,
-) -> PromptEndWindow {
-    if group.request.task != Task::Complete {
-        return PromptEndWindow::NotCopied;
-    }
-    let n_new = group.n_prompt() - positions.at.last().copied().unwrap_or(n_found);
-    if !group.request.checkpoints_at.is_empty() {
-        // In a chat, another answer is usually requested soon, while the cells are still in the device cache.
-        PromptEndWindow::InDeviceCache
-    } else if saves_windows(cache) && n_new >= cache.kind().n_window.max(MIN_SHARED) {
-        PromptEndWindow::InHostCache
-    } else if n_new > 1 {
-        PromptEndWindow::InDeviceCache
-    } else {
-        PromptEndWindow::NotCopied
-    }
-}
-
-/// Distances between evenly spaced checkpoints.
-#[derive(Debug, Clone, Copy)]
-struct Spacing {
-    /// Size of each checkpoint in the host cache.
-    n_bytes: u64,
-    /// Minimum average distance, in tokens.
-    min_step: u32,
-    /// Minimum distance from any other checkpoint, in tokens.
-    distance: u32,
-}
-
-/// Adds positions that divide the uncached part of a prompt, after `n_found` tokens, into about equal parts.
-///
-/// Each is moved to the nearest end of a line, if one near is a valid position.
-fn add_evenly_spaced<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &CacheManager<R>,
-    positions: &mut CheckpointPositions,
-    spacing: Spacing,
-    group: &RequestGroup,
-    n_found: u32,
-) {
-    let Checkpoints { n_most, min_step } = scheduler.limits.checkpoints;
-    let (_, max_bytes, _) = cache.kv().host_cache_size();
-    let n_affordable = max_bytes.map_or(u64::MAX, |max| max / HOST_CACHE_PARTS / spacing.n_bytes.max(1));
-    let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
-    if n_most == 0 {
-        return;
-    }
-    let n_prompt = group.n_prompt();
-    let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
-    let token_strings = cache.model().token_strings();
-    for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
-        let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
-        near.find(|&position| positions.add(position, spacing.distance, group, n_found));
+    /// Adds positions that divide the uncached part of the prompt into about equal parts, for checkpoints of `n_bytes` each. Each
+    /// is moved to the nearest end of a line, if one near is a valid position.
+    fn add_evenly_spaced(&self, positions: &mut CheckpointPositions, n_bytes: u64) {
+        let Self { cache, group, n_found, .. } = *self;
+        let Checkpoints { n_most, min_step } = self.scheduler.limits.checkpoints;
+        let (_, max_bytes, _) = cache.kv().host_cache_size();
+        let n_affordable = max_bytes.map_or(u64::MAX, |max| max / HOST_CACHE_PARTS / n_bytes.max(1));
+        let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
+        if n_most == 0 {
+            return;
+        }
+        let (n_prompt, n_window) = (group.n_prompt(), cache.kind().n_window);
+        let min_step = min_step.max(MIN_WINDOW_DISTANCE.saturating_mul(n_window)).max(1);
+        let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step);
+        let token_strings = cache.model().token_strings();
+        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
+            let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
+            near.find(|&position| positions.add(position, n_window.max(MIN_SHARED), group, n_found));
+        }
     }
 }
 
