@@ -74,7 +74,7 @@ impl RetokenizedPrompt {
 /// Adds the text of a branch, if its request keeps its answers and `tokens` are its prompt and an answer.
 pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
     let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
-    if group.request.keeps_answers && n_tokens > n_prompt && tokens.has_prompt(n_prompt) {
+    if group.request.keeps_answers && n_tokens > n_prompt && tokens.prompt().len() >= n_prompt as usize {
         let mut generated_ranges = group.features.transcripts.clone();
         generated_ranges.push(n_prompt..n_tokens);
         let (owner, adapters) = (group.request.owner.clone(), group.requested_adapters.clone());

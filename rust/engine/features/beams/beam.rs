@@ -156,10 +156,6 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn tokens_of_prompt(&self) -> Tokens {
-        self.tokens.of_prompt()
-    }
-
     /// Records the time of new tokens of the search.
     pub(crate) fn record_token(&mut self, now: std::time::Instant) {
         self.clock.record_token(now);

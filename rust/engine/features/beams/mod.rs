@@ -334,7 +334,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             scheduler.emit(group_id, Event::Token(event));
         }
         let first = &scheduler.sequence(all[0]).sequence;
-        let mut text_tokens = first.tokens_of_prompt();
+        let mut text_tokens = first.tokens.of_prompt();
         for token in tokens {
             text_tokens.push(token);
         }

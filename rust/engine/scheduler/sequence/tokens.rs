@@ -1,20 +1,18 @@
-//! The tokens of one sequence: a prompt shared with its siblings, and the sampled tokens.
+//! The tokens of one sequence.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::request::Token;
 
-/// The tokens of one sequence. The prompt is shared with the request, so that starting a branch copies no tokens.
-///
-/// A clone copies nothing; the sampled tokens are copied on the next write.
+/// A prompt, which is shared with the request so that starting a branch copies no tokens, and the sampled tokens. A clone copies
+/// nothing; the sampled tokens are copied on the next write.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     shared: Arc<[Token]>,
     own: Arc<Vec<Token>>,
 }
 
-/// A borrowed view of the tokens of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokensView<'a> {
     pub(crate) shared: &'a Arc<[Token]>,
@@ -22,22 +20,20 @@ pub(crate) struct TokensView<'a> {
 }
 
 impl Tokens {
-    /// Creates the tokens of a sequence that has only its prompt.
     pub(crate) fn new(prompt: Arc<[Token]>) -> Self {
         Self { shared: prompt, own: Arc::default() }
     }
 
-    /// Returns the prompt alone, as tokens.
+    /// Returns the tokens of a sequence that has only the same prompt.
     pub(crate) fn of_prompt(&self) -> Self {
         Self::new(Arc::clone(&self.shared))
     }
 
-    /// Returns the shared prompt.
+    /// Returns the prompt; nothing after [`Tokens::remove`].
     pub(crate) fn prompt(&self) -> &Arc<[Token]> {
         &self.shared
     }
 
-    /// Returns a view.
     pub(crate) fn view(&self) -> TokensView<'_> {
         TokensView { shared: &self.shared, own: &self.own }
     }
@@ -51,15 +47,7 @@ impl Tokens {
         self.own.len()
     }
 
-    /// Returns true if the tokens still begin with the whole prompt of `n_prompt` tokens.
-    pub(crate) fn has_prompt(&self, n_prompt: u32) -> bool {
-        self.shared.len() == n_prompt as usize
-    }
-
-    /// Returns the token at `position`.
-    ///
-    /// # Panics
-    /// If `position` is out of range.
+    /// As [`TokensView::at`].
     pub(crate) fn at(&self, position: u32) -> Token {
         self.view().at(position)
     }
@@ -68,12 +56,11 @@ impl Tokens {
         Arc::make_mut(&mut self.own).push(token);
     }
 
-    /// Returns the tokens of `range` as two slices: of the prompt, and after it.
+    /// As [`TokensView::slices`].
     pub(crate) fn slices(&self, range: Range<u32>) -> [&[Token]; 2] {
         self.view().slices(range)
     }
 
-    /// Iterates over the tokens of `range`.
     pub(crate) fn of(&self, range: Range<u32>) -> impl Iterator<Item = Token> {
         let [shared, own] = self.slices(range);
         shared.iter().chain(own).copied()
@@ -93,19 +80,19 @@ impl Tokens {
         self.slices(0..n).concat()
     }
 
-    /// Returns the length of the common prefix with `other`.
+    /// As [`TokensView::common_prefix`].
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
         self.view().common_prefix(other)
     }
 
     /// Returns the length of the common prefix of two sequences.
     pub(crate) fn n_common(&self, other: &Self) -> u32 {
-        // Branches of one request share one prompt: skip it.
-        let n_skipped = if Arc::ptr_eq(&self.shared, &other.shared) { self.shared.len() } else { 0 };
-        let n_skipped = u32::try_from(n_skipped).expect("a prompt fits its context");
-        let (own, others) = (self.of(n_skipped..self.len()), other.of(n_skipped..other.len()));
-        let n_more = own.zip(others).take_while(|(a, b)| a == b).count();
-        n_skipped + u32::try_from(n_more).expect("a sequence fits its context")
+        let n = self.common_prefix(&other.shared);
+        if (n as usize) < other.shared.len() {
+            return n;
+        }
+        let n_more = self.of(n..self.len()).zip(&*other.own).take_while(|(a, b)| a == *b).count();
+        n + u32::try_from(n_more).expect("a sequence fits its context")
     }
 
     /// Removes the tokens of `range`. Afterwards no tokens are shared.
@@ -138,7 +125,7 @@ impl<'a> TokensView<'a> {
         [shared, own]
     }
 
-    /// Returns the length of the common prefix with `other`.
+    /// Returns the length of the common prefix with a prompt. O(1) if it is the same allocation, as for branches of one request.
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
         if Arc::ptr_eq(self.shared, other) {
             return u32::try_from(other.len()).expect("a prompt fits its context");
