@@ -47,7 +47,6 @@ pub use output::stream::{
     MAX_EVENTS_BEHIND, MAX_WAKE_INTERVAL, PendingFork, Ready, WAKE_INTERVAL, WakeHandle,
 };
 pub use scheduler::scheduling_key::STARTS_PER_PRIORITY;
-pub use scheduler::step_budget;
 pub use stats::{
     BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
 };

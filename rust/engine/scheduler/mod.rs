@@ -17,7 +17,7 @@ pub(crate) mod sample;
 pub(crate) mod scheduling_key;
 pub(crate) mod sequence;
 pub(crate) mod slots;
-pub mod step_budget;
+pub(crate) mod step_budget;
 pub(crate) mod step_cost;
 pub(crate) mod streams;
 pub(crate) mod tasks;

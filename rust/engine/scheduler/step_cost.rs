@@ -6,14 +6,14 @@
 //! than [`StepCost::high_s`].
 
 /// Parameters that determine the time of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct StepShape {
     /// Rows of decoding sequences, one each.
-    pub n_decoding: u32,
+    pub(crate) n_decoding: u32,
     /// Rows of prompts.
-    pub n_prefill: u32,
+    pub(crate) n_prefill: u32,
     /// Cells that each row scans, without the cells of this step's rows.
-    pub n_cells: u32,
+    pub(crate) n_cells: u32,
 }
 
 /// Number of cost terms: per step, per decoding row, per prefill row, and per cell scanned by either kind of row.
@@ -71,7 +71,7 @@ impl StepCost {
         Self { costs_s: [0.0; N_COSTS], covariance: [[0.0; N_COSTS]; N_COSTS], streak: 0, miss: 0.06, margin: 4.0, n_tried: 0 }
     }
 
-    /// Returns the most prefill rows measured in one step; 0 before any.
+    /// Returns the most prefill rows measured in one step.
     pub(crate) const fn n_tried(&self) -> u32 {
         self.n_tried
     }
@@ -100,11 +100,9 @@ impl StepCost {
         // The clock may show no progress for a step of a trivial model, but no ratio of times may be infinite.
         let took_s = took_s.max(1e-6);
         self.n_tried = self.n_tried.max(shape.n_prefill);
-        let units = units(shape);
-        let mean_s = dot(&units, &self.costs_s);
+        let mean_s = self.mean_s(shape);
         if mean_s == 0.0 {
-            self.begin(shape, took_s);
-            return;
+            return self.begin(shape, took_s);
         }
         let miss = (took_s / mean_s).ln();
         if shape.n_prefill > 0 {
@@ -112,11 +110,10 @@ impl StepCost {
         }
         self.count_streak(miss);
         if self.streak.abs() >= STREAK {
-            self.scale(took_s / mean_s);
-            return;
+            return self.scale(took_s / mean_s);
         }
         let limit = MAX_MISS.ln();
-        self.learn_mean(&units, mean_s, mean_s * miss.clamp(-limit, limit).exp());
+        self.learn_mean(&units(shape), mean_s, mean_s * miss.clamp(-limit, limit).exp());
     }
 
     /// Splits the time of the first step: half per step, half per row; a row costs twice as much with 8,192 cells.
@@ -133,11 +130,8 @@ impl StepCost {
     /// Counts consecutive large errors. A single one may be caused by another process; several are the machine.
     fn count_streak(&mut self, miss: f64) {
         let sign = if miss > 0.0 { 1 } else { -1 };
-        self.streak = match miss.abs() > MAX_MISS.ln() {
-            true if self.streak.signum() == sign => self.streak + sign,
-            true => sign,
-            false => 0,
-        };
+        let before = if self.streak.signum() == sign { self.streak } else { 0 };
+        self.streak = if miss.abs() > MAX_MISS.ln() { before + sign } else { 0 };
     }
 
     /// Scales all costs, including costs that this step does not measure, such as prompt rows while only streams decode.
