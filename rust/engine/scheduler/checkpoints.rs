@@ -210,7 +210,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     let mut n_rows = 0;
     for running in scheduler.slots.running() {
         n_rows += running.n_planned as usize;
-        let n_tokens = running.n_held + running.n_planned;
+        let n_tokens = running.planned_range().end;
         if running.n_planned == 0 || n_tokens < MIN_SHARED {
             continue;
         }

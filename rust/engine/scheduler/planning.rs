@@ -19,13 +19,11 @@ use crate::request::{Encoding, FinishReason};
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) budget: StepBudget,
-    /// Chooses the adapter set.
     pub(crate) adapters: AdapterRoundRobin,
     /// Input of this step's decode.
     pub(crate) plan: Plan,
     /// Whether this step's adapters differ from the last decode's.
     pub(crate) changes_adapters: bool,
-    sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
     /// Highest used cell before this step's rows, plus one.
@@ -39,7 +37,6 @@ impl Planner {
             adapters: AdapterRoundRobin::default(),
             plan: Plan::default(),
             changes_adapters: false,
-            sets: Vec::new(),
             demands: Vec::new(),
             n_rows: Vec::new(),
             n_cells: 0,
@@ -66,7 +63,7 @@ impl Planner {
         self.count_skipped(scheduler);
     }
 
-    /// Takes the cells of the rows that were granted, and writes the plan.
+    /// Takes the cells of the granted rows, and writes the plan.
     pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
@@ -82,24 +79,14 @@ impl Planner {
     /// if streams of other sets wait.
     fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
         let running = scheduler.slots.running();
-        self.sets.clear();
-        for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
-            let adapter_set = running.adapter_set();
-            let at = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
-                self.sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
-                self.sets.len() - 1
-            });
-            self.sets[at].n_streams += u32::from(demand.n_ready == 1);
-        }
+        let mut sets = self.adapter_demands(running);
         let mut gap_s = 0.0;
-        if self.sets.len() > 1 {
+        if sets.len() > 1 {
             self.withdraw_outranked_prompts(running);
-            for set in &mut self.sets {
-                set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
-            }
+            sets = self.adapter_demands(running);
             gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
         }
-        let max_step_s = self.adapters.choose(&self.sets, gap_s);
+        let max_step_s = self.adapters.choose(&sets, gap_s);
         let current = self.adapters.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {
             if running.adapter_set() != current {
@@ -109,8 +96,25 @@ impl Planner {
         max_step_s.map(Duration::from_secs_f64)
     }
 
+    /// Returns the demand for each adapter set that has any, in order of their most senior sequences.
+    fn adapter_demands(&self, running: &[RunningSequence]) -> Vec<AdapterDemand> {
+        let mut sets: Vec<AdapterDemand> = Vec::new();
+        for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
+            let adapter_set = running.adapter_set();
+            let at = sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
+                sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
+                sets.len() - 1
+            });
+            sets[at].n_streams += u32::from(demand.n_ready == 1);
+        }
+        for set in &mut sets {
+            set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
+        }
+        sets
+    }
+
     /// Withdraws the demand of prompts that a more senior prompt of higher priority and another set outranks, as the step
-    /// budget does within a set. A set without other demand is not selected.
+    /// budget does within a set.
     fn withdraw_outranked_prompts(&mut self, running: &[RunningSequence]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
             let outranks = |other: usize| {
@@ -121,11 +125,6 @@ impl Planner {
                 self.demands[nth].n_ready = 0;
             }
         }
-        let is_demanded = |set: &AdapterDemand| {
-            let members = running.iter().zip(&self.demands).filter(|(running, _)| *running.adapter_set() == set.adapter_set);
-            members.into_iter().any(|(_, demand)| demand.n_ready > 0)
-        };
-        self.sets.retain(is_demanded);
     }
 
     /// Counts the steps in which each sequence yielded its row.
@@ -140,7 +139,7 @@ impl Planner {
         }
     }
 
-    /// Grants a medium with non-causal attention all of its rows if it got any; one such medium per step.
+    /// Grants a medium with non-causal attention all of its rows, if it got any; one such medium per step.
     fn grant_whole_media(&mut self, running: &[RunningSequence]) {
         let mut has_medium = false;
         for ((running, demand), n_rows) in running.iter().zip(&self.demands).zip(&mut self.n_rows) {
@@ -178,7 +177,6 @@ impl Planner {
         }
     }
 
-    /// Computes the demand of each running sequence.
     fn count_demands<R: Runner>(&mut self, scheduler: &Scheduler, cache: &CacheManager<R>) {
         let running = scheduler.slots.running();
         // At most `n_outputs` rows may have logits: every sequence reserves one, for its next token, and prompts with logprobs
@@ -206,13 +204,13 @@ impl Planner {
     /// Writes the rows of the sequences that pass `filter` to the plan, in order.
     pub(crate) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
         let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
-            let last = running.n_held + running.n_planned;
-            let samples = running.will_sample();
-            (running.n_held..last).map(move |position| Row {
+            let (range, samples) = (running.planned_range(), running.will_sample());
+            let end = range.end;
+            range.map(move |position| Row {
                 sequence: running.id(),
                 token: running.sequence.tokens.at(position),
                 position,
-                wants_logits: (samples && position + 1 == last) || hooks::wants_logits(&running.sequence, position),
+                wants_logits: (samples && position + 1 == end) || hooks::wants_logits(&running.sequence, position),
             })
         });
         self.plan.rows.clear();

@@ -1,6 +1,7 @@
 //! A sequence in a slot, and its phase.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cache::{PrefixMatch, Reload};
@@ -60,7 +61,7 @@ impl Phase {
         }
     }
 
-    /// Returns the name for logs.
+    /// Name for logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Reloading { .. } => "reloading",
@@ -79,7 +80,6 @@ pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
     pub(crate) phase: Phase,
-    /// Its cells.
     pub(crate) path: PathGuard,
     /// Whether it may share cells with other sequences.
     pub(crate) shares_cells: bool,
@@ -94,12 +94,11 @@ pub(crate) struct RunningSequence {
 }
 
 impl RunningSequence {
-    /// Creates a sequence that enters `slot`; its tokens `[0, n_held)` are in `path`.
     pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
         Self { sequence, slot, phase, path, shares_cells: true, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
     }
 
-    /// Returns its key, which identifies it as long as it runs or waits to resume.
+    /// Identifies it as long as it runs or waits to resume.
     pub(crate) fn key(&self) -> SchedulingKey {
         self.sequence.scheduling_key()
     }
@@ -124,7 +123,6 @@ impl RunningSequence {
         matches!(self.phase, Phase::Reserved)
     }
 
-    /// Returns the prefix that it waits for.
     pub(crate) fn prefix_dependency(&self) -> Option<&PrefixDependency> {
         if let Phase::AwaitingPrefix(prefix) = &self.phase { Some(prefix) } else { None }
     }
@@ -136,12 +134,7 @@ impl RunningSequence {
 
     /// Returns the number of tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
-        match self.phase {
-            Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
-            Phase::Reloading { .. } | Phase::AwaitingPrefix(_) | Phase::ReadyToSample(_) | Phase::Reserved | Phase::Saving(_) => {
-                0
-            }
-        }
+        if matches!(self.phase, Phase::Prefilling | Phase::Decoding) { self.n_uncomputed() } else { 0 }
     }
 
     /// Returns the adapters of its next token.
@@ -166,7 +159,6 @@ impl RunningSequence {
         cut.map_or(self.n_held, |placed| placed.start)
     }
 
-    /// Returns the next entry to reload.
     pub(crate) fn next_reload(&self) -> Option<&Reload> {
         if let Phase::Reloading { entries, .. } = &self.phase { entries.front() } else { None }
     }
@@ -183,9 +175,14 @@ impl RunningSequence {
         }
     }
 
+    /// Returns the range of the tokens that the next decode computes.
+    pub(crate) fn planned_range(&self) -> Range<u32> {
+        self.n_held..self.n_held + self.n_planned
+    }
+
     /// Returns the tokens that the next decode computes, as two slices.
     pub(crate) fn planned_tokens(&self) -> [&[Token]; 2] {
-        self.sequence.tokens.slices(self.n_held..self.n_held + self.n_planned)
+        self.sequence.tokens.slices(self.planned_range())
     }
 
     /// Returns true if the next decode computes its last token, so that another can be sampled.
@@ -198,13 +195,12 @@ impl RunningSequence {
         self.n_planned == 1 && self.will_sample()
     }
 
-    /// Returns a copy of its computed tokens.
     pub(crate) fn computed_tokens(&self) -> Vec<Token> {
         self.sequence.tokens.first(self.n_held)
     }
 }
 
-/// Returns the number of cells that a running sequence will take.
+/// Returns the number of cells that a running sequence will still take.
 pub(crate) fn n_reserved(running: &RunningSequence) -> i64 {
     let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
     i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))
@@ -215,7 +211,7 @@ pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
 }
 
-/// Returns a number of rows or sequences.
+/// Counts rows or sequences.
 pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
 }
