@@ -1,8 +1,7 @@
 //! A request inside the worker: the state that its branches share, and the state of each branch.
 //!
-//! Branches of one stream that begin with the same tokens and the same adapters are one group, even if their parameters differ.
-//! A stream whose branches begin with other tokens or other adapters has several groups, which share the common part of their
-//! prompts through the cache, as any two requests do.
+//! Branches of one stream that begin with the same tokens and adapters are one group, even if their parameters differ. Groups of
+//! one stream share the common part of their prompts through the cache, as any two requests do.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,19 +26,17 @@ pub(crate) struct RequestGroup {
     pub(crate) request_id: u64,
     /// The part of the request that all branches share: never read for the parameters of a branch.
     pub(crate) request: Arc<Request>,
-    /// Parameters of its branches, in order.
-    pub(crate) branch_specs: Vec<Arc<BranchSpec>>,
+    /// In order of the branches.
+    branch_specs: Vec<Arc<BranchSpec>>,
     /// Prompt and suffix, shared by all branches.
     pub(crate) prompt: Arc<[Token]>,
-    /// Media of the prompt, in order.
+    /// In order.
     pub(crate) media: Arc<[PlacedMedia]>,
-    /// Adapter schedule of the prompt and the branches.
     pub(crate) adapter_schedule: AdapterSchedule,
     /// The adapters that were requested, regardless of where each applies from.
     pub(crate) requested_adapters: AdapterSet,
     /// Shared by the groups of its stream.
     pub(crate) sender: Arc<Sender>,
-    /// State of each branch.
     pub(crate) branches: Vec<BranchState>,
     /// Whether any branch was ever in a slot.
     pub(crate) has_started: bool,
@@ -52,11 +49,10 @@ pub(crate) struct RequestGroup {
     pub(crate) awaited_prefix: Option<AwaitedPrefix>,
     /// Number of branches, of any request, that had started when it arrived.
     pub(crate) arrived: u64,
-    /// The same, when it arrived or last got a slot, whichever is later.
+    /// The same, when it arrived or last got a slot.
     pub(crate) last_served: u64,
-    /// Logits after the prompt, from its computation until the last branch has started.
+    /// Logits after the prompt, once it is computed, until the last branch has started.
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
-    /// Holder of the prompt's cells until the last branch has started.
     pub(crate) prompt_holder: PromptHolder,
     /// State that the next branch begins with.
     pub(crate) pending: SequenceFeatures,
@@ -96,15 +92,8 @@ pub(crate) struct BranchSpec {
 }
 
 impl BranchSpec {
-    /// Creates the parameters of the branches from `first` on. `sampler` is made for `request` and has accepted nothing;
-    /// `can_be_sampled` are the prompt tokens that can be sampled.
-    pub(crate) fn new(first: u32, request: Request, mut sampler: Sampler, can_be_sampled: Arc<[Token]>) -> Self {
-        sampler.accept_prompt(can_be_sampled);
-        Self::after_prompt(first, request, sampler)
-    }
-
-    /// As [`BranchSpec::new`], with a sampler that has accepted the prompt.
-    pub(crate) fn after_prompt(first: u32, mut request: Request, sampler: Sampler) -> Self {
+    /// Creates the parameters of the branches from `first` on. `sampler` has accepted the prompt of `request`.
+    pub(crate) fn new(first: u32, mut request: Request, sampler: Sampler) -> Self {
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
@@ -122,12 +111,11 @@ impl BranchSpec {
     }
 }
 
-/// State of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BranchState {
     /// Never in a slot so far.
     Waiting,
-    /// It is in a slot.
+    /// In a slot.
     Running,
     /// Was in a slot and waits for another one.
     Preempted,
@@ -142,12 +130,10 @@ pub(crate) enum PromptHolder {
     Empty,
     /// To be assigned the next free sequence id.
     NextFreeId,
-    /// This path.
     Path(PathGuard),
 }
 
 impl PromptHolder {
-    /// Requests a holder, unless there is one.
     pub(crate) fn request_holder(&mut self) {
         if matches!(self, Self::Empty) {
             *self = Self::NextFreeId;
@@ -187,7 +173,10 @@ impl RequestGroup {
             if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
         let mut pending = SequenceFeatures::default();
         hooks::on_new_request(first, &mut pending);
-        let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
+        let branch_spec = |(first, request, mut sampler): (u32, Request, Sampler)| {
+            sampler.accept_prompt(Arc::clone(&can_be_sampled));
+            BranchSpec::new(first, request, sampler)
+        };
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
         let mut group = Self::unbuilt(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
@@ -230,8 +219,6 @@ impl RequestGroup {
         }
     }
 
-    /// Sets the parameters of its branches.
-    ///
     /// # Panics
     /// If `branch_specs` is empty.
     pub(crate) fn set_branch_specs(&mut self, branch_specs: Vec<BranchSpec>) {
@@ -260,13 +247,12 @@ impl RequestGroup {
         panic!("a group has no such branch")
     }
 
-    /// Returns the next branch that was never in a slot.
+    /// Returns the first branch that was never in a slot.
     pub(crate) fn next_branch(&self) -> Option<u32> {
         let at = self.branches.iter().position(|&branch| branch == BranchState::Waiting)?;
         Some(u32::try_from(at).expect("a request has few branches"))
     }
 
-    /// Returns true if some branch was never in a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.branches.contains(&BranchState::Waiting)
     }
@@ -293,8 +279,8 @@ impl RequestGroup {
         self.branches[index as usize] = branch;
     }
 
-    /// Returns true if a waiting branch could start: any branch if none is running or preempted, if the prompt is computed, or
-    /// if each branch computes its own prompt.
+    /// Returns true if a waiting branch could start: if the prompt is computed, if no branch is computing it, or if each branch
+    /// computes its own.
     pub(crate) fn can_start(&self) -> bool {
         let is_computing = || self.branches.iter().any(|branch| matches!(branch, BranchState::Running | BranchState::Preempted));
         self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
@@ -302,14 +288,8 @@ impl RequestGroup {
 
     /// Returns the index in this group of the stream's branch `index`.
     pub(crate) fn index_in_group(&self, index: u32) -> Option<u32> {
-        let mut n_before = 0;
-        for branch_spec in &self.branch_specs {
-            if (branch_spec.first..branch_spec.first + branch_spec.n).contains(&index) {
-                return Some(n_before + index - branch_spec.first);
-            }
-            n_before += branch_spec.n;
-        }
-        None
+        let mut indices = 0..u32::try_from(self.branches.len()).expect("a request has few branches");
+        indices.find(|&nth| self.index_in_stream(nth) == index)
     }
 
     /// Returns the index in the stream of branch `index` of this group.
@@ -333,7 +313,6 @@ impl RequestGroup {
         self.request.task == Task::Complete || self.request.slot == Some(slot)
     }
 
-    /// Returns true if the next branch may reuse cached cells.
     pub(crate) fn uses_cache(&self) -> bool {
         self.request.uses_cache
     }
@@ -347,12 +326,11 @@ impl RequestGroup {
         self.awaited_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
     }
 
-    /// Returns who computes and uses its cached prefixes.
+    /// Returns the origin of the prefixes that it computes.
     pub(crate) fn provenance(&self) -> Provenance {
         Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
     }
 
-    /// Returns the scheduling key of branch `index`.
     pub(crate) fn scheduling_key(&self, index: u32) -> SchedulingKey {
         SchedulingKey::new(self.arrived, self.request.priority, self.group_id, index)
     }
@@ -361,7 +339,7 @@ impl RequestGroup {
 /// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedPrefix {
-    /// The sequence that computes it.
+    /// Sequence that computes it.
     pub(crate) owner: SchedulingKey,
     /// Length of the prefix, in prompt tokens.
     pub(crate) n_tokens: u32,
@@ -369,7 +347,7 @@ pub(crate) struct AwaitedPrefix {
     pub(crate) n_known: u32,
 }
 
-/// A permit for a position in the queue, counted until it is dropped.
+/// A position in the queue, counted until it is dropped.
 pub(crate) struct QueuePermit {
     n_waiting: Arc<AtomicUsize>,
 }

@@ -301,7 +301,7 @@ impl ReplayedBranches {
                     if !with_own_seeds {
                         request.seed = seed;
                     }
-                    let branch_spec = BranchSpec::after_prompt(first, request, sampler);
+                    let branch_spec = BranchSpec::new(first, request, sampler);
                     (first, seed) = (first + n, seed.wrapping_add(n));
                     branch_spec
                 };
