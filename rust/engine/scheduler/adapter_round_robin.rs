@@ -1,15 +1,14 @@
 //! Chooses the adapter set of the next decode. Pure: values in, values out, no clock.
 //!
 //! A decode has one adapter set, and a change costs llama.cpp a graph rebuild. If sequences with several sets are running, the
-//! sets take turns: the set with the longest wait is next, and every turn has the same time. During a turn, each stream of
-//! the set gets a token per step, so that streams of small sets are as fast as those of large ones. A turn takes [`MIN_STEPS`],
-//! or until its change is a tenth of it, but ends before a stream of another set would exceed its token gap. If one step of
-//! each set already exceeds the gap, each turn is one step.
+//! sets take turns of the same time, the set with the longest wait first. During a turn, each stream of the set gets a token per
+//! step, so that streams of small sets are as fast as those of large ones. A turn takes [`MIN_STEPS`], or until its change is a
+//! tenth of it, but ends before a stream of another set would exceed its token gap, after one step if necessary.
 
 use crate::engine::runner::AdapterSet;
 
 /// Minimum steps of a turn, if the gap allows.
-pub(crate) const MIN_STEPS: u32 = 4;
+const MIN_STEPS: u32 = 4;
 
 /// Minimum ratio of a turn to its adapter change, if the gap allows.
 const MIN_TURN_RATIO: f64 = 9.0;
@@ -27,7 +26,6 @@ pub(crate) struct AdapterDemand {
     pub(crate) step_s: f64,
 }
 
-/// State of the round-robin.
 #[derive(Debug, Default)]
 pub(crate) struct AdapterRoundRobin {
     current: AdapterSet,
@@ -41,7 +39,6 @@ pub(crate) struct AdapterRoundRobin {
 }
 
 impl AdapterRoundRobin {
-    /// Returns the adapter set of the next step.
     pub(crate) fn current(&self) -> &AdapterSet {
         &self.current
     }

@@ -3,8 +3,8 @@
 /// Number of branch starts, of any request, that one level of priority counts for: a request is scheduled as if it had arrived
 /// that many starts earlier.
 ///
-/// A higher priority thus takes effect immediately, without starvation: of two requests, the one of lower priority goes first
-/// once more than this many branches per level of difference have started between their arrivals.
+/// A higher priority thus takes effect immediately, but a request of lower priority precedes later ones once more than this many
+/// branches per level of difference have started in between.
 pub const STARTS_PER_PRIORITY: i64 = 1_000;
 
 /// Position of a branch in the priority order, the most senior first: by priority and arrival, then by index in its request.
