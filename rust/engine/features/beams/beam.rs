@@ -25,10 +25,10 @@ pub(crate) struct Beam {
     pub(crate) results: Option<Box<SearchResults>>,
 }
 
-/// Results of a search. The first beam keeps them, whether or not it is live.
+/// The first beam keeps them, whether or not it is live.
 pub(crate) struct SearchResults {
     pub(crate) cursor: TextCursor,
-    /// Published tokens: all texts of the search begin with them.
+    /// All texts of the search begin with these tokens.
     pub(crate) published: Vec<Token>,
     /// Finished texts, best first; at most one per beam.
     pub(crate) texts: Vec<FinishedText>,
@@ -60,7 +60,6 @@ pub(crate) struct BeamPrefix {
 }
 
 impl Beam {
-    /// Creates beam `index`. The first one has the text that all begin with.
     pub(crate) fn new(search: BeamSearch, index: u32, text: &Text) -> Self {
         let cursor = || TextCursor { text: text.clone(), n_published: 0 };
         let results =
@@ -111,7 +110,6 @@ impl Sequence {
         self.finish_reason(&delta, token, 1, runner)
     }
 
-    /// Returns the state that another beam needs to continue this one.
     pub(crate) fn prefix(&self) -> BeamPrefix {
         BeamPrefix {
             tokens: self.tokens.clone(),
@@ -156,7 +154,6 @@ impl Sequence {
         }
     }
 
-    /// Records the time of new tokens of the search.
     pub(crate) fn record_token(&mut self, now: std::time::Instant) {
         self.clock.record_token(now);
     }
@@ -170,15 +167,11 @@ pub(crate) struct TextCursor {
 }
 
 impl TextCursor {
-    /// Returns the text that can be published with `token`; with the last one, including all text that was held back.
+    /// Returns the text that can be published with `token`; with the last one, all that was held back too.
     pub(crate) fn advance(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_published += 1;
         let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
-        if !is_last {
-            return text;
-        }
-        let rest = self.remaining_text();
-        if rest.is_empty() { text } else { [text, rest].concat().into() }
+        if is_last { self.text.finish_after(text) } else { text }
     }
 
     pub(crate) fn remaining_text(&mut self) -> SmolStr {

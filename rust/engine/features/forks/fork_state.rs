@@ -26,7 +26,7 @@ impl ForkState {
     /// Adds `bytes`, the beginning of a character that the parent branch has sampled.
     pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
         match self {
-            Self::Continue { text, .. } => text.add_pending(bytes),
+            Self::Continue { text, .. } => text.pending.extend_from_slice(bytes),
             Self::Restart(start) => start.extend_from_slice(bytes),
         }
     }
@@ -95,7 +95,7 @@ impl ForkState {
     /// Returns the bytes of its text that were not published.
     pub(crate) fn pending(&self) -> Vec<u8> {
         match self {
-            Self::Continue { text, .. } => text.pending().to_vec(),
+            Self::Continue { text, .. } => text.pending.clone(),
             Self::Restart(bytes) => bytes.clone(),
         }
     }
@@ -111,7 +111,7 @@ impl Sequence {
     pub(crate) fn resume_from(&mut self, fork_state: &ForkState) {
         match fork_state.clone() {
             ForkState::Continue { constraint, text } => (self.constraint, self.text) = (constraint, text),
-            ForkState::Restart(bytes) => self.text.add_pending(&bytes),
+            ForkState::Restart(bytes) => self.text.pending.extend(bytes),
         }
     }
 }

@@ -24,12 +24,12 @@ impl Clock {
         self.last_token = now;
     }
 
-    /// Returns the time from the start to the first token.
+    /// Time from the start to the first token, or to the end of the prompt.
     pub(crate) fn prompt_time(&self) -> Duration {
         self.first_token.unwrap_or(self.last_token) - self.started
     }
 
-    /// Returns the time from the first token to the last one.
+    /// Time from the first token to the last one.
     pub(crate) fn generation_time(&self) -> Duration {
         self.first_token.map_or(Duration::ZERO, |first| self.last_token - first)
     }

@@ -8,14 +8,13 @@ use crate::request::ContextShift;
 /// A shift never keeps the last tokens of a context, as many as this, so that it can always drop something; as in llama-server.
 const MIN_DROPPABLE: u32 = 4;
 
-/// Limits on the tokens of one sequence.
 #[derive(Debug)]
 pub(crate) struct ContextWindow {
     /// Maximum number of tokens.
     n_ctx: u32,
     shift: Option<ContextShift>,
     /// Position of the last shift: the tokens after it are the newest.
-    shifted_at: Option<u32>,
+    pub(super) shifted_at: Option<u32>,
 }
 
 impl ContextWindow {
@@ -33,11 +32,6 @@ impl ContextWindow {
         n_tokens >= self.n_ctx
     }
 
-    /// Returns the position of the last shift; `None` if all tokens are there.
-    pub(crate) fn shifted_at(&self) -> Option<u32> {
-        self.shifted_at
-    }
-
     /// Returns true if the context is full and cannot be shifted.
     pub(crate) fn is_final(&self, n_prompt: u32, n_tokens: u32) -> bool {
         self.is_full(n_tokens) && self.dropped(n_prompt, n_tokens).is_none()
@@ -48,8 +42,7 @@ impl ContextWindow {
         self.shifted_at.is_some() || (self.shift.is_none() && self.is_full(n_tokens))
     }
 
-    /// Drops a part of `tokens` and returns the number of preceding tokens, which stay in place. `None` if nothing may be
-    /// dropped.
+    /// Drops a part of `tokens` and returns the number of preceding tokens. `None` if nothing may be dropped.
     pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Tokens) -> Option<u32> {
         let dropped = self.dropped(n_prompt, tokens.len())?;
         self.shifted_at = Some(dropped.start);

@@ -24,17 +24,15 @@ pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
 pub(crate) use tokens::{Tokens, TokensView};
 
-/// A completion of a request, from its first start in a slot to its end, including preemptions.
-///
-/// Its slot and phase are part of [`RunningSequence`](crate::engine::scheduler::running_sequence::RunningSequence).
+/// A completion of a request, from its first start in a slot to its end, including preemptions. Its slot and phase are part of
+/// [`RunningSequence`](crate::engine::scheduler::running_sequence::RunningSequence).
 pub(crate) struct Sequence {
-    /// Id of its group.
     pub(crate) group_id: u64,
     /// Id of its stream.
     pub(crate) request_id: u64,
-    /// Branch index in the group.
+    /// Index in the group.
     pub(crate) index: u32,
-    /// Branch index in the stream.
+    /// Index in the stream.
     pub(crate) branch: u32,
     pub(crate) request: Arc<Request>,
     /// Adapters by position.
@@ -129,7 +127,7 @@ impl Sequence {
         self.n_predicted
     }
 
-    /// Returns the maximum number of tokens it may still sample; `None` for no limit.
+    /// Returns the maximum number of tokens that it may still sample, if there is one.
     pub(crate) fn n_remaining(&self) -> Option<u32> {
         let left = self.request.max_tokens.map(|n| n - self.n_predicted);
         let n_in_window = self.window.n_more(self.n_tokens());
@@ -153,15 +151,14 @@ impl Sequence {
 
     /// Returns the position of the last context shift; `None` if its text is complete.
     pub(crate) fn shifted_at(&self) -> Option<u32> {
-        self.window.shifted_at()
+        self.window.shifted_at
     }
 
-    /// Returns its sampler, which has accepted the prompt and the sampled tokens.
     pub(crate) fn sampler(&self) -> &Sampler {
         &self.sampler
     }
 
-    /// Returns true if it cannot continue until its context is shifted.
+    /// Returns true if it cannot continue before its context is shifted.
     pub(crate) fn is_full(&self) -> bool {
         self.window.is_full(self.n_tokens())
     }
@@ -178,8 +175,8 @@ impl Sequence {
         self.n_reached = self.n_reached.max(n_held);
     }
 
-    /// Lowers the number of cached tokens to the usable ones, and returns by how many prompt tokens. No effect after
-    /// the first token, when cached tokens are its own.
+    /// Lowers the number of cached tokens to the usable ones; returns by how many. No effect after the first sampled token, when
+    /// cached tokens are its own.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
         if self.n_predicted > 0 {
             return 0;
@@ -240,13 +237,7 @@ impl Sequence {
         self.clock.record_token(now);
         let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let finished = self.finish_reason(&delta, token, 0, runner);
-        let mut text = delta.text;
-        if finished.is_some() {
-            let held_back = self.text.finish();
-            if !held_back.is_empty() {
-                text = [text, held_back].concat().into();
-            }
-        }
+        let text = if finished.is_some() { self.text.finish_after(delta.text) } else { delta.text };
         let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted, logprobs };
         Some(SampledToken { event: Some(event), finished })
     }
@@ -297,7 +288,7 @@ impl Sequence {
         }
     }
 
-    /// Returns the milliseconds since it first started in a slot.
+    /// Milliseconds since it first started in a slot.
     pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
         self.clock.since_start(now).as_secs_f64() * 1e3
     }
@@ -311,8 +302,7 @@ impl Sequence {
         self.n_cached.unwrap_or(0)
     }
 
-    /// Returns text that was held back for a stop string that did not follow. Empty if a token ended the text, whose event
-    /// already has it.
+    /// Returns the text that was held back. Empty if a token ended the text, whose event has it.
     pub(crate) fn remaining_text(&mut self) -> SmolStr {
         self.text.finish()
     }

@@ -1,9 +1,9 @@
 //! Detokenization: bytes are held back until they are complete UTF-8 and cannot be the start of a stop string. Also detects
-//! ends of the text that depend on its content.
+//! where the content ends the text.
 
 use std::sync::Arc;
 
-use smol_str::{SmolStr, SmolStrBuilder};
+use smol_str::SmolStr;
 
 use crate::engine::scheduler::sequence::indentation::Indentation;
 use crate::request::FinishReason;
@@ -14,7 +14,7 @@ pub(crate) struct Text {
     /// Shared by the branches of a request.
     stops: Arc<[String]>,
     /// Bytes that are held back.
-    pending: Vec<u8>,
+    pub(super) pending: Vec<u8>,
     indentation: Indentation,
 }
 
@@ -30,15 +30,6 @@ impl Text {
     /// `n_indent` is the minimum indentation of its lines, in characters.
     pub(crate) fn new(stops: Arc<[String]>, n_indent: u32) -> Self {
         Self { stops, pending: Vec::new(), indentation: Indentation::new(n_indent) }
-    }
-
-    /// Adds the first bytes of a character that the parent branch has not published.
-    pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
-        self.pending.extend_from_slice(bytes);
-    }
-
-    pub(crate) fn pending(&self) -> &[u8] {
-        &self.pending
     }
 
     /// Starts a new text with the same stop strings.
@@ -71,6 +62,12 @@ impl Text {
         text
     }
 
+    /// As [`Text::finish`], after `text` was returned: returns both.
+    pub(crate) fn finish_after(&mut self, text: SmolStr) -> SmolStr {
+        let rest = self.finish();
+        if rest.is_empty() { text } else { [text, rest].concat().into() }
+    }
+
     fn take(&mut self, n_bytes: usize) -> SmolStr {
         let text = lossy(&self.pending[..n_bytes]);
         self.pending.drain(..n_bytes);
@@ -78,22 +75,10 @@ impl Text {
     }
 }
 
-/// Converts `bytes` like [`String::from_utf8_lossy`], but without an intermediate string.
 fn lossy(bytes: &[u8]) -> SmolStr {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        return text.into();
-    }
-    let mut text = SmolStrBuilder::new();
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        if !chunk.invalid().is_empty() {
-            text.push(char::REPLACEMENT_CHARACTER);
-        }
-    }
-    text.finish()
+    String::from_utf8_lossy(bytes).into()
 }
 
-/// Returns the position of the first `needle` in `bytes`.
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }
@@ -160,15 +145,6 @@ mod tests {
     fn an_invalid_byte_becomes_a_replacement_character() {
         let mut growing = text(&[]);
         assert_eq!(push(&mut growing, &[0xFF, b'a']), shown("\u{FFFD}a"));
-    }
-
-    #[test]
-    fn invalid_utf8_is_converted_as_by_the_standard_library() {
-        for bytes in
-            [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""]
-        {
-            assert_eq!(&*lossy(bytes), &*String::from_utf8_lossy(bytes));
-        }
     }
 
     #[test]
