@@ -1,4 +1,4 @@
-//! Chooses the rows of the next decode: the rows that the step budget grants, limited by the available cells.
+//! Chooses the rows of the next decode: those that the step budget grants, limited by the available cells.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Planner {
         cache.observe_compute(self.budget.token_s(cache.n_reached()));
     }
 
-    /// Divides the next decode among the running sequences: how many rows each gets, if there are cells for them.
+    /// Divides the rows of the next decode among the running sequences.
     pub(crate) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         self.n_cells = cache.n_reached();
         self.count_demands(scheduler, cache);

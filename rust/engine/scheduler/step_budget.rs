@@ -13,7 +13,7 @@ use crate::config::{MIN_CHUNK, TokenGap};
 use crate::engine::scheduler::step_cost::{StepCost, StepShape};
 pub(crate) use rows::RowDemand;
 
-/// Maximum mean time of a prefill chunk, also if no stream is running, so that arrivals and cancels are handled soon.
+/// Maximum mean time of a prefill chunk, even without streams, so that arrivals and cancels are handled soon.
 const MAX_CHUNK: Duration = Duration::from_millis(500);
 
 /// Maximum time per step for moving cache entries while no stream is running, so that arrivals are handled soon.
@@ -37,7 +37,6 @@ const NEWEST_WEIGHT: f64 = 0.1;
 /// Sequences that get a token in every step, and the limits on their token gap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamLoad {
-    /// Number of sequences.
     pub(crate) n_decoding: u32,
     /// Number of sequences with the default gap.
     pub(crate) n_by_default: u32,
@@ -67,7 +66,6 @@ pub(crate) struct StepBudget {
 }
 
 impl StepBudget {
-    /// Creates a budget for decodes of at most `n_ubatch` rows, in steps of at most `max_token_gap`.
     pub(crate) const fn new(n_ubatch: u32, max_token_gap: TokenGap) -> Self {
         Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, logprob_s: 0.0 }
     }

@@ -1,9 +1,8 @@
 //! Estimates the time of the next decode from previous ones. Pure: durations in, durations out, no clock.
 //!
-//! There are two estimates. A Kalman filter (Kalman 1960, <https://doi.org/10.1115/1.3662552>) tracks the mean as a sum of five
-//! costs. Adaptive conformal inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks the 99th percentile
-//! of the relative errors and makes no assumption about their distribution: on any machine, one step in a hundred takes longer
-//! than [`StepCost::high_s`].
+//! A Kalman filter (Kalman 1960, <https://doi.org/10.1115/1.3662552>) tracks the mean as a sum of five costs. Adaptive conformal
+//! inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks the 99th percentile of the relative errors,
+//! whatever their distribution: on any machine, one step in a hundred takes longer than [`StepCost::high_s`].
 
 /// Parameters that determine the time of a step.
 #[derive(Clone, Copy)]
@@ -95,7 +94,6 @@ impl StepCost {
         self.costs_s.iter().all(is_cost) && is_covered && self.miss.is_finite() && self.margin.is_finite()
     }
 
-    /// Records a step that took `took_s` seconds.
     pub(crate) fn observe(&mut self, shape: StepShape, took_s: f64) {
         // The clock may show no progress for a step of a trivial model, but no ratio of times may be infinite.
         let took_s = took_s.max(1e-6);
@@ -141,7 +139,7 @@ impl StepCost {
         self.streak = 0;
     }
 
-    /// Runs one step of the filter. `took_s` is already clamped around the predicted `mean_s`.
+    /// Runs one step of the filter. `took_s` is clamped around the predicted `mean_s`.
     fn learn_mean(&mut self, units: &[f64; N_COSTS], mean_s: f64, took_s: f64) {
         let costs_s = self.costs_s;
         for i in 0..N_COSTS {
@@ -190,7 +188,6 @@ impl StepCost {
         self.costs_s = self.costs_s.map(|cost_s| cost_s.max(0.0));
     }
 
-    /// Updates the percentile estimate with an error.
     fn learn_spread(&mut self, miss: f64) {
         let [least, most] = MARGIN_RANGE;
         let step = if miss > self.margin * self.miss { 1.0 - MISS_RATE } else { -MISS_RATE };
@@ -201,7 +198,7 @@ impl StepCost {
     }
 }
 
-/// Returns the units of each cost in a step of this shape.
+/// Returns the units of each cost.
 fn units(StepShape { n_decoding, n_prefill, n_cells }: StepShape) -> [f64; N_COSTS] {
     let [n_decoding, n_prefill] = [n_decoding, n_prefill].map(f64::from);
     let n_cells = f64::from(n_cells) + n_decoding + n_prefill;
