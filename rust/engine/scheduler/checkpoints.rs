@@ -55,10 +55,10 @@ struct PromptStart<'a, R: Runner> {
 }
 
 impl<R: Runner> PromptStart<'_, R> {
-    /// Returns true if positions may be added that the request does not specify.
+    /// Returns true if positions may be added to the requested ones.
     fn may_add(&self) -> bool {
         let is_completion = self.group.request.task == Task::Complete;
-        self.scheduler.limits.checkpoints.n_most > 0 && self.group.uses_cache() && is_completion
+        self.scheduler.limits.checkpoints.n_most > 0 && self.group.request.uses_cache && is_completion
     }
 
     /// Returns the number of first tokens that are computed for earlier prompts.
@@ -153,7 +153,6 @@ fn line_ends_near(at: u32, distance: u32, prompt: &[Token], token_strings: &Toke
     (0..distance).flat_map(move |off| [at.checked_sub(off), at.checked_add(off)]).flatten().filter(ends_line)
 }
 
-/// Returns how many tokens a sequence may compute until its next checkpoint.
 pub(crate) fn n_until_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
     if running.sequence.n_predicted() > 0 || !(saves_states(cache) || saves_windows(cache)) {
         return u32::MAX;

@@ -81,10 +81,7 @@ impl Scheduler {
                 self.emit(group_id, Event::Finished(Finished::without_tokens(index, FinishReason::Cancelled)));
             }
         }
-        if !self.queue.group(group_id).has_waiting() {
-            self.queue.group_mut(group_id).prompt_logits = None;
-            self.release_holder(group_id);
-        }
+        self.queue.group_mut(group_id).release_unneeded_prompt();
     }
 
     fn cancel_running(&mut self, group_id: u64, index_in_group: u32) {
@@ -261,7 +258,7 @@ impl Scheduler {
 
     /// Releases the held prompt of a request; `false` if it has none.
     pub(crate) fn release_holder(&mut self, group_id: u64) -> bool {
-        std::mem::replace(&mut self.queue.group_mut(group_id).prompt_holder, PromptHolder::Empty).id().is_some()
+        self.queue.group_mut(group_id).release_holder()
     }
 
     /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.

@@ -98,10 +98,8 @@ impl Scheduler {
             self.slots.sequence_mut(key).phase = Phase::ReadyToSample(logits);
         }
         let group = self.queue.group_mut(group_id);
-        if !group.has_waiting() {
-            group.prompt_logits = None;
-            self.release_holder(group_id);
-        } else if group.prompt_logits.is_some() {
+        group.release_unneeded_prompt();
+        if group.prompt_logits.is_some() {
             group.prompt_holder.request_holder();
         }
     }

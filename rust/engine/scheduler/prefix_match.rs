@@ -21,7 +21,7 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
     {
         return whole;
     }
-    if !group.uses_cache() {
+    if !group.request.uses_cache {
         return PrefixMatch::default();
     }
     let n = group.n_prompt();
@@ -83,7 +83,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
 ) -> (Option<AwaitedPrefix>, u64) {
     let group = scheduler.queue.group(group_id);
     let is_known = group.prompt_logits.is_some() || matches!(group.request.task, Task::Save { computes: false } | Task::Load(_));
-    if is_known || !group.uses_cache() {
+    if is_known || !group.request.uses_cache {
         return (None, 0);
     }
     let n = group.n_prompt();

@@ -257,8 +257,7 @@ impl Queue {
         }
         self.update(group_id, |group| {
             group.awaited_prefix = None;
-            group.prompt_logits = Some(Arc::clone(logits));
-            group.prompt_holder.request_holder();
+            group.keep_prompt(|| Arc::clone(logits));
             (wait_state_of(group), ())
         });
     }

@@ -73,7 +73,7 @@ pub(crate) enum CellSharing {
     Forked,
     /// Some may not: each was reloaded separately after a preemption.
     Separate,
-    /// They share them. After a preemption, common prefixes are computed once.
+    /// Completely. After a preemption, common prefixes are computed once.
     Recomputed,
 }
 
@@ -123,12 +123,12 @@ pub(crate) enum BranchState {
     Finished,
 }
 
-/// Holder of the cells of a computed prompt while branches wait that begin with it.
+/// Holds the cells of a computed prompt while branches wait that begin with it.
 #[derive(Debug)]
 pub(crate) enum PromptHolder {
-    /// None: there is nothing to hold, or the cells were needed.
+    /// There is nothing to hold, or the cells were needed.
     Empty,
-    /// To be assigned the next free sequence id.
+    /// It gets the next free sequence id.
     NextFreeId,
     Path(PathGuard),
 }
@@ -151,9 +151,7 @@ impl PromptHolder {
 impl RequestGroup {
     /// Creates the group of `requests` that begin like the first, without adapters and with arrival 0; the submitting thread
     /// and the worker set these. Each request comes with the index of its first branch in the stream, and with its sampler,
-    /// which has accepted nothing.
-    ///
-    /// O(prompt length), on the submitting thread. Starting a branch is O(1).
+    /// which has accepted nothing. O(prompt length), on the submitting thread. Starting a branch is O(1).
     ///
     /// # Panics
     /// If there are no requests.
@@ -183,9 +181,8 @@ impl RequestGroup {
         Self { media, pending, ..group }
     }
 
-    /// Creates a group of forks before their parameters are known, except for `request`: it keeps its position in the queue,
-    /// and the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the
-    /// prompt.
+    /// Creates a group of forks whose parameters are not known yet, except for `request`: it keeps its position in the queue, and
+    /// the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the prompt.
     pub(crate) fn unbuilt(
         group_id: u64,
         request: Arc<Request>,
@@ -233,9 +230,6 @@ impl RequestGroup {
     }
 
     /// Returns the parameters of branch `index`, and its index among the branches with these parameters.
-    ///
-    /// # Panics
-    /// If there is no such branch.
     pub(crate) fn branch_spec(&self, index: u32) -> (&Arc<BranchSpec>, u32) {
         let mut nth = index;
         for branch_spec in &self.branch_specs {
@@ -286,13 +280,13 @@ impl RequestGroup {
         self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
     }
 
-    /// Returns the index in this group of the stream's branch `index`.
+    /// Converts the index of a branch in the stream.
     pub(crate) fn index_in_group(&self, index: u32) -> Option<u32> {
         let mut indices = 0..u32::try_from(self.branches.len()).expect("a request has few branches");
         indices.find(|&nth| self.index_in_stream(nth) == index)
     }
 
-    /// Returns the index in the stream of branch `index` of this group.
+    /// Converts the index of a branch in the group.
     pub(crate) fn index_in_stream(&self, index: u32) -> u32 {
         let (branch_spec, nth) = self.branch_spec(index);
         branch_spec.first + nth
@@ -303,25 +297,39 @@ impl RequestGroup {
         self.shared_until >= self.n_prompt()
     }
 
-    /// Returns the slot that it must run in, if any.
     pub(crate) fn required_slot(&self) -> Option<u32> {
         self.request.slot.filter(|_| matches!(self.request.task, Task::Load(_)))
     }
 
-    /// Returns true if its tokens remain as the contents of `slot`, which is false for tasks that run in any free slot.
+    /// Tasks that run in any free slot do not leave their tokens there.
     pub(crate) fn keeps_contents_of(&self, slot: u32) -> bool {
         self.request.task == Task::Complete || self.request.slot == Some(slot)
     }
 
-    pub(crate) fn uses_cache(&self) -> bool {
-        self.request.uses_cache
+    /// Keeps the logits after the prompt, and its cells once an id is free, for the branches that wait.
+    pub(crate) fn keep_prompt(&mut self, logits: impl FnOnce() -> Arc<[f32]>) {
+        self.prompt_logits.get_or_insert_with(logits);
+        self.prompt_holder.request_holder();
+    }
+
+    /// Drops the logits after the prompt and releases its cells if no branch waits.
+    pub(crate) fn release_unneeded_prompt(&mut self) {
+        if !self.has_waiting() {
+            self.prompt_logits = None;
+            self.release_holder();
+        }
+    }
+
+    /// Releases the cells of the prompt. Returns `false` if it holds none.
+    pub(crate) fn release_holder(&mut self) -> bool {
+        std::mem::replace(&mut self.prompt_holder, PromptHolder::Empty).id().is_some()
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }
 
-    /// Returns the part of its first `n_found` prompt tokens that it waited for.
+    /// Returns the part of its first `n_found` tokens that it waited for.
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
         self.awaited_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
     }
@@ -339,9 +347,7 @@ impl RequestGroup {
 /// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedPrefix {
-    /// Sequence that computes it.
     pub(crate) owner: SchedulingKey,
-    /// Length of the prefix, in prompt tokens.
     pub(crate) n_tokens: u32,
     /// Length of the cached part when the wait began.
     pub(crate) n_known: u32,
@@ -353,10 +359,8 @@ pub(crate) struct QueuePermit {
 }
 
 impl QueuePermit {
-    /// Acquires a permit for a queue of at most `max_queue` requests.
-    ///
     /// # Errors
-    /// The number of waiting requests, if the queue is full.
+    /// The number of waiting requests, if there are `max_queue`.
     pub(crate) fn acquire(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> std::result::Result<Self, usize> {
         let increment = |n| (n < max_queue).then_some(n + 1);
         n_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment)?;

@@ -14,7 +14,6 @@ use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Task, Token};
 /// Cells kept free for each running sequence when another one is admitted, so that it is not preempted immediately.
 pub(crate) const HEADROOM: u32 = 64;
 
-/// Phase of a sequence in a slot.
 pub(crate) enum Phase {
     /// Its saved cells are being reloaded; nothing is computed.
     Reloading {
@@ -40,9 +39,8 @@ pub(crate) enum Phase {
 /// A prefix that a more senior running sequence is computing or reloading.
 #[derive(Debug)]
 pub(crate) struct PrefixDependency {
-    /// The sequence that computes it.
+    /// Key of that sequence.
     pub(crate) provider: SchedulingKey,
-    /// Length of the prefix.
     pub(crate) n_tokens: u32,
     /// Keeps the computed tokens of the waiting sequence.
     pub(crate) reservation: ReservationGuard,
@@ -75,7 +73,6 @@ impl Phase {
     }
 }
 
-/// A sequence in a slot.
 pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
@@ -103,19 +100,13 @@ impl RunningSequence {
         self.sequence.scheduling_key()
     }
 
-    /// Returns the sequence id that owns its cells.
     pub(crate) fn id(&self) -> KvSeqId {
         self.path.id()
     }
 
-    /// Returns the number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
+    /// Number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
         if self.is_reserved() { 0 } else { self.sequence.n_tokens() - self.n_held }
-    }
-
-    /// Returns true if this step samples a token for it without computing any.
-    pub(crate) fn is_ready_to_sample(&self) -> bool {
-        matches!(self.phase, Phase::ReadyToSample(_))
     }
 
     /// Returns true if it has no text and waits for one.
@@ -152,8 +143,7 @@ impl RunningSequence {
         self.available_media().is_some_and(|placed| placed.media.sees_ahead())
     }
 
-    /// Returns the number of computed tokens that may be cached if it ends here: an incomplete picture that can only be saved
-    /// as a whole is excluded.
+    /// Returns the number of computed tokens that may be cached: those before an incomplete picture that is saved as a whole.
     pub(crate) fn n_cacheable(&self) -> u32 {
         let cut = self.available_media().filter(|placed| placed.is_cut_at(self.n_held));
         cut.map_or(self.n_held, |placed| placed.start)
@@ -163,8 +153,7 @@ impl RunningSequence {
         if let Phase::Reloading { entries, .. } = &self.phase { entries.front() } else { None }
     }
 
-    /// Marks the next entry as reloaded. After the last one the sequence continues with prefilling, or with sampling if it is a
-    /// completion and the logits after all of its tokens were saved.
+    /// Marks the next entry as reloaded. After the last one, a completion samples if the logits after its tokens were saved.
     pub(crate) fn finish_reload(&mut self) {
         let Phase::Reloading { entries, logits } = &mut self.phase else { return };
         let done = entries.pop_front().expect("an entry was reloaded");
@@ -175,7 +164,7 @@ impl RunningSequence {
         }
     }
 
-    /// Returns the range of the tokens that the next decode computes.
+    /// Range of the tokens that the next decode computes.
     pub(crate) fn planned_range(&self) -> Range<u32> {
         self.n_held..self.n_held + self.n_planned
     }
@@ -190,7 +179,7 @@ impl RunningSequence {
         self.n_planned == self.n_uncomputed()
     }
 
-    /// Returns true if the next decode computes exactly its last token, at the cost of any other token of a stream.
+    /// Returns true if the next decode computes only its last token.
     pub(crate) fn takes_one_row(&self) -> bool {
         self.n_planned == 1 && self.will_sample()
     }

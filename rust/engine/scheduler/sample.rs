@@ -16,7 +16,7 @@ pub(crate) const BLOCK: usize = 64;
 
 /// Returns true if a sequence has rows of the last decode that are not sampled yet, or stored logits.
 pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
-    scheduler.running().iter().any(|running| running.n_planned > 0 || running.is_ready_to_sample())
+    scheduler.running().iter().any(|running| running.n_planned > 0 || matches!(running.phase, Phase::ReadyToSample(_)))
 }
 
 /// Samples a token for every sequence whose last token was computed, or whose logits are stored; several rows in parallel.
@@ -30,8 +30,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
         if running.sequence.n_predicted() == 0 {
             let group = queue.group_mut(running.sequence.group_id);
             if group.has_waiting() && group.shares_prompt() {
-                group.prompt_logits.get_or_insert_with(|| logits.to_stored());
-                group.prompt_holder.request_holder();
+                group.keep_prompt(|| logits.to_stored());
             }
         }
         hooks::on_logits(features, queue, &running.sequence, || logits.to_stored());

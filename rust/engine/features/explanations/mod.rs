@@ -61,7 +61,7 @@ fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: 
     let n_awaited = awaited.end - awaited.start;
     let computed = if n_found == n_prompt {
         Vec::new()
-    } else if !group.uses_cache() {
+    } else if !group.request.uses_cache {
         vec![ComputedRun::new(0..n_prompt, Cause::CacheUnused)]
     } else if hooks::first_needed(scheduler.features(), group)
         .is_some_and(|first_uncached| first_uncached < n_prompt && n_found + 1 >= first_uncached)

@@ -14,7 +14,7 @@ pub(crate) struct Text {
     /// Shared by the branches of a request.
     stops: Arc<[String]>,
     /// Bytes that are held back.
-    pub(super) pending: Vec<u8>,
+    pub(crate) pending: Vec<u8>,
     indentation: Indentation,
 }
 
