@@ -68,8 +68,7 @@ impl AdapterRoundRobin {
         is_awaited.then(|| (share_s - used_s).max(0.0))
     }
 
-    /// Returns true if the current turn has time for another step. A turn does not end while no other set waits; the first one
-    /// that arrives is next.
+    /// Returns true if the current turn has time for another step, or no other set waits.
     fn continues(&self, set: &AdapterDemand, share_s: f64) -> bool {
         if self.waiting.is_empty() || self.n_steps == 0 {
             return true;
@@ -78,7 +77,6 @@ impl AdapterRoundRobin {
         end_s <= share_s && (self.n_steps < MIN_STEPS || end_s <= MIN_TURN_RATIO * self.change_s)
     }
 
-    /// Records the time of a whole step.
     pub(crate) fn observe(&mut self, took_s: f64) {
         self.n_steps += 1;
         self.took_s += took_s;

@@ -33,9 +33,8 @@ fn saves_windows<R: Runner>(cache: &CacheManager<R>) -> bool {
     cache.kind().n_window > 0 && cache.has_host_cache()
 }
 
-/// Returns the checkpoint positions, besides the end, in the prompt of a request that starts with `n_found` cached tokens:
-/// where the request specifies them, where the prompt diverges from cached ones, and about evenly in between, within the limits
-/// of [`Checkpoints`].
+/// Returns the checkpoint positions, besides the end, in the prompt of a request: the requested ones, where the prompt diverges
+/// from cached ones, and about evenly in between, within the limits of [`Checkpoints`].
 pub(crate) fn checkpoint_positions<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -82,8 +81,7 @@ impl<R: Runner> PromptStart<'_, R> {
         positions
     }
 
-    /// Returns window positions: where the prompt diverges from cached ones, if more tokens than a window are computed again for
-    /// lack of a window there, and in between.
+    /// The prompt gets a window where it diverges from cached ones if more tokens than a window are computed again without it.
     fn window_positions(&self) -> CheckpointPositions {
         let Self { cache, group, n_found, .. } = *self;
         let MemoryKind { n_window, bytes_per_token, .. } = cache.kind();
@@ -99,16 +97,15 @@ impl<R: Runner> PromptStart<'_, R> {
         positions
     }
 
-    /// Returns where the window at the prompt's end is kept, for requests with the same prompt and for other continuations of it.
-    ///
-    /// It goes to the host cache if at least a window of the prompt is computed after the last checkpoint. Sharing its cells
-    /// copies nothing but takes a sequence id.
+    /// The window at the prompt's end serves requests with the same prompt, and other continuations of it. It goes to the host cache
+    /// if at least a window of the prompt is computed after the last checkpoint. Sharing its cells copies nothing but takes a
+    /// sequence id.
     fn end_window(&self, positions: &CheckpointPositions) -> PromptEndWindow {
         let Self { cache, group, n_found, .. } = *self;
         if group.request.task != Task::Complete {
             return PromptEndWindow::NotCopied;
         }
-        let n_new = group.n_prompt() - positions.positions.last().copied().unwrap_or(n_found);
+        let n_new = group.n_prompt() - positions.last_within(group.n_prompt()).unwrap_or(n_found);
         if !group.request.checkpoints_at.is_empty() {
             // In a chat, another answer is usually requested soon, while the cells are still in the device cache.
             PromptEndWindow::InDeviceCache
@@ -232,8 +229,8 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     }
 }
 
-/// Returns true if a fork that waits for the state after `n_tokens` tokens of a running branch may start after the branch has
-/// advanced: the fork is not built yet, other requests wait too, or no slot, no id or too few cells are free.
+/// Returns true if a fork waits for the state after `n_tokens` tokens of a running branch, and may start after the branch has
+/// advanced: it is not built yet, other requests wait too, or no slot, no id or too few cells are free.
 fn may_start_late<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,

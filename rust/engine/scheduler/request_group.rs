@@ -79,7 +79,7 @@ pub(crate) enum CellSharing {
 
 /// Parameters of the branches of one request in a group.
 pub(crate) struct BranchSpec {
-    /// Index of the first of these branches in the stream.
+    /// Index of the first branch in the stream.
     pub(crate) first: u32,
     /// Number of these branches, or of the sequences that run together for them.
     pub(crate) n: u32,

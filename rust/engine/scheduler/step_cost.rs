@@ -125,7 +125,7 @@ impl StepCost {
         }
     }
 
-    /// Counts consecutive large errors. A single one may be caused by another process; several are the machine.
+    /// A single large error may be caused by another process; several are the machine.
     fn count_streak(&mut self, miss: f64) {
         let sign = if miss > 0.0 { 1 } else { -1 };
         let before = if self.streak.signum() == sign { self.streak } else { 0 };

@@ -1,4 +1,4 @@
-//! The context of one sequence: how many tokens it may hold, and which are dropped when it is full.
+//! The context of one sequence: how many tokens it may hold, and which are dropped.
 
 use std::ops::Range;
 
@@ -10,7 +10,6 @@ const MIN_DROPPABLE: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct ContextWindow {
-    /// Maximum number of tokens.
     n_ctx: u32,
     shift: Option<ContextShift>,
     /// Position of the last shift: the tokens after it are the newest.

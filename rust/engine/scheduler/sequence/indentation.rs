@@ -2,10 +2,9 @@
 
 /// Indentation of the current line of a text.
 ///
-/// The rule follows llama-server: the first line is exempt; in every other one, even an empty one, at least `min_spaces`
-/// spaces or tabs must precede the first other character. The text ends before that character. llama-server detects this a
-/// token or two later and truncates text that it has already streamed; here it is detected immediately, so that streamed and
-/// whole answers are equal.
+/// As in llama-server, the first line is exempt; in every other one, even an empty one, at least `min_spaces` spaces or tabs must
+/// precede the first other character, before which the text ends. llama-server detects this a token or two later and truncates
+/// text that it has already streamed; here streamed and whole answers are equal.
 #[derive(Debug, Clone)]
 pub(crate) struct Indentation {
     /// 0 disables the rule.

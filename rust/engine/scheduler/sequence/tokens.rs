@@ -42,7 +42,7 @@ impl Tokens {
         self.view().len()
     }
 
-    /// Returns the number of tokens after the shared prompt.
+    /// Number of tokens after the prompt.
     pub(crate) fn n_own(&self) -> usize {
         self.own.len()
     }
@@ -85,7 +85,6 @@ impl Tokens {
         self.view().common_prefix(other)
     }
 
-    /// Returns the length of the common prefix of two sequences.
     pub(crate) fn n_common(&self, other: &Self) -> u32 {
         let n = self.common_prefix(&other.shared);
         if (n as usize) < other.shared.len() {
@@ -108,8 +107,6 @@ impl<'a> TokensView<'a> {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }
 
-    /// Returns the token at `position`.
-    ///
     /// # Panics
     /// If `position` is out of range.
     pub(crate) fn at(&self, position: u32) -> Token {

@@ -33,12 +33,10 @@ impl StepBudget {
     /// Writes the number of rows of each running sequence to `rows`, most senior first.
     ///
     /// A sequence with one token to compute gets it in every step, except lower-priority streams that take turns (see
-    /// [`LOW_PRIORITY_SHARE`]). Prompts share the chunk. A prompt yields to prompts that are both more senior and of higher
-    /// priority; each of the others gets up to [`MIN_CHUNK`], so that a short one need not wait for a long one, and the rest
-    /// goes to the most senior. Prompts of a lower priority than some stream share the remainder of a quarter of the time of
-    /// the highest-priority streams, independent of the allowed gap.
-    ///
-    /// `spent` is the time of this step spent on moving cache entries, which reduces the chunk.
+    /// [`LOW_PRIORITY_SHARE`]). Prompts share the chunk, which the time `spent` on moving cache entries reduces. A prompt yields to
+    /// prompts that are both more senior and of higher priority; each of the others gets up to [`MIN_CHUNK`], so that a short one
+    /// need not wait for a long one, and the rest goes to the most senior. Prompts of a lower priority than some stream share the
+    /// remainder of a quarter of the time of the highest-priority streams, independent of the allowed gap.
     pub(crate) fn plan(&self, demands: &[RowDemand], streams: StreamLoad, n_cells: u32, spent: Duration, rows: &mut Vec<u32>) {
         rows.clear();
         rows.extend(demands.iter().map(|demand| u32::from(demand.n_ready == 1)));
