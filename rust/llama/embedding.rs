@@ -11,18 +11,12 @@ use crate::engine::runner::{
 };
 use crate::error::{Error, Result};
 use crate::llama::context::batch::{Batch, Bounds};
-use crate::llama::context::memory;
-use crate::llama::context::positions::Positions;
-use crate::llama::context::{RawContext, base_params, reason_of};
-use crate::llama::host::affinity::AffinityGuard;
-use crate::llama::host::niceness;
-use crate::llama::host::threads::ThreadPool;
+use crate::llama::context::{RawContext, base_params, memory, positions::Positions, reason_of};
+use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
 use crate::llama::kernels::{self, DecodeHints};
-use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
-use crate::llama::model::Model;
 use crate::llama::model::adapters::{self, Adapter};
-use crate::llama::model::kinds::is_t5;
+use crate::llama::model::{Model, kinds::is_t5};
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Maximum number of sequence ids for models where each id needs a whole state.
@@ -66,7 +60,7 @@ pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_
     let keeps_states = model.is_recurrent() || model.is_hybrid();
     // A prefix that left the window is recomputed from another cell on, so that its blocks begin elsewhere.
     let has_shared_windows = model.n_swa() > 0 && shares_prefixes(model, config.pooling);
-    let is_mean_of_llama_cpp = config.pooling == Pooling::Mean && model.has_dense_layers();
+    let is_mean_of_llama_cpp = config.pooling == Pooling::Mean && model.has_dense_layers;
     engine_uses_own_kernels
         && config.embedding_kernels == EnabledKernels::ALL
         && !model.is_encoder()
@@ -169,7 +163,7 @@ impl EmbeddingContext {
         let (n_threads, enabled_kernels) = (config.n_threads_batch, config.embedding_kernels);
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let shares = shares_prefixes(&model, shape.pooling);
-        let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers();
+        let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers;
         let n_sequences = if shares { PrefixCache::n_ids(&shape) } else { shape.n_sequences };
         let n_ctx = if shares { PrefixCache::n_cells(&shape) } else { shape.n_batch };
         check_cells(&model, config, n_ctx)?;
@@ -200,10 +194,8 @@ impl EmbeddingContext {
         if attention == EmbeddingAttention::ByRow {
             params.type_v = sys::GGML_TYPE_BF16;
         }
-        let raw = RawContext::new(&model, params).map_err(|errors| {
-            let reason = logging::reason_or_none(&errors);
-            Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") }
-        })?;
+        let raw = RawContext::new(&model, params)
+            .map_err(|reason| Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") })?;
         let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);
         let mut affinity = AffinityGuard::default();
         if let Some(cpus) = pool.caller_affinity() {
@@ -272,7 +264,6 @@ impl EmbeddingContext {
         Ok(())
     }
 
-    /// Computes tokens that continue the sequences.
     fn compute_rows(&mut self, sequences: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
         let rows = sequences.iter().flat_map(|&(sequence, tokens)| {
             let seq_len = self.seq_lens[usize::from(sequence.0)];
@@ -441,7 +432,6 @@ impl EmbeddingContext {
         }
     }
 
-    /// Returns the context's memory; null for an encoder.
     fn memory(&self) -> sys::llama_memory_t {
         self.raw.memory()
     }
@@ -487,7 +477,6 @@ impl ForkableMemory for EmbeddingContext {
 }
 
 impl EmbeddingContext {
-    /// Computes whole texts that use the same adapters.
     fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         self.use_adapters(adapter_set)?;
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
@@ -541,9 +530,7 @@ impl Encoder for EmbeddingContext {
     }
 }
 
-/// The active adapters, and the tokens that invoke an activated one.
 struct ActiveAdapters {
-    /// Adapters that apply to every token.
     unconditional: AdapterSet,
     /// All adapters and the invocation of the activated one (aLoRA), of which there is at most one.
     activated: Option<(AdapterSet, Vec<Token>)>,
@@ -627,7 +614,6 @@ fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<(
     result.map_err(|reason| Error::Decode { reason })
 }
 
-/// Rejects an allocation for `purpose` that exceeds free memory.
 fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> std::result::Result<(), String> {
     if n_bytes <= n_free {
         return Ok(());

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::runner::{DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError};
-use crate::llama::model::Model;
-use crate::llama::token_strings;
+use crate::llama::{model::Model, token_strings};
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
 use std::sync::Once;
 
 use llama_cpp_sys_2 as sys;
@@ -43,7 +44,7 @@ pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
 }
 
 /// Joins the texts of llama.cpp's error lines, without function names; `None` if they are empty.
-pub(super) fn reason(errors: &[String]) -> Option<String> {
+fn reason(errors: &[String]) -> Option<String> {
     let reasons = errors.iter().map(|line| {
         // Lines begin with the name of the function that logs them.
         let text = line.split_once(": ").map_or(line.as_str(), |(name, text)| if name.contains(' ') { line } else { text });
@@ -53,6 +54,17 @@ pub(super) fn reason(errors: &[String]) -> Option<String> {
     let (repeats, reasons): (Vec<&str>, Vec<&str>) = reasons.partition(|text| text.contains("failed to load model"));
     let messages = if reasons.is_empty() { repeats } else { reasons };
     (!messages.is_empty()).then(|| messages.join("; "))
+}
+
+/// Returns `words` with the [`reason`], if there is one.
+pub(super) fn explain(words: &str, errors: &[String]) -> String {
+    reason(errors).map_or_else(|| words.to_owned(), |reason| format!("{words}: {reason}"))
+}
+
+/// Returns the pointer that llama.cpp's function `create` returns; if it is null, the reason.
+pub(super) fn non_null<T>(create: impl FnOnce() -> *mut T) -> Result<NonNull<T>, String> {
+    let (pointer, errors) = errors_during(create);
+    NonNull::new(pointer).ok_or_else(|| reason_or_none(&errors))
 }
 
 /// As [`reason`], with words for a failure without one.

@@ -47,7 +47,7 @@ macro_rules! runner_functions_of_model {
         }
 
         fn default_adapters(&self) -> Vec<AdapterScale> {
-            self.model.default_adapters()
+            (0..).zip(self.model.adapters()).map(|(id, adapter)| (id, adapter.scale)).collect()
         }
 
         fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
@@ -187,7 +187,7 @@ impl LlamaRunner {
         // not called for rearranged weights or for work on a GPU.
         let uses_own_kernels = kernel_counts.are_all_ours()
             && model.weights() == WeightLayout::AsInFile
-            && !context::memory::has_gpus(model.placement());
+            && !context::memory::has_gpus(&model.config.placement);
         let is_repeatable = uses_own_kernels
             && forks == ForkRule::Anywhere
             && context.has_explicit_positions()

@@ -4,24 +4,22 @@ use std::sync::Arc;
 
 use crate::config::{EngineConfig, HardwareInfo, ResolvedConfig, TunedSettings};
 use crate::engine::Engine;
-use crate::error::Result;
-use crate::llama::context::memory;
-use crate::llama::encoder_only::EncoderOnlyRunner;
-use crate::llama::host::affinity::Affinity;
-use crate::llama::host::niceness;
-use crate::llama::host::threads;
-use crate::llama::{LlamaRunner, Model, kernels};
+use crate::error::{Error, Result};
+use crate::llama::host::{affinity::Affinity, niceness, threads};
+use crate::llama::{LlamaRunner, Model, context::memory, encoder_only::EncoderOnlyRunner, kernels};
 
 /// Resolves the settings that `config` leaves open for `model` on this machine.
 ///
 /// # Errors
-/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`](crate::error::Error::ModelLoad) if only the vocabulary is loaded.
+/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`] if only the vocabulary is loaded.
 pub fn resolve(model: &Model, config: &EngineConfig, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
-    model.check_weights()?;
+    if model.config.vocabulary_only {
+        let reason = "only its vocabulary was loaded, so it cannot generate text".to_owned();
+        return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+    }
     config.resolve(&model.info(config), &hardware(model, config), tuned)
 }
 
-/// Inspects this machine for an engine on `model`.
 pub(super) fn hardware(model: &Model, config: &EngineConfig) -> HardwareInfo {
     let installed = kernels::install();
     HardwareInfo {

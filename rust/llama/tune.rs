@@ -12,11 +12,8 @@ use std::time::{Duration, Instant};
 use crate::config::{CacheRam, EngineConfig, FlashAttention, Limits, ResolvedConfig, TunedSettings};
 use crate::engine::runner::{KvSeqId, Plan, StateError};
 use crate::error::{Error, Result};
-use crate::llama::context::Context;
-use crate::llama::context::batch::rows_of;
-use crate::llama::context::memory;
-use crate::llama::host::threads;
-use crate::llama::{Model, resolve};
+use crate::llama::context::{Context, batch::rows_of, memory};
+use crate::llama::{Model, host::threads, resolve};
 use crate::request::Token;
 
 /// Length of the prompt, in tokens.
@@ -95,8 +92,7 @@ pub struct Tuning {
 
 /// Measures the candidates for `model` with the cache formats and the kernels of `config`, in separate contexts, for about
 /// `budget`: each attention once with all cores in any case, then the other candidates round-robin while time remains. `progress`
-/// receives the elapsed share of the budget, 0 to 1, and 1 at the end; if it returns false, the measurement stops and the result is
-/// `None`.
+/// receives the elapsed share of the budget, 0 to 1, and 1 at the end; if it returns false, the result is `None`.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::ModelLoad`] if the model has too few positions,
@@ -167,8 +163,7 @@ struct Trial {
     samples: Vec<f64>,
 }
 
-/// Returns the expected seconds of the work: as in the last measurement; before that, as with all cores but scaled by the number
-/// of threads.
+/// Seconds of the work as in the last measurement; before that, as with all cores but scaled by the number of threads.
 fn expected_s(trials: &[Trial], index: usize) -> f64 {
     let trial = &trials[index];
     let with_all = &trials[trial.bench];
@@ -258,7 +253,6 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Computes `n` more tokens of `id`.
     fn append(&mut self, id: KvSeqId, n: u32) -> Result<Duration> {
         let plan = rows_of(id, self.context.seq_len(id), &vec![self.token; n as usize]);
         self.compute(&plan)
@@ -299,7 +293,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the extrapolated seconds of `work` with `n_threads`.
+    /// The extrapolated seconds of `work` with `n_threads`.
     fn measure(&mut self, work: Workload, n_threads: u32) -> Result<f64> {
         self.context.set_threads(n_threads);
         match work {
@@ -328,7 +322,7 @@ impl Bench {
         }
     }
 
-    /// Returns the duration of a measurement, if `work` takes `seconds` in total.
+    /// Duration of a measurement, if `work` takes `seconds` in total.
     fn measured_part(&self, work: Workload, seconds: f64) -> Duration {
         let part = match work {
             Workload::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),
@@ -340,7 +334,6 @@ impl Bench {
     }
 }
 
-/// Returns the number of measured steps for a step time.
 fn n_steps(step: Duration) -> u32 {
     if step > SLOW_STEP { 1 } else { N_STEPS }
 }

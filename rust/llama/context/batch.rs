@@ -11,7 +11,6 @@ pub(in crate::llama) struct Bounds {
     pub n_vocab: usize,
     /// Upper bound of sequence ids (exclusive).
     pub n_seq_max: usize,
-    /// Maximum number of rows.
     pub n_rows: usize,
     /// Maximum number of rows that want logits.
     pub n_outputs: usize,
@@ -20,7 +19,7 @@ pub(in crate::llama) struct Bounds {
     pub is_by_id: bool,
 }
 
-/// The arrays of a `llama_batch` other than its tokens or embeddings, with one element per row unless stated otherwise.
+/// The arrays of a `llama_batch` other than its tokens or embeddings, with one element per row but for `positions`.
 #[derive(Debug, Default)]
 pub(in crate::llama) struct RowArrays {
     /// The positions of all rows, in one dimension after the other.
@@ -33,24 +32,14 @@ pub(in crate::llama) struct RowArrays {
 }
 
 impl RowArrays {
-    fn with_capacity(n_rows: usize) -> Self {
-        Self {
-            positions: Vec::with_capacity(n_rows),
-            ids: Vec::with_capacity(n_rows),
-            wants_logits: Vec::with_capacity(n_rows),
-            n_ids: Vec::with_capacity(n_rows),
-            id_pointers: Vec::with_capacity(n_rows),
-        }
-    }
-
     pub(in crate::llama) fn clear(&mut self) {
         self.positions.clear();
         self.ids.clear();
         self.wants_logits.clear();
     }
 
-    /// Returns the arrays with these tokens or embeddings for llama.cpp, which only reads them. Valid until the arrays are
-    /// changed or moved.
+    /// Returns the arrays with these tokens or embeddings for llama.cpp, which only reads them. Valid until the arrays are changed
+    /// or moved.
     pub(in crate::llama) fn as_raw(&mut self, token: *mut sys::llama_token, embd: *mut f32) -> sys::llama_batch {
         self.n_ids.resize(self.ids.len(), 1);
         self.id_pointers.clear();
@@ -67,7 +56,6 @@ impl RowArrays {
     }
 }
 
-/// The token rows of a plan, allocated once for the largest plan.
 pub(in crate::llama) struct Batch {
     bounds: Bounds,
     /// The plan's rows in llama.cpp's order.
@@ -84,19 +72,16 @@ impl Batch {
     pub(in crate::llama) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
-            order: Vec::with_capacity(bounds.n_rows),
-            batch_indices: Vec::with_capacity(bounds.n_rows),
-            tokens: Vec::with_capacity(bounds.n_rows),
-            rows: RowArrays::with_capacity(bounds.n_rows),
-            seq_lens_after: Vec::with_capacity(bounds.n_seq_max),
+            order: Vec::new(),
+            batch_indices: Vec::new(),
+            tokens: Vec::new(),
+            rows: RowArrays::default(),
+            seq_lens_after: Vec::new(),
         }
     }
 
     /// Takes the token rows of `plan`. Sequence `i` has `seq_lens[i]` tokens; `position_of(i, index)` returns the position of
-    /// the token at `index`.
-    ///
-    /// # Errors
-    /// Names the first row that breaks a rule; the batch is then empty.
+    /// the token at `index`. After an error, which names the first row that breaks a rule, the batch is empty.
     pub(in crate::llama) fn fill(
         &mut self,
         plan: &Plan,
@@ -179,23 +164,21 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// The length of every sequence once the rows are computed.
     pub(in crate::llama) fn seq_lens_after(&self) -> &[u32] {
         &self.seq_lens_after
     }
 
-    /// The sequence ids of the rows, one per row.
     pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
         &self.rows.ids
     }
 
-    /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
+    /// As [`RowArrays::as_raw`].
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(self.tokens.as_mut_ptr(), std::ptr::null_mut())
     }
 }
 
-/// Returns a plan with rows that continue `sequence` at `position`; only the last row wants logits.
+/// Returns a plan with rows that continue `sequence` at `position`; only the last one wants logits.
 pub(in crate::llama) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
     use crate::engine::runner::Row;
     let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {

@@ -4,7 +4,6 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::KvType;
 
-/// Converts to llama.cpp's enumeration.
 pub(in crate::llama) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
     match kv_type {
         KvType::F32 => sys::GGML_TYPE_F32,
@@ -32,10 +31,8 @@ pub(in crate::llama) struct KvShape {
 }
 
 impl KvShape {
-    /// Reads the shape from the metadata of `architecture`. `number` looks up an integer under the key `<architecture>.<name>`,
-    /// `array` an array with one integer per layer.
-    ///
-    /// An estimate: it assumes that every layer caches the whole context, and supports only the keys of the GGUF specification.
+    /// Estimates the shape: assumes that every layer caches the whole context, and supports only the keys of the GGUF specification.
+    /// `number` looks up an integer under the key `<architecture>.<name>`, `array` an array with one integer per layer.
     /// <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub(in crate::llama) fn read(
         n_layer: u32,
@@ -65,13 +62,12 @@ impl KvShape {
         }
     }
 
-    /// Size of one token in all layers, in bytes.
     pub(in crate::llama) fn bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         self.n_heads.iter().map(|&n| row_bytes(type_k, n * self.key_length) + row_bytes(type_v, n * self.value_length)).sum()
     }
 }
 
-/// Size of `n` elements in the format `kv_type`, rounded up to whole blocks, in bytes.
+/// Size of `n` elements in bytes, rounded up to whole blocks.
 fn row_bytes(kv_type: KvType, n: u32) -> u64 {
     // SAFETY: two lookups in a constant table; `ggml_type` returns only valid formats.
     let (block_len, block_bytes) = unsafe { (sys::ggml_blck_size(ggml_type(kv_type)), sys::ggml_type_size(ggml_type(kv_type))) };

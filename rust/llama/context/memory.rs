@@ -10,22 +10,20 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{Placement, Split};
 use crate::llama::model::Model;
 
-/// Returns the free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded,
-/// otherwise in host memory.
+/// Free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded, otherwise in host
+/// memory.
 pub(in crate::llama) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
     let devices = gpus();
     let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::new).collect();
-    let n_layers = if offload_cells { model.n_gpu_layers() } else { Some(0) };
-    free_among(&gpus, model.placement(), n_layers, |gpu| free_on_device(devices[gpu.index]), free_on_host())
+    let n_layers = if offload_cells { model.config.n_gpu_layers } else { Some(0) };
+    free_among(&gpus, &model.config.placement, n_layers, |gpu| free_on_device(devices[gpu.index]), free_on_host())
 }
 
-/// A device that layers can be offloaded to.
 #[derive(Debug, Clone)]
 struct Gpu {
     name: String,
     /// True if it shares the host's memory.
     is_integrated: bool,
-    /// Its index among all devices.
     index: usize,
 }
 
@@ -37,9 +35,8 @@ impl Gpu {
     }
 }
 
-/// Returns the free bytes for the cells of `n_layers` layers (`None`: all) on the participating `gpus`; the remaining layers need
-/// host memory, of which `on_host` bytes are free. `n_free` is called only for participating GPUs: the query may allocate memory on
-/// a card.
+/// Free bytes for the cells of `n_layers` layers (`None`: all) on the participating `gpus`; the remaining layers need host memory,
+/// of which `on_host` bytes are free. `n_free` is called only for participating GPUs: the query may allocate memory on a card.
 fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
     if n_layers == Some(0) {
         return on_host;
@@ -52,8 +49,8 @@ fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free
     }
 }
 
-/// Returns the GPUs that llama.cpp assigns layers to: the named ones, or all, where integrated ones participate only if there is no
-/// other; without a split, only the main one of these.
+/// The GPUs that llama.cpp assigns layers to: the named ones, or all, where integrated ones participate only if there is no other;
+/// without a split, only the main one of these.
 fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
     let named = |name: &String| gpus.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name));
     let mut selected: Vec<&Gpu> = if let Some(names) = &placement.devices {
@@ -71,7 +68,7 @@ fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
     selected
 }
 
-/// Returns the free bytes of host memory. The backend must have been started.
+/// The backend must have been started, as for all of the following functions that name devices.
 pub(in crate::llama) fn free_on_host() -> u64 {
     // Falls back to llama.cpp's value if the system does not report available memory.
     let on_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
@@ -80,20 +77,19 @@ pub(in crate::llama) fn free_on_host() -> u64 {
 
 /// Returns whether layers of `model`, and with them their cells, are on a GPU.
 pub(in crate::llama) fn is_offloaded(model: &Model) -> bool {
-    has_gpus(model.placement()) && model.n_gpu_layers() != Some(0)
+    has_gpus(&model.config.placement) && model.config.n_gpu_layers != Some(0)
 }
 
-/// Returns whether a GPU may hold layers of a model with this placement. The backend must have been started.
+/// Returns whether a GPU may hold layers of a model with this placement.
 pub(in crate::llama) fn has_gpus(placement: &Placement) -> bool {
     placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
 }
 
-/// Returns the devices that layers of a model can be offloaded to. The backend must have been started.
+/// The devices that layers of a model can be offloaded to.
 pub(in crate::llama) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
     devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
 }
 
-/// Returns the devices of these kinds. The backend must have been started.
 fn devices(kinds: &[sys::ggml_backend_dev_type]) -> impl Iterator<Item = sys::ggml_backend_dev_t> {
     // SAFETY: a started backend's devices are registered and live forever.
     let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
@@ -108,23 +104,26 @@ fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
     free as u64
 }
 
-/// Returns the bytes that this process can allocate before the machine swaps or its control group is full. `None` on systems other
-/// than Linux.
+/// The bytes that this process can allocate before the machine swaps or its control group is full. `None` on systems other than
+/// Linux.
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
-    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
-    let in_groups = group.iter().flat_map(|path| path.ancestors()).filter_map(free_in_group);
-    Some(in_groups.fold(on_machine, u64::min))
+    Some(control_groups().iter().filter_map(|folder| free_in_group(folder)).fold(on_machine, u64::min))
 }
 
-/// Returns the total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
+/// The total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
 pub(in crate::llama) fn machine_bytes() -> u64 {
     let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
         return u64::MAX;
     };
+    let limit = |folder: &PathBuf| fs::read_to_string(folder.join("memory.max")).ok()?.trim().parse::<u64>().ok();
+    control_groups().iter().filter_map(limit).fold(on_machine, u64::min)
+}
+
+/// The folders of this process's control group (version 2) and of the groups that contain it.
+fn control_groups() -> Vec<PathBuf> {
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
-    let limit = |folder: &Path| fs::read_to_string(folder.join("memory.max")).ok()?.trim().parse::<u64>().ok();
-    group.iter().flat_map(|path| path.ancestors()).filter_map(limit).fold(on_machine, u64::min)
+    group.iter().flat_map(|path| path.ancestors()).map(Path::to_owned).collect()
 }
 
 /// Parses the line `name` of `/proc/meminfo`, in bytes.
@@ -133,14 +132,13 @@ fn parse_meminfo(meminfo: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Returns the folder of this process's control group (version 2), from `/proc/self/cgroup`.
+/// Parses the folder of this process's control group from `/proc/self/cgroup`.
 fn parse_group(cgroup: &str) -> Option<PathBuf> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))
 }
 
-/// Returns the free bytes under a control group's limit; `None` without a limit. Page-cache pages count as used, but are
-/// reclaimable.
+/// Free bytes under a control group's limit; `None` without a limit. Page-cache pages count as used, but are reclaimable.
 fn free_in_group(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, used) = (number("memory.max")?, number("memory.current")?);

@@ -11,7 +11,6 @@ pub(in crate::llama) mod saved_state;
 pub(in crate::llama) mod state;
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -21,18 +20,13 @@ use crate::config::{EnabledKernels, FlashAttention, Limits, ResolvedConfig, Thre
 use crate::engine::runner::{AdapterSet, DecodeError, KvSeqId, MediaRows, MemoryKind, Plan, StateError};
 use crate::error::{Error, Result};
 use crate::llama::context::batch::{Batch, Bounds, rows_of};
-use crate::llama::context::kv_size::ggml_type;
-use crate::llama::context::positions::Positions;
-use crate::llama::host::affinity::AffinityGuard;
+use crate::llama::context::{kv_size::ggml_type, positions::Positions};
 use crate::llama::host::contention::{ContentionTuner, ThreadShare};
-use crate::llama::host::priority::PriorityGuard;
-use crate::llama::host::threads::ThreadPool;
+use crate::llama::host::{affinity::AffinityGuard, priority::PriorityGuard, threads::ThreadPool};
 use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
-use crate::llama::model::Model;
-use crate::llama::model::adapters;
-use crate::llama::model::rope;
+use crate::llama::model::{Model, adapters, rope};
 use crate::request::Token;
 
 /// How long the threads of a pool poll for the next graph before they sleep, in the unit of [`ThreadPool::new`].
@@ -48,14 +42,13 @@ owned_pointer! {
 }
 
 impl RawContext {
-    /// Creates a context of `model`. The error consists of llama.cpp's error lines.
-    pub(in crate::llama) fn new(model: &Model, params: sys::llama_context_params) -> std::result::Result<Self, Vec<String>> {
+    /// Creates a context of `model`. The error is llama.cpp's reason.
+    pub(in crate::llama) fn new(model: &Model, params: sys::llama_context_params) -> std::result::Result<Self, String> {
         // Creating a context may write to the model, so contexts are created one at a time.
         static MAKING: Mutex<()> = Mutex::new(());
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the model is alive, and the parameters are complete.
-        let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) });
-        NonNull::new(raw).map(Self).ok_or(errors)
+        logging::non_null(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) }).map(Self)
     }
 
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_context {
@@ -123,7 +116,7 @@ impl Context {
     pub(in crate::llama) fn new(model: Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
         let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
         let params = params(config, n_seq_max);
-        let raw = RawContext::new(&model, params).map_err(|errors| refusal(&model, limits, &errors))?;
+        let raw = RawContext::new(&model, params).map_err(|reason| refusal(&model, limits, reason))?;
         let bounds = Bounds {
             n_vocab: model.n_vocab(),
             n_seq_max: n_seq_max as usize,
@@ -407,7 +400,6 @@ impl Context {
         is_done
     }
 
-    /// Returns how many of the first tokens of `id` share positions.
     pub(in crate::llama) fn n_grouped(&self, KvSeqId(id): KvSeqId) -> u32 {
         self.positions[usize::from(id)].n_grouped()
     }
@@ -510,7 +502,10 @@ impl Context {
         let (n_written, more_errors) =
             logging::errors_during(|| unsafe { sys::llama_state_seq_get_data(self.raw.as_ptr(), buffer, n_bytes, id) });
         if n_bytes == 0 || n_written != n_bytes {
-            return Err(state_error("llama.cpp could not save the cells", &[errors, more_errors].concat()));
+            return Err(StateError::Refused(logging::explain(
+                "llama.cpp could not save the cells",
+                &[errors, more_errors].concat(),
+            )));
         }
         // SAFETY: llama.cpp reported that it wrote `n_bytes` bytes, contiguously from the start.
         Ok(unsafe { bytes.assume_init() })
@@ -527,7 +522,7 @@ impl Context {
             sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), id)
         });
         if n_read != bytes.len() {
-            return Err(state_error("llama.cpp could not restore the cells", &errors));
+            return Err(StateError::Refused(logging::explain("llama.cpp could not restore the cells", &errors)));
         }
         Ok(())
     }
@@ -593,7 +588,6 @@ pub(in crate::llama) fn base_params(config: &ResolvedConfig) -> sys::llama_conte
     params
 }
 
-/// Describes why a decode failed with `code`.
 pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
     let words = match code {
         1 => format!("the KV cache of {n_ctx} cells has no room for {n_rows} more tokens"),
@@ -603,17 +597,11 @@ pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_ro
         -3 => "the backend failed".to_owned(),
         code => format!("llama.cpp returned the error code {code}"),
     };
-    logging::reason(errors).map_or_else(|| words.clone(), |why| format!("{words}: {why}"))
-}
-
-fn state_error(words: &str, errors: &[String]) -> StateError {
-    let reason = logging::reason(errors).map_or_else(|| words.to_owned(), |why| format!("{words}: {why}"));
-    StateError::Refused(reason)
+    logging::explain(&words, errors)
 }
 
 /// Converts llama.cpp's failure to create a context to an error that names the setting to change.
-fn refusal(model: &Model, limits: &Limits, errors: &[String]) -> Error {
-    let reason = logging::reason_or_none(errors);
+fn refusal(model: &Model, limits: &Limits, reason: String) -> Error {
     let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if is_about(&["V cache"]) {
         Error::InvalidConfig { param: "type_v", message: reason }

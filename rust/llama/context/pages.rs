@@ -7,8 +7,8 @@ use crate::llama::kernels;
 /// Returns the pages of a new device cache to the operating system, which provides zeroed pages on the next access.
 ///
 /// llama.cpp writes zeros to the whole cache, so that all of it is resident before the first token is computed: 48 MiB for 32 slots
-/// of the demo model, and gigabytes for a long context. The pages that it gets back one by one are zeroed too. Memories other than
-/// one plain buffer, devices other than the CPU and systems other than Linux are left unchanged.
+/// of the demo model, and gigabytes for a long context. Memories other than one plain buffer, devices other than the CPU and systems
+/// other than Linux are left unchanged.
 ///
 /// # Safety
 /// `memory` is alive, and all of its bytes are zeros.

@@ -13,7 +13,6 @@ struct Dense {
     n_positions: u32,
 }
 
-/// The positions of the tokens of one sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::llama) struct Positions {
     /// In order of `start`.
@@ -33,8 +32,7 @@ impl Positions {
     /// Every token's position is its index.
     pub(in crate::llama) const NONE: Self = Self { dense: Vec::new(), grouped: None };
 
-    /// Returns the position of the token at `index`; within a dense medium the position of its first token, where such a sequence can be
-    /// cut.
+    /// Returns the position of the token at `index`; within a dense medium that of its first token, where such a sequence can be cut.
     pub(in crate::llama) fn at(&self, index: u32) -> u32 {
         if let Some(Grouped { n_tokens, n }) = self.grouped {
             return if index < n_tokens { index / n } else { index - n_tokens + n_tokens / n };
@@ -68,19 +66,17 @@ impl Positions {
         end.max(position + n_fewer)
     }
 
-    /// Returns whether a sequence that ends at `index` would contain only a part of a dense medium, whose tokens share a temporal
-    /// position, or of the grouped tokens.
+    /// Returns whether a sequence that ends at `index` would contain only a part of a dense medium or of the grouped tokens.
     pub(in crate::llama) fn cuts(&self, index: u32) -> bool {
         0 < index && index < self.n_grouped()
             || self.dense.iter().any(|medium| medium.start < index && index < medium.start + medium.n_tokens)
     }
 
-    /// Returns whether every token's position is its index.
     pub(in crate::llama) fn are_token_indices(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// Returns the positions of the first `n_tokens` tokens.
+    /// The positions of the first `n_tokens` tokens.
     pub(in crate::llama) fn prefix(&self, n_tokens: u32) -> Self {
         let mut positions = self.clone();
         positions.truncate(n_tokens);
@@ -106,7 +102,7 @@ impl Positions {
         self.dense.iter().map(|medium| [medium.start, medium.n_tokens, medium.n_positions])
     }
 
-    /// Returns the positions of a sequence with these media. `None` if they overlap or have more positions than tokens.
+    /// `None` if the media overlap or have more positions than tokens.
     pub(in crate::llama) fn with_dense(dense: impl Iterator<Item = [u32; 3]>) -> Option<Self> {
         let mut end = 0;
         let medium = |[start, n_tokens, n_positions]: [u32; 3]| {
@@ -117,13 +113,11 @@ impl Positions {
         Some(Self { dense: dense.map(medium).collect::<Option<_>>()?, grouped: None })
     }
 
-    /// Removes media that start at `index` or later.
     pub(in crate::llama) fn truncate(&mut self, index: u32) {
         self.dense.retain(|medium| medium.start < index);
         self.grouped = self.grouped.filter(|_| index > 0);
     }
 
-    /// Returns how many of the first tokens are grouped.
     pub(in crate::llama) fn n_grouped(&self) -> u32 {
         self.grouped.map_or(0, |grouped| grouped.n_tokens)
     }
@@ -133,7 +127,6 @@ impl Positions {
         self.grouped = Some(Grouped { n_tokens, n });
     }
 
-    /// Adds `medium` at the token index `start`.
     pub(in crate::llama) fn push(&mut self, start: u32, medium: &dyn Medium) {
         let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
         if medium.has_positions() {

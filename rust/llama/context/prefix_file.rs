@@ -1,10 +1,9 @@
 //! Saved prefixes on disk, in a format of our own.
 //!
 //! A file belongs to the weights and cache formats that it was saved with; see `ModelFiles::identity` for what that check covers.
-//! It is read only if it is a regular file no longer than the longest prefix of this model and context. Its checksum is verified
-//! before anything in it is used, so a file that is damaged, truncated or of another model is rejected as a whole. The layout of V
-//! is not in the header: each saved state contains it, and [`Runner::restore`](crate::engine::runner::Runner::restore) transposes V
-//! if needed.
+//! It is read only if it is a regular file no longer than the longest prefix of this model and context, and nothing in it is used
+//! before its checksum is verified. The layout of V is not in the header: each saved state contains it, and
+//! [`Runner::restore`](crate::engine::runner::Runner::restore) transposes V if needed.
 //!
 //! Numbers are little-endian:
 //!
@@ -33,10 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{KvType, ResolvedConfig};
+use crate::config::{KvType, Named, ResolvedConfig};
 use crate::error::Error;
-use crate::llama::context::kv_size::ggml_type;
-use crate::llama::context::reader::Reader;
+use crate::llama::context::{kv_size::ggml_type, reader::Reader};
 use crate::llama::model::identity::{Identity, with_change};
 use crate::llama::{Adapter, Model};
 use crate::request::{SavedPiece, SavedPrefix, Token};
@@ -146,8 +144,8 @@ impl PrefixFiles {
         Ok((prefix, bytes.len() as u64))
     }
 
-    /// Returns an upper bound of the size of a prefix of this model and context, in bytes: twice an estimate, and 64 MiB. Longer
-    /// files were not written here, and no memory is allocated for them.
+    /// Upper bound of the size of a prefix of this model and context, in bytes: twice an estimate, and 64 MiB. No memory is
+    /// allocated for longer files, which were not written here.
     fn max_bytes(&self) -> u64 {
         // For each token its cells, its number, and metadata of llama.cpp and of the table of saved states.
         let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
@@ -158,14 +156,13 @@ impl PrefixFiles {
         2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
     }
 
-    /// Returns the identity of the weights, including overrides of what they compute.
+    /// The identity of the weights, including overrides of what they compute.
     fn identity(&self) -> Result<Identity, PrefixFileError> {
         let identity = self.model.identity();
         let identity = identity.map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })?;
         Ok(with_change(identity, &self.positions))
     }
 
-    /// Returns the identities of the loaded adapters.
     fn adapters(&self) -> Result<Vec<Identity>, PrefixFileError> {
         let identity = |adapter: &Adapter| {
             adapter.identity().map_err(|source| PrefixFileError::Model { path: adapter.path.clone(), source })
@@ -174,26 +171,25 @@ impl PrefixFiles {
     }
 
     fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<u64> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        let mut out = Hashing { file, hasher: blake3::Hasher::new(), n_bytes: 0 };
         let header = self.header(prefix, identity, adapters)?;
-        out.write_all(&header)?;
-        for state in &prefix.pieces {
-            out.write_all(&state.bytes)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut n_bytes = CHECKSUM_BYTES as u64;
+        for bytes in std::iter::once(&header[..]).chain(prefix.pieces.iter().map(|state| &state.bytes[..])) {
+            file.write_all(bytes)?;
+            hasher.update(bytes);
+            n_bytes += bytes.len() as u64;
         }
-        let checksum = out.hasher.finalize();
-        out.write_all(checksum.as_bytes())?;
-        out.file.sync_all()?;
-        Ok(out.n_bytes)
+        file.write_all(hasher.finalize().as_bytes())?;
+        file.sync_all()?;
+        Ok(n_bytes)
     }
 
-    /// Returns all bytes before the saved states.
     fn header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
         let logits = prefix.logits.as_deref().unwrap_or_default();
         let number = |n: usize| {
-            u32::try_from(n).map_err(|_| {
-                io::Error::other(format!("the prefix has {n} items of one kind; the format supports fewer than 2³²"))
-            })
+            let too_many = || format!("the prefix has {n} items of one kind; the format supports fewer than 2³²");
+            u32::try_from(n).map_err(|_| io::Error::other(too_many()))
         };
         let mut rest = Vec::new();
         rest.extend(identity);
@@ -230,8 +226,7 @@ impl PrefixFiles {
     }
 
     /// Parses the bytes between the start and the checksum, which has been verified. Still validates everything: a checksum proves
-    /// that the bytes are as written, not that we wrote them. `loaded` are the identities of the loaded adapters, needed if the
-    /// version has a list of adapters.
+    /// that the bytes are as written, not that we wrote them. `loaded` are the identities of the loaded adapters, from version 2 on.
     fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32).ok_or(TOO_SHORT)? != identity {
@@ -245,11 +240,8 @@ impl PrefixFiles {
         for (what, own) in [("K", self.type_k), ("V", self.type_v)] {
             let found = reader.u32().ok_or(TOO_SHORT)?;
             if found != ggml_type(own) {
-                return Err(format!(
-                    "the format of its {what} is {}; that of this engine is {}",
-                    format_name(found),
-                    format_name(ggml_type(own))
-                ));
+                let [found, own] = [found, ggml_type(own)].map(format_name);
+                return Err(format!("the format of its {what} is {found}; that of this engine is {own}"));
             }
         }
         let [n_tokens, n_states, n_logits] =
@@ -396,8 +388,7 @@ const PARTIAL: (&str, &str) = (".weft-", ".partial");
 static STARTED: LazyLock<u128> =
     LazyLock::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since_epoch| since_epoch.as_nanos()));
 
-/// Returns the path of a partial file: in the same folder, under a short name, so that it fits even if `path` has a long name. The
-/// name contains the process id, [`STARTED`] and a number.
+/// Path of a partial file: in the same folder, under a short name, so that it fits even if `path` has a long name.
 fn partial_path(path: &Path) -> PathBuf {
     static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
     let (prefix, suffix) = PARTIAL;
@@ -432,41 +423,9 @@ fn is_stale(name: &str) -> bool {
     Path::new("/proc/self").exists() && !Path::new("/proc").join(process.to_string()).exists()
 }
 
-/// Returns ggml's name of a format, or its number.
 fn format_name(number: u32) -> String {
-    let formats = [
-        KvType::F32,
-        KvType::F16,
-        KvType::Bf16,
-        KvType::Q8_0,
-        KvType::Q4_0,
-        KvType::Q4_1,
-        KvType::Iq4Nl,
-        KvType::Q5_0,
-        KvType::Q5_1,
-    ];
-    let name = formats.into_iter().find(|&kv_type| ggml_type(kv_type) == number).map(|kv_type| format!("{kv_type:?}"));
-    name.unwrap_or_else(|| format!("format {number}"))
-}
-
-/// A file that hashes and counts the bytes written to it.
-struct Hashing {
-    file: File,
-    hasher: blake3::Hasher,
-    n_bytes: u64,
-}
-
-impl Write for Hashing {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.file.write(bytes)?;
-        self.hasher.update(&bytes[..n]);
-        self.n_bytes += n as u64;
-        Ok(n)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
+    let known = KvType::NAMES.iter().find(|(_, kv_type)| ggml_type(*kv_type) == number);
+    known.map_or_else(|| format!("format {number}"), |(_, kv_type)| format!("{kv_type:?}"))
 }
 
 const TOO_SHORT: &str = "its sizes exceed its length";

@@ -1,11 +1,9 @@
-//! Reads numbers from bytes, little-endian as llama.cpp and Weft write them. Every method returns `None` if bytes are missing.
+//! Reads little-endian numbers. Every method returns `None` if bytes are missing.
 
-/// The unread bytes.
 #[derive(Clone, Copy)]
 pub(in crate::llama) struct Reader<'a>(pub(in crate::llama) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Returns the next `n` bytes.
     pub(in crate::llama) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
@@ -20,12 +18,12 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Returns a size of 32 bits.
+    /// A size of 32 bits.
     pub(in crate::llama) fn size(&mut self) -> Option<usize> {
         usize::try_from(self.u32()?).ok()
     }
 
-    /// Returns a size of 64 bits.
+    /// A size of 64 bits.
     pub(in crate::llama) fn long_size(&mut self) -> Option<usize> {
         usize::try_from(u64::from_le_bytes(self.array()?)).ok()
     }

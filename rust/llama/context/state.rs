@@ -3,6 +3,7 @@
 //! llama.cpp reads and writes only whole sequences of an attention cache, so a range of one is first shared with the spare id,
 //! which owns no other cells. A recurrent state is read and written under its own id.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::llama::LlamaRunner;
 use crate::llama::context::saved_state::{CheckedState, Layout, SavedPositions};
 
 impl LlamaRunner {
-    /// Saves the tokens `range`; see [`crate::engine::runner::Runner::save`].
+    /// See [`Runner::save`](crate::engine::runner::Runner::save).
     pub(in crate::llama) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let seq_len = self.context.seq_len(id);
         if range.is_empty() || range.end > seq_len {
@@ -21,8 +22,7 @@ impl LlamaRunner {
             return refuse(format!("cannot save sequence {}: some of its tokens are grouped", id.0));
         }
         let positions = self.context.positions(id).prefix(range.end);
-        let saved_positions =
-            if positions.are_token_indices() { None } else { Some(SavedPositions { range: range.clone(), positions }) };
+        let saved_positions = (!positions.are_token_indices()).then(|| SavedPositions { range: range.clone(), positions });
         if let Some(SavedPositions { positions, .. }) = &saved_positions
             && (self.memory.forks == ForkRule::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
         {
@@ -57,22 +57,48 @@ impl LlamaRunner {
         Ok(saved)
     }
 
-    /// Restores the tokens `part` from a saved state; see [`crate::engine::runner::Runner::restore`].
+    /// See [`Runner::restore`](crate::engine::runner::Runner::restore).
     pub(in crate::llama) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
         let seq_len = self.context.seq_len(id);
         if part.is_empty() || part.start != seq_len {
             return refuse(format!("cannot restore tokens {part:?} to sequence {}, which has {seq_len}", id.0));
         }
-        if let Some((saved_positions, saved)) = SavedPositions::read(saved).map_err(|reason| bad_state(&reason))? {
-            return self.restore_with_positions(id, &saved_positions, saved, part);
+        let header = SavedPositions::read(saved).map_err(|reason| bad_state(&reason))?;
+        let (bytes, hole_end) = match &header {
+            Some((saved_positions, saved)) => (self.check_with_positions(id, saved_positions, saved, part)?, None),
+            None => self.check_state(saved, part)?,
+        };
+        let is_recurrent = self.memory.forks == ForkRule::AtEnd;
+        let to = if is_recurrent { id } else { self.spare };
+        // SAFETY: the bytes were checked.
+        let written = unsafe { self.context.write_state(to, &bytes) };
+        if written.is_ok() {
+            let mut whole_from = 0;
+            if !is_recurrent {
+                whole_from = hole_end.unwrap_or_else(|| self.context.whole_from(id));
+                let range = header.as_ref().map_or(part.clone(), |(saved_positions, _)| saved_positions.positions_of(part));
+                self.context.share(to, id, range);
+            }
+            self.context.set_len(id, part.end, whole_from);
+            if let Some((SavedPositions { positions, .. }, _)) = &header {
+                self.context.set_positions(id, positions.prefix(part.end));
+            }
         }
+        if !is_recurrent || written.is_err() {
+            self.context.unshare_all(to);
+        }
+        written
+    }
+
+    /// Checks that `part` can be restored from a saved state. Returns the state's bytes, and the end of the hole that it leaves in a
+    /// sliding window: no row attends to cells below that.
+    fn check_state<'a>(&self, saved: &'a [u8], part: &Range<u32>) -> Result<(Cow<'a, [u8]>, Option<u32>), StateError> {
         let CheckedState { range, whole_from, bytes } = self.layout()?.check(saved).map_err(|reason| bad_state(&reason))?;
         if part.start < range.start || part.end > range.end {
             return refuse(format!("cannot restore tokens {part:?} from a saved state of {range:?}"));
         }
         let is_whole = match self.memory.forks {
             ForkRule::Anywhere => whole_from == range.start,
-            // The missing part is recorded in `whole_from`, so that no row attends to it.
             ForkRule::InWindow => true,
             ForkRule::AtEnd => match self.model.n_swa() {
                 0 => whole_from == range.start,
@@ -84,42 +110,20 @@ impl LlamaRunner {
                 "the saved state of tokens {range:?} is incomplete: one of its caches begins at {whole_from}"
             ));
         }
-        if self.memory.forks == ForkRule::AtEnd {
-            if range != *part {
-                return refuse(format!(
-                    "cannot restore tokens {part:?} of a recurrent state; it is restored as a whole, {range:?}"
-                ));
-            }
-            // SAFETY: the bytes were checked.
-            let result = unsafe { self.context.write_state(id, &bytes) };
-            if result.is_err() {
-                self.context.unshare_all(id);
-            } else {
-                self.context.set_len(id, part.end, 0);
-            }
-            return result;
+        if self.memory.forks == ForkRule::AtEnd && range != *part {
+            return refuse(format!("cannot restore tokens {part:?} of a recurrent state; it is restored as a whole, {range:?}"));
         }
-        // SAFETY: the bytes were checked.
-        let result = unsafe { self.context.write_state(self.spare, &bytes) };
-        if result.is_ok() {
-            // No row attends to cells below the hole that this state may leave.
-            let leaves_hole = whole_from > part.start;
-            let whole_from = if leaves_hole { whole_from.min(part.end) } else { self.context.whole_from(id) };
-            self.context.share(self.spare, id, part.clone());
-            self.context.set_len(id, part.end, whole_from);
-        }
-        self.context.unshare_all(self.spare);
-        result
+        Ok((bytes, (whole_from > part.start).then(|| whole_from.min(part.end))))
     }
 
-    /// Restores part of a sequence with images that have two-dimensional positions; see [`LlamaRunner::restore_state`].
-    fn restore_with_positions(
-        &mut self,
+    /// As [`Self::check_state`], for a sequence with images that have two-dimensional positions.
+    fn check_with_positions<'a>(
+        &self,
         id: KvSeqId,
         saved_positions: &SavedPositions,
-        saved: &[u8],
+        saved: &'a [u8],
         part: &Range<u32>,
-    ) -> Result<(), StateError> {
+    ) -> Result<Cow<'a, [u8]>, StateError> {
         let SavedPositions { range, positions } = saved_positions;
         let is_valid_part =
             range.start <= part.start && part.end <= range.end && !positions.cuts(part.start) && !positions.cuts(part.end);
@@ -130,25 +134,10 @@ impl LlamaRunner {
             return refuse(format!("the images before tokens {part:?} differ from those in the saved state"));
         }
         let expected: Vec<u32> = saved_positions.iter().collect();
-        let bytes = self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))?;
-        let to = if self.memory.forks == ForkRule::AtEnd { id } else { self.spare };
-        // SAFETY: the bytes were checked.
-        let written = unsafe { self.context.write_state(to, &bytes) };
-        if written.is_ok() {
-            let whole_from = if to == id { 0 } else { self.context.whole_from(id) };
-            if to != id {
-                self.context.share(to, id, saved_positions.positions_of(part));
-            }
-            self.context.set_len(id, part.end, whole_from);
-            self.context.set_positions(id, positions.prefix(part.end));
-        }
-        if to != id || written.is_err() {
-            self.context.unshare_all(to);
-        }
-        written
+        self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))
     }
 
-    /// Moves cells; see [`crate::engine::runner::Runner::relocate`].
+    /// See [`Runner::relocate`](crate::engine::runner::Runner::relocate).
     pub(in crate::llama) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != ForkRule::Anywhere {
@@ -183,12 +172,8 @@ impl LlamaRunner {
     }
 
     fn layout(&self) -> Result<&Layout, StateError> {
-        self.layout.as_ref().ok_or_else(|| {
-            StateError::Refused(format!(
-                "cannot save the memory of {} models: its format is not supported",
-                self.model.architecture()
-            ))
-        })
+        let refusal = || format!("cannot save the memory of {} models: its format is not supported", self.model.architecture());
+        self.layout.as_ref().ok_or_else(|| StateError::Refused(refusal()))
     }
 }
 

@@ -23,7 +23,7 @@ mod system {
 }
 
 impl Affinity {
-    /// Returns the set of `cpus`, without those from [`MAX_CPUS`] on.
+    /// The set of `cpus`, without those from [`MAX_CPUS`] on.
     pub(in crate::llama) fn of(cpus: &[usize]) -> Self {
         let mut mask = [0; MAX_CPUS / BITS];
         for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
@@ -32,7 +32,7 @@ impl Affinity {
         Self { mask }
     }
 
-    /// Returns the affinity of this thread; `None` if the system does not report it.
+    /// Affinity of this thread; `None` if the system does not report it.
     #[cfg(target_os = "linux")]
     pub(in crate::llama) fn current() -> Option<Self> {
         let mut mask = [0; MAX_CPUS / BITS];
@@ -41,8 +41,7 @@ impl Affinity {
         (n >= 0).then_some(Self { mask })
     }
 
-    /// Restricts this thread, and threads that it starts, to these processors. A failure is ignored: the thread then stays where it
-    /// is.
+    /// Restricts this thread, and threads that it starts. A failure is ignored: the thread then stays where it is.
     #[cfg(target_os = "linux")]
     pub(in crate::llama) fn apply(&self) {
         // SAFETY: the mask is readable for the given number of bytes; 0 is this thread.
@@ -57,13 +56,12 @@ impl Affinity {
     #[cfg(not(target_os = "linux"))]
     pub(in crate::llama) fn apply(&self) {}
 
-    /// Lists the processors in ascending order.
     pub(in crate::llama) fn cpus(&self) -> Vec<usize> {
         (0..MAX_CPUS).filter(|cpu| self.mask[cpu / BITS] >> (cpu % BITS) & 1 == 1).collect()
     }
 }
 
-/// Pins a thread to a set of processors until it is dropped.
+/// Pins a thread until it is dropped.
 #[derive(Debug, Default)]
 pub(in crate::llama) struct AffinityGuard {
     original: Option<(ThreadId, Affinity)>,
@@ -71,7 +69,6 @@ pub(in crate::llama) struct AffinityGuard {
 }
 
 impl AffinityGuard {
-    /// Pins this thread to the processors of `affinity`.
     pub(in crate::llama) fn pin(&mut self, affinity: Affinity) {
         if self.pinned_to == Some(affinity) {
             return;
@@ -83,7 +80,6 @@ impl AffinityGuard {
         self.pinned_to = Some(affinity);
     }
 
-    /// Restores this thread's original affinity.
     pub(in crate::llama) fn unpin(&mut self) {
         if let Some((_, before)) = self.original.filter(|_| self.pinned_to.take().is_some()) {
             before.apply();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Number of size classes. A class holds the numbers of rows between two powers of 2; the last class all above.
+/// A class holds the numbers of rows between two powers of 2; the last class all above.
 const N_CLASSES: usize = 10;
 
 /// Divisor of a new time in the moving average.
@@ -64,20 +64,14 @@ pub(in crate::llama) struct ContentionTuner {
 
 impl Default for ContentionTuner {
     fn default() -> Self {
-        let class = SizeClass {
-            share: ThreadShare::All,
-            mean_s: None,
-            min_s: f64::INFINITY,
-            trial: None,
-            n_until_trial: WAIT,
-            wait: WAIT,
-        };
+        let (share, wait) = (ThreadShare::All, WAIT);
+        let class = SizeClass { share, mean_s: None, min_s: f64::INFINITY, trial: None, n_until_trial: wait, wait };
         Self { classes: [class; N_CLASSES], n_until_all: 0 }
     }
 }
 
 impl ContentionTuner {
-    /// Returns the share of the threads to use for the next decode of `n_rows`.
+    /// The share of the threads to use for the next decode of `n_rows`.
     pub(in crate::llama) fn thread_share(&mut self, n_rows: usize) -> ThreadShare {
         let class = &mut self.classes[size_class(n_rows)];
         let is_due = match class.share {

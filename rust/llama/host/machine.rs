@@ -6,9 +6,7 @@ use std::fs;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::backend;
-use crate::llama::context::memory;
-use crate::llama::host::threads;
+use crate::llama::{backend, context::memory, host::threads};
 
 /// Properties that determine how fast a model computes here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +29,7 @@ impl Hardware {
     pub fn read() -> Self {
         backend::backend();
         Self {
-            cpu: cpu(),
+            cpu: cpu_in(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             n_cores: threads::n_cores(),
             n_threads: threads::n_allowed(),
             instructions: instructions(),
@@ -44,7 +42,7 @@ impl Hardware {
     }
 }
 
-/// A device other than the CPU.
+/// A device other than the CPU, as ggml reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// ggml's name, such as `CUDA0`.
@@ -102,21 +100,10 @@ fn extra_buffer_types() -> Vec<&'static CStr> {
         unsafe { std::mem::transmute(function) };
     // SAFETY: the device is the one whose registry has the function.
     let first = unsafe { list(cpu) };
-    let mut names = Vec::new();
-    for i in 0.. {
-        // SAFETY: the list lives forever and ends with a null, beyond which nothing is read.
-        let kind = unsafe { first.add(i).read() };
-        if kind.is_null() {
-            break;
-        }
-        // SAFETY: a registered buffer type lives forever, and so does its name.
-        names.push(unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) });
-    }
-    names
-}
-
-fn cpu() -> String {
-    cpu_in(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+    // SAFETY: the list lives forever and ends with a null, beyond which nothing is read.
+    let kinds = (0..).map(|i| unsafe { first.add(i).read() }).take_while(|kind| !kind.is_null());
+    // SAFETY: a registered buffer type lives forever, and so does its name.
+    kinds.map(|kind| unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }).collect()
 }
 
 /// Extracts the names of the processors from `/proc/cpuinfo`; on ARM it has ids of the implementer and the part.

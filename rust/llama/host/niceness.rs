@@ -33,8 +33,8 @@ pub(crate) fn answer() {
     slices::set(ANSWER_SLICE);
 }
 
-/// Increases the niceness of this thread, and of threads that it starts from now on, by `levels`, as in nice(2). At 19 they get
-/// only processor time that others leave.
+/// Adds `levels`, as in nice(2), for this thread and threads that it starts from now on. At 19 they get only processor time that
+/// others leave.
 #[cfg(target_os = "linux")]
 fn add_niceness(levels: i32) {
     use std::ffi::{c_int, c_uint};
@@ -51,7 +51,6 @@ fn add_niceness(levels: i32) {
 #[cfg(not(target_os = "linux"))]
 fn add_niceness(_levels: i32) {}
 
-/// Length of this thread's time slices.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod slices {
     use std::ffi::{c_int, c_long, c_uint};
@@ -96,7 +95,7 @@ mod slices {
         (code == 0).then_some(attributes)
     }
 
-    /// Sets the slices of this thread, and of threads that it starts from now on. Returns whether the system applied `length`.
+    /// Sets the slices also of threads that this one starts from now on. Returns whether the system applied `length`.
     pub(in crate::llama) fn set(length: Duration) -> bool {
         let runtime = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let Some(attributes) = current().filter(|attributes| TIME_SHARING.contains(&attributes.policy)) else { return false };
@@ -107,7 +106,6 @@ mod slices {
         code == 0 && self::length() == Some(length)
     }
 
-    /// Returns the length of the slices, if the system reports it.
     pub(in crate::llama) fn length() -> Option<Duration> {
         current().map(|attributes| Duration::from_nanos(attributes.runtime)).filter(|length| !length.is_zero())
     }

@@ -4,7 +4,6 @@ use std::io;
 
 use crate::config::ThreadPriority;
 
-/// Linux's scheduling policies.
 #[cfg(target_os = "linux")]
 mod system {
     use std::ffi::c_int;
@@ -59,8 +58,7 @@ pub(in crate::llama) struct PriorityGuard {
 }
 
 impl PriorityGuard {
-    /// Sets the priority of this thread, and of threads that it starts from now on. If the system refuses, logs a warning once and
-    /// uses the normal priority.
+    /// As [`set`]. If the system refuses, logs a warning once and uses the normal priority.
     pub(in crate::llama) fn set(&mut self, priority: ThreadPriority) {
         if self.current == priority {
             return;

@@ -8,8 +8,7 @@ use std::thread;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, MAX_THREADS, Threads};
-use crate::llama::host::affinity::Affinity;
-use crate::llama::kernels;
+use crate::llama::{host::affinity::Affinity, kernels};
 
 /// Number of physical cores that this process may use, from 1 to [`MAX_THREADS`]: two threads of one core only share its arithmetic
 /// units.

@@ -12,7 +12,6 @@ use crate::llama::kernels::{ComputeParams, DecodeHints, GgmlTeam, NEXT_DECODE, l
 /// Maximum number of cached plans: a model with sliding windows has two masks per graph.
 const MAX_PLANS: usize = 4;
 
-/// Key of a plan within one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PlanSource {
     /// Address of the mask, 0 without one.
@@ -27,13 +26,11 @@ struct CachedPlan {
     plan: Box<Plan>,
 }
 
-/// State that the thread that leads graphs keeps between operations.
 #[derive(Default)]
 struct PlanCache {
     plans: Vec<CachedPlan>,
-    /// Sequence ids of the rows, in the format of [`MaskOrder`].
+    /// Sequence ids of the rows and positions of the cells, in the format of [`MaskOrder`].
     sequences: Vec<u32>,
-    /// Positions of the cells, in the format of [`MaskOrder`].
     positions: Vec<u32>,
 }
 
@@ -41,7 +38,7 @@ thread_local! {
     static PLAN_CACHE: RefCell<PlanCache> = RefCell::default();
 }
 
-/// Marks all plans as outdated, because a new graph begins, with new masks.
+/// A new graph, with new masks, makes all plans outdated.
 pub(super) fn invalidate_plans() {
     PLAN_CACHE.with_borrow_mut(|cache| cache.plans.iter_mut().for_each(|entry| entry.source = None));
 }
@@ -52,7 +49,6 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
     Some(HEADER + attention::scratch_bytes(&shape, n_threads))
 }
 
-/// Returns whether our attention supports heads of these sizes with cells of these formats.
 pub(super) fn covers(shape: &Shape, keys: sys::ggml_type, values: sys::ggml_type) -> bool {
     let formats = format(keys).zip(format(values));
     formats.is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
@@ -122,7 +118,6 @@ impl PlanCache {
     }
 }
 
-/// Returns the shape of an attention operation that our kernel supports.
 fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let (q, k, v) = (q?, k?, v?);

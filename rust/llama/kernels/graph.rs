@@ -5,8 +5,7 @@ use std::ptr::null_mut;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, Threads};
-use crate::llama::host::threads::ThreadPool;
-use crate::llama::kernels::deciding;
+use crate::llama::{host::threads::ThreadPool, kernels::deciding};
 
 /// Size of ggml's metadata of the tensors and the graph, in bytes; their elements are allocated separately.
 const N_BYTES: usize = 1 << 18;
@@ -48,7 +47,6 @@ impl Graph {
         Tensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
     }
 
-    /// Creates an operation on tensors of this graph, by calling `make` with the context.
     pub(in crate::llama) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
         Tensor(make(self.context))
     }

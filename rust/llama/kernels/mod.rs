@@ -1,16 +1,16 @@
 //! Runs our kernels inside llama.cpp, without patching it.
 //!
 //! ggml-cpu has a list of *extra buffer types*, and queries each of them before computing an operation, on its own threads: AMX
-//! and repacked weights use this hook, and so do we. Nothing moves to another device and no graph is split. The entry is C++
-//! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`) and calls the functions of this folder; those
-//! convert a tensor's description to the slices that [`crate::kernels`] computes on.
+//! and repacked weights use this hook, and so do we. The entry is C++ (`shim.cpp`, with the private headers that it needs repeated in
+//! `mirror.h`) and calls the functions of this folder; those convert a tensor's description to the slices that [`crate::kernels`]
+//! computes on.
 //!
 //! # Which kernels a graph uses
 //!
 //! The list belongs to the process, not to an engine. So each context's thread pools are [registered](Pool) with the
 //! [`EnabledKernels`] of its decodes, and each decode runs [inside](deciding) the same selection. Every other graph of the process
-//! uses the [default](set_default), which enables nothing until it is set. ggml queries each operation twice: for the scratch
-//! memory that it needs, before the graph, and to compute it, on every thread; both queries thus get consistent answers.
+//! uses the [default](set_default), which enables nothing until it is set. ggml queries each operation twice, for the scratch memory
+//! before the graph and to compute it on every thread, and so gets consistent answers.
 //!
 //! # Memory
 //!
@@ -35,7 +35,7 @@ use llama_cpp_sys_2 as sys;
 pub use crate::config::EnabledKernels;
 use crate::kernels::{Level, Team};
 
-/// Kernels that are available in this process.
+/// Kernels of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// The kernels that passed their trial.
@@ -77,8 +77,8 @@ pub fn install() -> &'static Installed {
     })
 }
 
-/// Returns the instruction set of our kernels: the best that the processor supports, or the one in the environment variable
-/// `WEFT_INSTRUCTIONS` if the processor supports it.
+/// The instruction set of our kernels: the best that the processor supports, or a supported one in the environment variable
+/// `WEFT_INSTRUCTIONS`.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -92,14 +92,13 @@ fn level() -> Level {
     })
 }
 
-/// Returns how many operations our kernels have computed.
+/// Numbers of operations that our kernels have computed.
 #[must_use]
 pub fn calls() -> Calls {
     Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
 }
 
-/// Sets the kernels of graphs outside of our engines, such as a benchmark's bare loop. Must not be called while such a graph is
-/// computed.
+/// Sets the kernels of graphs outside of our engines, such as a benchmark's bare loop, while none is computed.
 pub fn set_default(enabled: EnabledKernels) {
     DEFAULT_ATTENTION.store(enabled.attention, Ordering::Release);
     DEFAULT_PRODUCTS.store(enabled.products, Ordering::Release);
@@ -118,7 +117,7 @@ thread_local! {
     /// Kernels of the decode that this thread is about to run, and hints about its rows.
     static NEXT_DECODE: Cell<Option<(EnabledKernels, Option<DecodeHints>)>> = const { Cell::new(None) };
     /// Operations that this thread led since it began to count.
-    static COUNTS: Cell<KernelCounts> = const { Cell::new(KernelCounts::ZERO) };
+    static COUNTS: Cell<KernelCounts> = Cell::default();
     /// The pool that this thread computed in last, the version of `POOLS` at its lookup, and the result.
     static LAST_POOL: Cell<(usize, u64, Option<EnabledKernels>)> = const { Cell::new((0, u64::MAX, None)) };
 }
@@ -175,7 +174,7 @@ impl DecodeHints {
     }
 }
 
-/// Returns the buffers of the cells of `memory`; none if it is not a single plain cache.
+/// The buffers of the cells of `memory`; none if it is not a single plain cache.
 ///
 /// # Safety
 /// `memory` is alive as long as the iterator is used.
@@ -193,7 +192,7 @@ pub(super) fn deciding<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, d
 }
 
 /// Numbers of operations that our kernels computed, and that they declined and left to llama.cpp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct KernelCounts {
     pub(super) n_attentions: u64,
     pub(super) n_attentions_left: u64,
@@ -202,9 +201,7 @@ pub(super) struct KernelCounts {
 }
 
 impl KernelCounts {
-    const ZERO: Self = Self { n_attentions: 0, n_attentions_left: 0, n_products: 0, n_products_left: 0 };
-
-    /// Returns whether our kernels computed at least one operation and declined none.
+    /// True if our kernels computed at least one operation and declined none.
     pub(super) fn are_all_ours(self) -> bool {
         self.n_attentions + self.n_products > 0 && self.n_attentions_left + self.n_products_left == 0
     }
@@ -222,19 +219,17 @@ impl KernelCounts {
     }
 }
 
-/// Runs `compute`. Returns its result and the counts of operations in the graphs that this thread led.
+/// Returns the result of `compute`, and the counts of operations in the graphs that this thread led.
 pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
-    COUNTS.set(KernelCounts::ZERO);
+    COUNTS.take();
     let result = compute();
     (result, COUNTS.get())
 }
 
-/// Returns the kernels of the graph that this thread is about to compute.
 fn enabled_in_next_graph() -> EnabledKernels {
     NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled)
 }
 
-/// Returns the kernels of the graph that is computed in `pool`.
 fn enabled_in_pool(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
     let (last, last_version, found) = LAST_POOL.get();
@@ -262,7 +257,6 @@ struct ComputeParams {
     use_ref: bool,
 }
 
-/// The threads of a ggml graph.
 struct GgmlTeam {
     index: usize,
     size: usize,

@@ -43,7 +43,6 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     true
 }
 
-/// Returns whether our products support weights of this type and size.
 pub(super) fn covers(kind: sys::ggml_type, n_in: usize, n_out: usize) -> bool {
     format(kind).is_some_and(|format| products::covers(level(), format, n_in, n_out))
 }
@@ -119,11 +118,8 @@ fn is_weight(tensor: &sys::ggml_tensor) -> bool {
 /// Returns whether `tensor` belongs to an adapter: llama.cpp does not set the usage of their buffers.
 fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
     let n = tensor.name.iter().position(|&byte| byte == 0).unwrap_or(tensor.name.len());
-    let ends_with = |suffix: &[u8]| {
-        let end = n.checked_sub(suffix.len()).map(|start| &tensor.name[start..n]);
-        end.is_some_and(|end| end.iter().zip(suffix).all(|(&byte, &expected)| byte.to_ne_bytes() == [expected]))
-    };
-    ends_with(b".lora_a") || ends_with(b".lora_b")
+    let name = tensor.name.map(|byte| byte.to_ne_bytes()[0]);
+    name[..n].ends_with(b".lora_a") || name[..n].ends_with(b".lora_b")
 }
 
 fn format(kind: sys::ggml_type) -> Option<Format> {

@@ -17,7 +17,7 @@ pub(super) fn size_of(tensor: &sys::ggml_tensor, i: usize) -> usize {
     usize::try_from(tensor.ne[i]).expect("sizes are not negative")
 }
 
-/// Returns the distance between elements along dimension `i`, in bytes.
+/// Distance between elements along dimension `i`, in bytes.
 pub(super) fn stride(tensor: &sys::ggml_tensor, i: usize) -> usize {
     tensor.nb[i]
 }
@@ -29,18 +29,17 @@ pub(super) fn span(tensor: &sys::ggml_tensor, dimensions: [usize; 2], n: [usize;
     to_last(0) + to_last(1) + innermost
 }
 
-/// Returns whether the elements of a tensor without blocks are contiguous.
+/// The tensor must not have blocks.
 pub(super) fn is_contiguous(tensor: &sys::ggml_tensor) -> bool {
     // SAFETY: the tensor is alive.
     unsafe { sys::ggml_is_contiguous(tensor) }
 }
 
-/// Returns parameter `i` of an operation, which must be a float.
 pub(super) fn f32_param(op: &sys::ggml_tensor, i: usize) -> f32 {
     f32::from_bits(op.op_params[i].cast_unsigned())
 }
 
-/// Returns the elements of a contiguous f32 result.
+/// The elements of a contiguous f32 result.
 ///
 /// # Safety
 /// `op` is such a tensor with its own memory, which only the threads that compute it read or write.
@@ -50,7 +49,7 @@ pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
     unsafe { Shared::from_raw_parts(op.data.cast(), n) }
 }
 
-/// Returns an operation's header, of [`HEADER`] bytes, and the scratch after it.
+/// An operation's header, of [`HEADER`] bytes, and the scratch after it.
 pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, Shared<'_, u8>) {
     assert!(params.wsize >= HEADER, "ggml provided {} bytes of scratch memory, fewer than requested", params.wsize);
     let header = params.wdata.cast::<u8>();

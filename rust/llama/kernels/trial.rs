@@ -19,11 +19,8 @@ pub(super) fn run(level: Level) -> Installed {
     let results = [compare(attend), compare(multiply)];
     tracing::debug!("the trial of our kernels took {:.1?}", started.elapsed());
     let usable = EnabledKernels { attention: results[0].is_ok(), products: results[1].is_ok() };
-    let reasons: Vec<String> = ["attention", "products"]
-        .into_iter()
-        .zip(results)
-        .filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?)))
-        .collect();
+    let named = ["attention", "products"].into_iter().zip(results);
+    let reasons: Vec<String> = named.filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
     let why_not = (!reasons.is_empty()).then(|| reasons.join("; "));
     Installed { usable, level, why_not }
 }
@@ -42,13 +39,10 @@ fn compare(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static 
 
 /// Pseudo-random numbers between -1 and 1.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let step = |state: &mut u32| {
-        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        #[expect(clippy::cast_precision_loss, reason = "24 bits are exact")]
-        let number = (*state >> 8) as f32 / 8_388_608.0 - 1.0;
-        Some(number)
-    };
-    std::iter::repeat_n((), n).scan(seed, |state, ()| step(state)).collect()
+    let next = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    #[expect(clippy::cast_precision_loss, reason = "24 bits are exact")]
+    let number = |state: u32| (state >> 8) as f32 / 8_388_608.0 - 1.0;
+    std::iter::successors(Some(seed), next).skip(1).take(n).map(number).collect()
 }
 
 /// Eight rows of four heads over two heads of 96 cells, of which each row sees some.

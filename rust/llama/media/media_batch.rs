@@ -4,8 +4,7 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{KvSeqId, MediaRows, Plan};
-use crate::llama::context::batch::RowArrays;
-use crate::llama::context::positions::Positions;
+use crate::llama::context::{batch::RowArrays, positions::Positions};
 
 /// Limits of a batch of embeddings.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +13,7 @@ pub(in crate::llama) struct Bounds {
     pub(in crate::llama) n_rows: usize,
     /// Length of an embedding.
     pub(in crate::llama) n_embd: usize,
-    /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
+    /// The arrays of a `llama_batch` of embeddings.
     pub(in crate::llama) n_positions: usize,
     /// True if each row is an output, for its embedding; otherwise no row is.
     pub(in crate::llama) outputs_all: bool,
@@ -33,10 +32,7 @@ impl MediaBatch {
     pub(in crate::llama) fn new(bounds: Bounds) -> Self {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
-
     /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`.
-    ///
-    /// # Errors
     /// Names the first rule that is broken.
     pub(in crate::llama) fn fill(
         &mut self,
@@ -96,12 +92,11 @@ impl MediaBatch {
         Ok(())
     }
 
-    /// The sequence ids of the rows, one per row.
     pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
         &self.rows.ids
     }
 
-    /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
+    /// As [`RowArrays::as_raw`].
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(std::ptr::null_mut(), self.embeddings.as_mut_ptr())
     }

@@ -46,7 +46,6 @@ pub enum MediaKind {
     Audio,
 }
 
-/// The pixels of an image.
 #[derive(Debug)]
 pub(in crate::llama) struct Image {
     pub(in crate::llama) width: u32,
@@ -55,10 +54,7 @@ pub(in crate::llama) struct Image {
     pub(in crate::llama) rgb: Vec<u8>,
 }
 
-/// Detects the kind of `file` by its first bytes.
-///
-/// # Errors
-/// If the file is not PNG, JPEG, GIF, BMP, WebP, WAV, MP3, FLAC or Ogg Vorbis.
+/// Detects the kind of `file` by its first bytes. Fails if it is not PNG, JPEG, GIF, BMP, WebP, WAV, MP3, FLAC or Ogg Vorbis.
 pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
     let is_mp3 = file.starts_with(b"ID3") || (file.len() >= 12 && file[0] == 0xFF && file[1] & 0xE0 == 0xE0);
     let is_wav = file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WAVE");
@@ -74,14 +70,11 @@ pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
 }
 
 /// Decodes the image in `file`, with its orientation applied; of an animation, the first frame.
-///
-/// # Errors
-/// The problem with the file.
 pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
     let damaged = |error: image::ImageError| format!("the image is damaged: {error}");
+    let mut reader = ImageReader::new(Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_DECODER_BYTES);
-    let mut reader = ImageReader::new(Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(damaged)?;
     let (width, height) = decoder.dimensions();
@@ -93,9 +86,8 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
         return Err(format!("the image of {width} × {height} pixels is too large; it may have at most {MAX_PIXELS} pixels"));
     }
     if long > MAX_RATIO * short {
-        return Err(format!(
-            "the image of {width} × {height} pixels is too narrow; its aspect ratio may be at most {MAX_RATIO} to 1"
-        ));
+        let rule = format!("its aspect ratio may be at most {MAX_RATIO} to 1");
+        return Err(format!("the image of {width} × {height} pixels is too narrow; {rule}"));
     }
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
@@ -105,9 +97,6 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
 }
 
 /// Decodes the audio in `file`, resampled to `rate` Hz, with all channels mixed.
-///
-/// # Errors
-/// The problem with the file.
 pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
     let (own_rate, mut samples) = decoded(file)?;
     if samples.is_empty() {
@@ -124,7 +113,6 @@ pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>,
     Ok(samples)
 }
 
-/// Returns the sample rate and the mean of all channels.
 fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
     let damaged = |error: AudioError| format!("the audio is damaged: {error}");
     let bytes: Box<[u8]> = file.into();
@@ -153,16 +141,12 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
             }
             Err(error) => return Err(damaged(error)),
         };
-        let n_channels = buffer.spec().channels().count().max(1);
-        if !RATES.contains(&buffer.spec().rate()) || rate.is_some_and(|rate| rate != buffer.spec().rate()) {
-            return Err(format!(
-                "the audio has a sample rate of {} Hz; it must be {} to {} Hz, and constant",
-                buffer.spec().rate(),
-                RATES.start(),
-                RATES.end()
-            ));
+        let (n_channels, own_rate) = (buffer.spec().channels().count().max(1), buffer.spec().rate());
+        if !RATES.contains(&own_rate) || rate.is_some_and(|rate| rate != own_rate) {
+            let (min, max) = (RATES.start(), RATES.end());
+            return Err(format!("the audio has a sample rate of {own_rate} Hz; it must be {min} to {max} Hz, and constant"));
         }
-        rate = Some(buffer.spec().rate());
+        rate = Some(own_rate);
         packet_samples.resize(buffer.samples_interleaved(), 0.0);
         buffer.copy_to_slice_interleaved(&mut packet_samples);
         #[expect(clippy::cast_precision_loss, reason = "there are few channels")]
@@ -171,7 +155,7 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
             return Err("the audio is damaged: it has samples that are not finite".to_owned());
         }
         let n_samples = samples.len() as u64;
-        if n_samples > MAX_SAMPLES || n_samples / u64::from(buffer.spec().rate()) > MAX_SECONDS {
+        if n_samples > MAX_SAMPLES || n_samples / u64::from(own_rate) > MAX_SECONDS {
             return Err(format!("the audio is too long; it may have at most {MAX_SECONDS} seconds and {MAX_SAMPLES} samples"));
         }
     }

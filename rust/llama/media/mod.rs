@@ -23,12 +23,10 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::MediaConfig;
 use crate::error::{Error, Result};
-use crate::llama::context::memory;
-use crate::llama::host::niceness;
-use crate::llama::host::threads;
-use crate::llama::logging;
+use crate::llama::host::{niceness, threads};
 use crate::llama::media::media_file::{Image, MediaKind};
 use crate::llama::model::gguf::{Metadata, c_path};
+use crate::llama::{context::memory, logging};
 use crate::request::{Encoding, Media, Medium, Run, Token};
 
 /// Limit of the embeddings cached for later prompts, in bytes.
@@ -111,7 +109,6 @@ pub struct Projector {
     n_embd: usize,
     /// Bytes of input per embedding of an image; audio needs fewer.
     n_raw_bytes: u64,
-    /// Size of its weights, in bytes.
     n_bytes: u64,
     path: PathBuf,
     modalities: Modalities,
@@ -126,7 +123,6 @@ impl fmt::Debug for Projector {
     }
 }
 
-/// State shared by chunks and the encoder thread.
 #[derive(Debug, Default)]
 struct Shared {
     cache: Mutex<EmbeddingCache>,
@@ -315,8 +311,7 @@ impl Projector {
                 n_positions,
                 grid: has_grid.then(|| copy.grid(n_tokens)),
                 sees_ahead,
-                n_bytes: AtomicU64::new(n_bytes),
-                n_waiting_bytes: AtomicU64::new(n_bytes),
+                n_bytes,
                 n_raw_bytes,
                 state: Mutex::new(State::Idle(copy)),
                 shared: Arc::clone(&self.shared),
@@ -328,7 +323,6 @@ impl Projector {
     }
 }
 
-/// Assigns ids to chunks.
 #[derive(Debug, Default)]
 struct ChunkIds {
     /// Keys: digest of the file, index of the chunk in it, and number of its tokens.
@@ -357,32 +351,32 @@ impl ChunkIds {
 /// The most recently used embeddings.
 #[derive(Debug, Default)]
 struct EmbeddingCache {
-    vectors: HashMap<Token, Arc<[f32]>>,
     /// The most recently used is last.
-    order: VecDeque<Token>,
+    entries: VecDeque<(Token, Arc<[f32]>)>,
     n_bytes: u64,
 }
 
 impl EmbeddingCache {
     fn get(&mut self, id: Token) -> Option<Arc<[f32]>> {
-        let found = self.vectors.get(&id).cloned()?;
-        self.order.retain(|&other| other != id);
-        self.order.push_back(id);
-        Some(found)
+        let vectors = self.remove(id)?;
+        self.put(id, Arc::clone(&vectors));
+        Some(vectors)
     }
 
     fn put(&mut self, id: Token, vectors: Arc<[f32]>) {
-        let n_bytes = |vectors: &Arc<[f32]>| size_of_val::<[f32]>(vectors) as u64;
-        self.n_bytes += n_bytes(&vectors);
-        self.order.retain(|&other| other != id);
-        self.order.push_back(id);
-        if let Some(before) = self.vectors.insert(id, vectors) {
-            self.n_bytes -= n_bytes(&before);
-        }
+        self.remove(id);
+        self.n_bytes += size_of_val(&*vectors) as u64;
+        self.entries.push_back((id, vectors));
         while self.n_bytes > MAX_KEPT_BYTES {
-            let Some(oldest) = self.order.pop_front() else { return };
-            self.n_bytes -= self.vectors.remove(&oldest).as_ref().map_or(0, n_bytes);
+            self.remove(self.entries[0].0);
         }
+    }
+
+    fn remove(&mut self, id: Token) -> Option<Arc<[f32]>> {
+        let index = self.entries.iter().position(|(other, _)| *other == id)?;
+        let (_, vectors) = self.entries.remove(index)?;
+        self.n_bytes -= size_of_val(&*vectors) as u64;
+        Some(vectors)
     }
 }
 
@@ -395,10 +389,9 @@ struct Chunk {
     /// Multi-dimensional positions (M-RoPE), if the model uses them.
     grid: Option<Grid>,
     sees_ahead: bool,
-    /// Bytes of its embeddings, and until these exist of their input.
-    n_bytes: AtomicU64,
-    /// The same number of bytes until its embeddings exist, then 0.
-    n_waiting_bytes: AtomicU64,
+    /// Bytes of its embeddings and their input.
+    n_bytes: u64,
+    /// Bytes of the input, which is released when the embeddings exist.
     n_raw_bytes: u64,
     state: Mutex<State>,
     shared: Arc<Shared>,
@@ -436,23 +429,19 @@ impl fmt::Debug for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.shared.n_loaded_bytes.fetch_sub(*self.n_bytes.get_mut(), Ordering::Relaxed);
-        self.remove_from_waiting();
+        self.shared.n_loaded_bytes.fetch_sub(self.n_bytes(), Ordering::Relaxed);
+        if self.vectors().is_none() {
+            self.shared.n_waiting_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
+        }
     }
 }
 
 impl Chunk {
     /// Returns the state with `vectors`, after counting the input as released.
     fn finish(&self, vectors: Arc<[f32]>) -> State {
-        self.n_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
         self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
-        self.remove_from_waiting();
+        self.shared.n_waiting_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
         State::Ready(vectors)
-    }
-
-    fn remove_from_waiting(&self) {
-        let n_bytes = self.n_waiting_bytes.swap(0, Ordering::Relaxed);
-        self.shared.n_waiting_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
     }
 }
 
@@ -484,7 +473,8 @@ impl Medium for Chunk {
     }
 
     fn n_bytes(&self) -> u64 {
-        self.n_bytes.load(Ordering::Relaxed)
+        let is_ready = matches!(*lock(&self.state), State::Ready(_));
+        self.n_bytes - if is_ready { self.n_raw_bytes } else { 0 }
     }
 
     fn encoding(&self) -> Encoding {
@@ -517,7 +507,6 @@ impl Medium for Chunk {
     }
 }
 
-/// State of the encoder thread.
 struct Encoder {
     raw: Arc<RawProjector>,
     shared: Arc<Shared>,
@@ -718,7 +707,7 @@ mod tests {
         cache.put(-5, Arc::clone(&vectors));
         let is_cached = [-1, -2, -3, -4, -5].map(|id| cache.get(id).is_some());
         assert_eq!((is_cached, cache.n_bytes), ([true, false, true, true, true], MAX_KEPT_BYTES));
-        assert_eq!((cache.order.len(), cache.vectors.len()), (4, 4));
+        assert_eq!(cache.entries.len(), 4);
     }
 
     #[test]

@@ -13,10 +13,9 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
 use crate::engine::runner::AdapterSet;
 use crate::error::{Error, Result};
-use crate::llama::context::RawContext;
-use crate::llama::logging;
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
+use crate::llama::{context::RawContext, logging};
 use crate::request::Token;
 
 /// Supported tensor formats of adapters: all that converters write.
@@ -140,12 +139,8 @@ unsafe fn load_one(
     let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
     let name = c_path(path)?;
     // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
-    let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
-    let reason = || {
-        let reason = logging::reason_or_none(&errors);
-        reason.trim_start_matches("failed to apply lora adapter: ").to_owned()
-    };
-    let raw = NonNull::new(raw).ok_or_else(reason)?;
+    let raw = logging::non_null(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) })
+        .map_err(|reason| reason.trim_start_matches("failed to apply lora adapter: ").to_owned())?;
     let text = |name: &str| file.string(&format!("adapter.lora.{name}")).unwrap_or_default();
     let (task_name, prompt_prefix) = (text("task_name"), text("prompt_prefix"));
     // SAFETY: the adapter was just loaded.
@@ -173,7 +168,6 @@ unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token>
     unsafe { std::slice::from_raw_parts(sys::llama_adapter_get_alora_invocation_tokens(adapter.as_ptr()), n_tokens) }.to_vec()
 }
 
-/// The model's tensors, which adapters change.
 struct Base {
     architecture: String,
     tensors: BTreeMap<String, Tensor>,

@@ -45,10 +45,7 @@ pub(in crate::llama) struct Tensor {
     pub(in crate::llama) n_bytes: u64,
 }
 
-owned_pointer! {
-    /// A file's metadata and tensor table.
-    pub(in crate::llama) struct Metadata(sys::gguf_context), freed by sys::gguf_free
-}
+owned_pointer!(pub(in crate::llama) struct Metadata(sys::gguf_context), freed by sys::gguf_free);
 
 impl Metadata {
     /// As [`Metadata::open`], but rejects a pipe, whose opening would block until another process writes to it.
@@ -67,8 +64,7 @@ impl Metadata {
         let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
         // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
         let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
-        let reason = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
-        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or truncated{}", reason()))
+        NonNull::new(file).map(Self).ok_or_else(|| logging::explain("its metadata is damaged or truncated", &errors))
     }
 
     /// Returns the string under `key`; `None`, as in the following functions, if it is absent or of another type.
@@ -96,7 +92,6 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    /// The byte range of each tensor in the file.
     pub(in crate::llama) fn tensor_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -109,7 +104,6 @@ impl Metadata {
         })
     }
 
-    /// Every tensor with its name.
     pub(in crate::llama) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -165,7 +159,6 @@ impl Metadata {
         unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
     }
 
-    /// Offset of the first tensor's data, in bytes.
     pub(in crate::llama) fn data_offset(&self) -> u64 {
         // SAFETY: the context is alive.
         unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
@@ -178,7 +171,6 @@ impl Metadata {
         (index >= 0).then_some(index)
     }
 
-    /// Returns the index of `key`, if its value is of the type `kind`.
     fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
         // SAFETY: `index` is one of the file's keys.
         self.index(key).filter(|&index| unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } == kind)

@@ -23,7 +23,7 @@ pub(in crate::llama) fn with_change(identity: Identity, change: &str) -> Identit
 /// Size of the largest file that is hashed completely, in bytes: about one second of work.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
-/// Number of blocks that are hashed of the tensors of a larger file, evenly spaced from the first byte to the last.
+/// Number of hashed blocks of the tensors of a larger file.
 const N_SAMPLED_BLOCKS: u64 = 64;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -42,10 +42,7 @@ struct Part {
 }
 
 impl ModelFiles {
-    /// Describes the file at `path`, or all `n_parts` of the split model whose first part it is.
-    ///
-    /// # Errors
-    /// If one of them is missing.
+    /// The file at `path`, or all `n_parts` of the split model whose first part it is. Fails if one of them is missing.
     pub(in crate::llama) fn of(path: &Path, n_parts: u32) -> io::Result<Self> {
         let paths = (0..n_parts.max(1)).map(|part| part_path(path, part, n_parts));
         Ok(Self { parts: paths.map(Part::at).collect::<Result<_, _>>()?, identity: OnceLock::new() })
@@ -57,9 +54,7 @@ impl ModelFiles {
     /// middle and last 4 KiB of each tensor (all of it up to 12 KiB, so every norm and bias), and 64 blocks of 4 KiB evenly spaced.
     /// Training, merging or requantizing changes nearly every block; a change of single weights deep inside large tensors of a
     /// large file is not detected.
-    ///
-    /// # Errors
-    /// If a file cannot be read, or has changed since it was loaded. The message names the file without its folder.
+    /// Fails if a file cannot be read, or has changed since it was loaded. The message names the file without its folder.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         if let Some(identity) = self.identity.get() {
             return Ok(*identity);
@@ -68,7 +63,7 @@ impl ModelFiles {
         Ok(*self.identity.get_or_init(|| identity))
     }
 
-    /// Computes [`ModelFiles::identity`], hashing files of up to `n_whole` bytes completely.
+    /// [`ModelFiles::identity`], hashing files of up to `n_whole` bytes completely.
     pub(in crate::llama) fn hash(&self, n_whole: u64) -> io::Result<Identity> {
         let mut hasher = blake3::Hasher::new();
         for part in &self.parts {
@@ -111,8 +106,7 @@ impl Part {
     }
 }
 
-/// Returns `n` blocks of `range`, evenly spaced from its first byte to its last; the whole range if it is not longer than the
-/// blocks.
+/// `n` blocks of `range`, evenly spaced from its first byte to its last; the whole range if it is not longer than the blocks.
 fn sample_blocks(range: &Range<u64>, n: u64) -> Vec<Range<u64>> {
     let n_bytes = range.end - range.start;
     if n_bytes <= n * BLOCK_BYTES {
@@ -138,7 +132,7 @@ fn hash_range(hasher: &mut blake3::Hasher, file: &mut File, range: Range<u64>) -
     Ok(())
 }
 
-/// Returns the path of part `part`, counted from 0, of a model in `n_parts` parts: llama.cpp names them `name-00001-of-00003.gguf`.
+/// Path of part `part`, counted from 0, of a model in `n_parts` parts: llama.cpp names them `name-00001-of-00003.gguf`.
 fn part_path(first: &Path, part: u32, n_parts: u32) -> PathBuf {
     let name = first.file_name().unwrap_or_default().to_string_lossy();
     match name.strip_suffix(&format!("-00001-of-{n_parts:05}.gguf")) {
@@ -147,7 +141,6 @@ fn part_path(first: &Path, part: u32, n_parts: u32) -> PathBuf {
     }
 }
 
-/// Returns the other parts of the split model whose first part is `first`.
 pub(in crate::llama) fn other_parts(first: &Path) -> Vec<PathBuf> {
     let name = first.file_name().unwrap_or_default().to_string_lossy();
     let n_parts = name.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-00001-of-")?.1.parse().ok());

@@ -6,21 +6,11 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::model::gguf::Metadata;
 
-/// Architectures, by llama.cpp's names, that encode a text but do not generate text. llama.cpp has no call that identifies
-/// them before a context exists.
+/// Architectures that encode a text but do not generate text. llama.cpp has no call that identifies them before a context exists.
+#[rustfmt::skip]
 const ENCODERS: [&str; 12] = [
-    "bert",
-    "modern-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "neo-bert",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "eurobert",
-    "gemma-embedding",
-    "llama-embed",
-    T5_ENCODER,
-    T5,
+    "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding",
+    "llama-embed", T5_ENCODER, T5,
 ];
 
 /// T5's encoder alone.
@@ -29,32 +19,23 @@ const T5_ENCODER: &str = "t5encoder";
 /// T5 with its decoder, which is not used.
 const T5: &str = "t5";
 
-/// Returns whether a model of this architecture is an encoder that has a KV memory, as generating models do, and is computed by
-/// `llama_encode`.
+/// Returns whether an architecture is an encoder that has a KV memory, as generating models do, and is computed by `llama_encode`.
 pub(in crate::llama) fn is_t5(architecture: &str) -> bool {
     [T5_ENCODER, T5].contains(&architecture)
 }
 
-/// Returns whether a model of this architecture only produces embeddings: it is an encoder, or its metadata states that attention
-/// is not causal.
+/// Returns whether a model only produces embeddings: it is an encoder, or its metadata states that attention is not causal.
 pub(in crate::llama) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
     ENCODERS.contains(&architecture) || is_causal == Some("false")
 }
 
 /// Rejects a file whose metadata shows that it cannot run, before gigabytes are read.
-///
-/// # Errors
-/// The reason why the model cannot run, for [`crate::error::Error::ModelLoad`].
 pub(in crate::llama) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
     check_part(path, file)?;
     let architecture = file.string("general.architecture").unwrap_or_default();
     check_purpose(file, &architecture)?;
-    let kind = match architecture.as_str() {
-        "wavtokenizer-dec" | "clef" => Some("a component of another model, which is not a language model"),
-        _ => None,
-    };
-    if let Some(kind) = kind {
-        return Err(format!("its architecture, {architecture}, is {kind}"));
+    if ["wavtokenizer-dec", "clef"].contains(&architecture.as_str()) {
+        return Err(format!("its architecture, {architecture}, is a component of another model, which is not a language model"));
     }
     // Names that llama.cpp's converter gives to the tokenizer of a model without one.
     match file.string("tokenizer.ggml.model").as_deref() {
@@ -100,10 +81,10 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     }
     let (n_embd, n_heads) = (number("embedding_length").unwrap_or(0), number("attention.head_count").unwrap_or(0));
     let lengths = ["attention.key_length", "attention.value_length"].map(|name| number(name).unwrap_or(n_embd / n_heads.max(1)));
-    if lengths[0] != lengths[1] {
+    let [key_length, value_length] = lengths;
+    if key_length != value_length {
         return Err(format!(
-            "its attention.key_length is {} and its attention.value_length {}; they must be equal",
-            lengths[0], lengths[1]
+            "its attention.key_length is {key_length} and its attention.value_length {value_length}; they must be equal"
         ));
     }
     if architecture != "gemma-embedding" && n_heads.checked_mul(lengths[0]) != Some(n_embd) {
@@ -136,11 +117,8 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     // Half of the buckets are for tokens before, half of these for near ones, which must be fewer than the largest distance, 128.
     const N_BUCKETS: std::ops::Range<u32> = 4..512;
     if let Some(n) = number("attention.relative_buckets_count").filter(|n| !N_BUCKETS.contains(n)) {
-        return Err(format!(
-            "its attention.relative_buckets_count is {n}; it must be {} to {}",
-            N_BUCKETS.start,
-            N_BUCKETS.end - 1
-        ));
+        let (min, max) = (N_BUCKETS.start, N_BUCKETS.end - 1);
+        return Err(format!("its attention.relative_buckets_count is {n}; it must be {min} to {max}"));
     }
     if number("attention.head_count_kv").is_some_and(|n| n != n_heads) {
         return Err(format!("its attention.head_count_kv must equal its attention.head_count, {n_heads}"));
@@ -150,9 +128,6 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
 }
 
 /// Rejects kinds of models that only a loaded model reveals. `model` must be alive.
-///
-/// # Errors
-/// The reason, as for [`check_file`].
 pub(in crate::llama) fn check_model(model: *const sys::llama_model, architecture: &str) -> Result<(), String> {
     // SAFETY: the model is alive.
     let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };

@@ -11,10 +11,8 @@ use crate::llama::model::gguf::Metadata;
 pub(in crate::llama) struct KvOverrides(Vec<KvOverride>);
 
 impl KvOverrides {
-    /// Validates `given` for the model in `file`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidConfig`] for an override that llama.cpp would reject or ignore, and for values at which it ends the process.
+    /// Validates `given` for the model in `file`: rejects an override that llama.cpp would reject or ignore, and values at which it
+    /// ends the process.
     pub(in crate::llama) fn read(given: &[KvOverride], file: &Metadata) -> Result<Self> {
         let mut effective: Vec<KvOverride> = Vec::new();
         for item in given {
@@ -30,26 +28,24 @@ impl KvOverrides {
         Ok(overrides)
     }
 
-    /// Rejects values of another type than the file's own value, and numbers that llama.cpp asserts.
+    /// Rejects values of another type than the file's, and numbers that llama.cpp asserts.
     fn check(&self, KvOverride { key, value }: &KvOverride, file: &Metadata) -> std::result::Result<(), String> {
         let kind = value.kind();
-        match file.kind(key) {
-            Some(file_kind) if file_kind != kind => {
-                return Err(format!("{key} is given as {kind}, but in the model file it is {file_kind}"));
-            }
-            _ => {}
+        if let Some(file_kind) = file.kind(key).filter(|file_kind| *file_kind != kind) {
+            return Err(format!("{key} is given as {kind}, but in the model file it is {file_kind}"));
         }
         let number = |name: &str| self.number(name, file);
         let has_suffix = |suffix: &str| key.ends_with(suffix);
+        let must = |rule: &str| Err(format!("{key} is {}; it must be {rule}", value.shown()));
         if has_suffix(".rope.scaling.type") && !["none", "linear", "yarn", "longrope"].contains(&value.shown().as_str()) {
             return Err(format!("{key} is {:?}; it must be none, linear, yarn or longrope", value.shown()));
         }
         let x = if let KvValue::Float(x) = value { *x } else { 1.0 };
         if (has_suffix("_epsilon") || has_suffix(".rope.freq_base")) && x <= 0.0 {
-            return Err(format!("{key} is {x}; it must be greater than 0"));
+            return must("greater than 0");
         }
         if has_suffix(".context_length") && !(1..=i64::from(i32::MAX)).contains(&number(key).unwrap_or_default()) {
-            return Err(format!("{key} is {}; it must be 1 to {}", value.shown(), i32::MAX));
+            return must(&format!("1 to {}", i32::MAX));
         }
         if has_suffix(".rope.dimension_count") {
             let prefix = key.strip_suffix("rope.dimension_count").unwrap_or_default();
@@ -57,17 +53,15 @@ impl KvOverrides {
             let head = own_number("embedding_length").zip(own_number("attention.head_count")).map(|(width, n)| width / n.max(1));
             let max = file.u32(key).map(i64::from).or_else(|| own_number("attention.key_length")).or(head).unwrap_or_default();
             if !number(key).is_some_and(|n| n % 2 == 0 && (2..=max).contains(&n)) {
-                return Err(format!("{key} is {}; it must be even, and 2 to {max}", value.shown()));
+                return must(&format!("even, and 2 to {max}"));
             }
         }
         if key == "tokenizer.ggml.model" && file.string(key).is_some_and(|own| own != value.shown()) {
-            return Err(format!(
-                "{key} is {:?}; it cannot be changed, because it must match the vocabulary in the file",
-                value.shown()
-            ));
+            let shown = value.shown();
+            return Err(format!("{key} is {shown:?}; it cannot be changed, because it must match the vocabulary in the file"));
         }
         if has_suffix(".block_count") && !(1..=i64::from(MAX_LAYERS)).contains(&number(key).unwrap_or_default()) {
-            return Err(format!("{key} is {}; it must be 1 to {MAX_LAYERS}", value.shown()));
+            return must(&format!("1 to {MAX_LAYERS}"));
         }
         if has_suffix(".expert_count") || has_suffix(".expert_used_count") {
             let prefix = key.strip_suffix("used_count").or_else(|| key.strip_suffix("count")).unwrap_or_default();
@@ -80,7 +74,7 @@ impl KvOverrides {
         Ok(())
     }
 
-    /// Returns the integer under `key` after the overrides.
+    /// The integer under `key` after the overrides.
     fn number(&self, key: &str, file: &Metadata) -> Option<i64> {
         match self.0.iter().find(|item| item.key == key) {
             Some(KvOverride { value: KvValue::Int(n), .. }) => Some(*n),
@@ -89,13 +83,12 @@ impl KvOverrides {
         }
     }
 
-    /// Returns llama.cpp's list, which ends with an entry without a key; `None` if there are no overrides.
+    /// llama.cpp's list, which ends with an entry without a key; `None` without overrides.
     pub(in crate::llama) fn as_list(&self) -> Option<Vec<sys::llama_model_kv_override>> {
         let end = KvOverride { key: String::new(), value: KvValue::Int(0) };
         (!self.0.is_empty()).then(|| self.0.iter().chain([&end]).map(entry).collect())
     }
 
-    /// Replaces the overridden values in `metadata`.
     pub(in crate::llama) fn apply_to(&self, metadata: &mut Vec<(String, String)>) {
         for KvOverride { key, value } in &self.0 {
             metadata.retain(|(existing, _)| existing != key);
@@ -103,7 +96,7 @@ impl KvOverrides {
         }
     }
 
-    /// Describes all overrides, to distinguish results computed with them from others; empty without overrides.
+    /// Distinguishes results computed with these overrides from others; empty without overrides.
     pub(in crate::llama) fn describe(&self) -> String {
         let describe = |item: &KvOverride| format!("{}={}:{}", item.key, item.value.kind(), item.value.shown());
         self.0.iter().map(describe).collect::<Vec<_>>().join("\n")

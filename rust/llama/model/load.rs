@@ -8,14 +8,10 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, WeightLayout};
-use crate::llama::context::memory;
-use crate::llama::host::machine;
 use crate::llama::kernels::{self, coverage};
-use crate::llama::logging;
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
-use crate::llama::model::identity::other_parts;
-use crate::llama::model::kv_overrides::KvOverrides;
-use crate::llama::model::tensor_overrides::TensorOverrides;
+use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
+use crate::llama::{context::memory, host::machine, logging};
 
 /// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
 /// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
@@ -24,27 +20,18 @@ const REPACKABLE: [sys::ggml_type; 5] =
     [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
 /// Formats that llama.cpp can repack on ARM.
 #[cfg(target_arch = "aarch64")]
+#[rustfmt::skip]
 const REPACKABLE: [sys::ggml_type; 7] = [
-    sys::GGML_TYPE_Q4_0,
-    sys::GGML_TYPE_Q4_K,
-    sys::GGML_TYPE_Q5_K,
-    sys::GGML_TYPE_Q6_K,
-    sys::GGML_TYPE_Q8_0,
-    sys::GGML_TYPE_IQ4_NL,
+    sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q5_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_IQ4_NL,
     sys::GGML_TYPE_MXFP4,
 ];
-
-/// Returns whether llama.cpp was compiled for instruction sets that it repacks weights for.
-fn can_repack() -> bool {
-    // SAFETY: both only report compile-time features.
-    unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 }
-}
 
 /// Collects the facts that determine the layout of the weights in `files`. The backend must have been started.
 pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
-    let can_repack = can_repack();
+    // SAFETY: both only report the instruction sets that llama.cpp was compiled for.
+    let can_repack = unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 };
     for (_, Tensor { format, n_bytes: bytes, .. }) in files.iter().flat_map(Metadata::named_tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
@@ -58,8 +45,7 @@ pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadF
     }
 }
 
-/// Opens the metadata of all parts of a model, of which `first` is open. A missing or damaged part is reported when the model is
-/// loaded.
+/// Opens the metadata of all parts of a model. A missing or damaged part is reported when the model is loaded.
 pub(in crate::llama) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
     let others = other_parts(&config.path);
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
@@ -67,9 +53,6 @@ pub(in crate::llama) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<
 
 /// Loads the file that `config` names, with the layout `weights` and the given overrides. Calls `progress` with the loaded
 /// fraction, on this thread; it must not panic.
-///
-/// # Errors
-/// The problem with the file or its placement, for [`crate::error::Error::ModelLoad`].
 pub(in crate::llama) fn load<F: FnMut(f32)>(
     config: &ModelConfig,
     weights: WeightLayout,
@@ -119,9 +102,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     params.progress_callback_user_data = (&raw mut progress).cast();
     // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
     // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
-    let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
-    let reason = || logging::reason_or_none(&errors);
-    let model = NonNull::new(model).ok_or_else(reason)?;
+    let model = logging::non_null(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) })?;
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
     // else frees the model.
     Ok(unsafe { std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model) })
@@ -150,7 +131,7 @@ fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String
     names.iter().map(find).chain([Ok(null_mut())]).collect()
 }
 
-/// Returns the share of every device that llama.cpp supports; `None` leaves the shares to llama.cpp.
+/// The share of every device that llama.cpp supports; `None` leaves the shares to llama.cpp.
 fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     let given = &placement.tensor_split;
     if given.is_empty() {

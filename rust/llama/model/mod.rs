@@ -17,26 +17,18 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, KvType, MediaConfig, ModelConfig, ModelInfo, Placement, Pooling, WeightLayout};
+use crate::config::{EngineConfig, KvType, MediaConfig, ModelConfig, ModelInfo, Pooling, WeightLayout};
 use crate::error::{Error, Result};
-use crate::llama::backend::backend;
-use crate::llama::context::kv_size::KvShape;
-use crate::llama::context::memory;
-use crate::llama::kernels::coverage;
-use crate::llama::media::Projector;
-use crate::llama::model::adapters::Adapter;
-use crate::llama::model::gguf::Metadata;
+use crate::llama::context::{kv_size::KvShape, memory};
 use crate::llama::model::identity::{Identity, ModelFiles, with_change};
-use crate::llama::model::kv_overrides::KvOverrides;
-use crate::llama::model::tensor_overrides::TensorOverrides;
-use crate::llama::vocabulary::Vocabulary;
-use crate::llama::vocabulary::grammar::Grammars;
-use crate::llama::vocabulary::tokenizer::Tokenizer;
-use crate::request::{AdapterScale, MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
+use crate::llama::model::{adapters::Adapter, gguf::Metadata, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
+use crate::llama::vocabulary::{Vocabulary, grammar::Grammars, raw_vocab::RawVocab, tokenizer::Tokenizer};
+use crate::llama::{backend::backend, kernels::coverage, media::Projector};
+use crate::request::{MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
-    config: ModelConfig,
+    pub(in crate::llama) config: ModelConfig,
     weights: WeightLayout,
     files: ModelFiles,
     inner: LlamaModel,
@@ -48,11 +40,10 @@ pub struct Model {
     vocabulary: Vocabulary,
     tokenizer: Tokenizer,
     kv_shape: KvShape,
-    /// True if it has a classifier that scores a text.
-    has_head: bool,
-    has_dense_layers: bool,
+    has_classifier: bool,
+    pub(in crate::llama) has_dense_layers: bool,
     /// True if it has a learned embedding for each position.
-    has_position_table: bool,
+    pub(in crate::llama) has_position_table: bool,
     grammars: Grammars,
     /// They belong to `inner`.
     adapters: Vec<Adapter>,
@@ -61,11 +52,9 @@ pub struct Model {
 
 impl Model {
     /// Loads the file that `config` names. `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
-    /// Blocks until the model is loaded.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] describes the problem with the file; [`Error::InvalidConfig`] the problem with an adapter or a
-    /// projector.
+    /// [`Error::ModelLoad`] for the file; [`Error::InvalidConfig`] for an adapter or a projector.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
         config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
@@ -101,13 +90,11 @@ impl Model {
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
         kinds::check_model(raw(&inner), &architecture)?;
 
-        // SAFETY: the model is alive and owns its vocabulary.
-        let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
+        let vocab = RawVocab::of(&inner);
+        let vocabulary = Vocabulary::read(vocab)?;
         let kind = value("tokenizer.ggml.model").unwrap_or_default();
         let splitter = value("tokenizer.ggml.pre").unwrap_or_default();
-        // SAFETY: as above, and the vocabulary was found to be able to encode every text.
-        let tokenizer =
-            unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, splitter, vocabulary.adds_special()) }?;
+        let tokenizer = Tokenizer::read(vocab, kind, splitter, vocabulary.adds_special)?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| parts[0].u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
@@ -115,43 +102,28 @@ impl Model {
         } else {
             KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
         };
-        let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
         let has_any = |names: &[&str]| parts.iter().any(|part| names.iter().any(|name| part.has_tensor(name)));
-        let has_head = has_any(&["cls.weight", "cls.output.weight"]);
-        let has_dense_layers = has_any(&["dense_2.weight", "dense_2.bias", "dense_3.weight"]);
         Ok(Self {
             config,
             weights,
             files,
+            n_ctx_train: inner.n_ctx_train(),
             inner,
-            n_ctx_train,
             metadata,
             overrides,
             architecture,
             vocabulary,
             tokenizer,
             kv_shape,
-            has_head,
-            has_dense_layers,
-            has_position_table: parts.iter().any(|part| part.has_tensor("position_embd.weight")),
+            has_classifier: has_any(&["cls.weight", "cls.output.weight"]),
+            has_dense_layers: has_any(&["dense_2.weight", "dense_2.bias", "dense_3.weight"]),
+            has_position_table: has_any(&["position_embd.weight"]),
             grammars: Grammars::default(),
             adapters: Vec::new(),
             projector: None,
         })
-    }
-
-    /// Checks that the weights are loaded.
-    ///
-    /// # Errors
-    /// [`Error::ModelLoad`] if only the vocabulary was loaded.
-    pub(in crate::llama) fn check_weights(&self) -> Result<()> {
-        if self.config.vocabulary_only {
-            let reason = "only its vocabulary was loaded, so it cannot generate text".to_owned();
-            return Err(Error::ModelLoad { path: self.config.path.clone(), reason });
-        }
-        Ok(())
     }
 
     /// The loaded adapters, in configuration order; an index is an adapter's id.
@@ -160,18 +132,12 @@ impl Model {
         &self.adapters
     }
 
-    /// Returns the ids of the default adapters, each with its scale.
-    pub(in crate::llama) fn default_adapters(&self) -> Vec<AdapterScale> {
-        (0..).zip(&self.adapters).map(|(id, adapter)| (id, adapter.scale)).collect()
-    }
-
     /// The projector that encodes images and audio for the model.
     #[must_use]
     pub fn projector(&self) -> Option<&Projector> {
         self.projector.as_ref()
     }
 
-    /// Length of the input embeddings, which may replace tokens.
     pub(in crate::llama) fn n_embd_in(&self) -> usize {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_embd_inp(self.as_ptr()) }.unsigned_abs() as usize
@@ -246,31 +212,26 @@ impl Model {
     }
 
     /// llama.cpp's number of the tokenizer type: 1 is `SentencePiece` BPE, 2 byte-level BPE.
-    #[must_use]
     pub fn vocab_type(&self) -> u32 {
-        // SAFETY: the vocabulary lives as long as the model.
-        unsafe { sys::llama_vocab_type(self.vocab()) }
+        self.vocab().kind()
     }
 
     /// The beginning-of-sequence token.
     #[must_use]
     pub fn bos_token(&self) -> Option<Token> {
-        // SAFETY: the vocabulary lives as long as the model.
-        some_token(unsafe { sys::llama_vocab_bos(self.vocab()) })
+        self.vocab().token(sys::llama_vocab_bos)
     }
 
     /// The end-of-sequence token.
     #[must_use]
     pub fn eos_token(&self) -> Option<Token> {
-        // SAFETY: the vocabulary lives as long as the model.
-        some_token(unsafe { sys::llama_vocab_eos(self.vocab()) })
+        self.vocab().token(sys::llama_vocab_eos)
     }
 
     /// The token that ends a turn of a chat.
     #[must_use]
     pub fn eot_token(&self) -> Option<Token> {
-        // SAFETY: the vocabulary lives as long as the model.
-        some_token(unsafe { sys::llama_vocab_eot(self.vocab()) })
+        self.vocab().token(sys::llama_vocab_eot)
     }
 
     /// The chat template, in Jinja.
@@ -297,8 +258,7 @@ impl Model {
     /// # Panics
     /// If `text` is 2 GiB long or longer.
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
-        // SAFETY: the tokenizer was read from this model's vocabulary.
-        unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
+        self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special)
     }
 
     /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
@@ -306,10 +266,7 @@ impl Model {
     /// concatenated text would have such a token.
     ///
     /// # Errors
-    /// As [`Model::tokenize`].
-    ///
-    /// # Panics
-    /// As [`Model::tokenize`].
+    /// As [`Model::tokenize`], which also describes the panic.
     pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
         // A byte that is in no text and is never merged: a space before a text is added before this byte.
         const GUARD: u8 = 1;
@@ -364,14 +321,13 @@ impl Model {
         Ok(text)
     }
 
-    /// Returns the spelling of `token`, which may be a control token or a fragment of a character. `None` if `token` is not in the
-    /// vocabulary.
+    /// Returns the spelling of `token`, which may be a control token or a fragment of a character.
     #[must_use]
     pub fn piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.spelling(token)
     }
 
-    /// Returns the bytes that `token` adds to a text: none for a control token. `None` if `token` is not in the vocabulary.
+    /// Returns the bytes that `token` adds to a text: none for a control token.
     #[must_use]
     pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.text(token)
@@ -389,7 +345,7 @@ impl Model {
         self.vocabulary.end_tokens()
     }
 
-    /// Returns every token that has a spelling but is not part of a text, in order; `parse_special` parses these.
+    /// Every token that has a spelling but is not part of a text, in order; `parse_special` parses these.
     #[must_use]
     pub fn control_tokens(&self) -> Vec<Token> {
         self.vocabulary.control_tokens().collect()
@@ -401,24 +357,21 @@ impl Model {
         self.vocabulary.suppressed_tokens()
     }
 
-    /// Returns the grammar of this GBNF text, whose root rule is `root`. Recent grammars are cached. For the supported syntax see
-    /// [`crate::grammar`].
+    /// Returns the grammar of this GBNF text with the root rule `root`, see [`crate::grammar`]. Recent grammars are cached.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] describes the problem, with line and column.
+    /// [`Error::InvalidRequest`] with line and column.
     pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.compile_gbnf(self, text)
     }
 
-    /// Returns the grammar of the JSON that matches this JSON schema, given as text. Recent grammars are cached.
+    /// Returns the grammar of the JSON that matches this JSON schema. Recent grammars are cached.
     ///
     /// Every keyword of the schema is enforced; unsupported ones are rejected. [`crate::grammar::to_gbnf`] lists valid documents
-    /// that are never generated.
-    ///
-    /// The limits of a grammar's size are documented in [`crate::grammar`].
+    /// that are never generated, [`crate::grammar`] the limits of a grammar's size.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] describes the problem or the unsupported part, with line and column.
+    /// [`Error::InvalidRequest`] with line and column.
     pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.compile_json_schema(self, text)
     }
@@ -436,13 +389,10 @@ impl Model {
     /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
-        if self.is_encoder() {
-            return 0;
-        }
-        self.kv_shape.bytes_per_token(type_k, type_v)
+        if self.is_encoder() { 0 } else { self.kv_shape.bytes_per_token(type_k, type_v) }
     }
 
-    /// Returns the properties of the model that [`EngineConfig::resolve`] needs.
+    /// The properties that [`EngineConfig::resolve`] needs.
     #[must_use]
     pub fn info(&self, config: &EngineConfig) -> ModelInfo {
         ModelInfo {
@@ -455,7 +405,7 @@ impl Model {
             covers_attention: self.is_attention_covered(config.type_k, config.type_v),
             covers_embedding_attention: self.is_attention_covered(KvType::F16, KvType::F16),
             pooling: self.pooling(),
-            has_classifier: self.has_head,
+            has_classifier: self.has_classifier,
         }
     }
 
@@ -465,8 +415,7 @@ impl Model {
         self.weights
     }
 
-    /// Returns whether another layout of the weights is possible, see [`ModelConfig::is_layout_open`], and fits in memory as a
-    /// copy.
+    /// Returns whether another layout of the weights is possible, see [`ModelConfig::is_layout_open`], and a copy fits in memory.
     #[must_use]
     pub fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
@@ -492,7 +441,7 @@ impl Model {
         self.inner.is_hybrid()
     }
 
-    /// Returns whether the model only encodes texts, into embeddings, and generates none.
+    /// Returns whether the model generates no text: it encodes texts into embeddings.
     #[must_use]
     pub fn is_encoder(&self) -> bool {
         kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
@@ -502,24 +451,8 @@ impl Model {
     #[must_use]
     pub fn pooling(&self) -> Pooling {
         let pooling = self.value(&format!("{}.pooling_type", self.architecture));
-        let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_head);
+        let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_classifier);
         pooling.unwrap_or(Pooling::Mean)
-    }
-
-    /// Returns whether the model has a classifier that scores a text.
-    #[must_use]
-    pub fn has_head(&self) -> bool {
-        self.has_head
-    }
-
-    /// Returns whether dense layers compute the embedding from the pooled rows of a text.
-    pub(in crate::llama) fn has_dense_layers(&self) -> bool {
-        self.has_dense_layers
-    }
-
-    /// Returns whether the model has a learned embedding for each position.
-    pub(in crate::llama) fn has_position_table(&self) -> bool {
-        self.has_position_table
     }
 
     /// Length of an embedding with this pooling.
@@ -538,21 +471,8 @@ impl Model {
     }
 
     /// Returns the identity of the weights and the overridden metadata; see [`ModelFiles::identity`].
-    ///
-    /// # Errors
-    /// If the files can no longer be read, or have changed since they were loaded.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         Ok(with_change(self.files.identity()?, &self.overrides.describe()))
-    }
-
-    /// The configured number of layers to offload to GPUs; `None` is all.
-    pub(in crate::llama) fn n_gpu_layers(&self) -> Option<u32> {
-        self.config.n_gpu_layers
-    }
-
-    /// The configured placement of the model on devices.
-    pub(in crate::llama) fn placement(&self) -> &Placement {
-        &self.config.placement
     }
 
     /// llama.cpp's pointer, valid while `self` lives.
@@ -570,13 +490,10 @@ impl Model {
         &mut self.tokenizer
     }
 
-    /// llama.cpp's pointer to the vocabulary, valid while `self` lives.
-    pub(in crate::llama) fn vocab(&self) -> *const sys::llama_vocab {
-        // SAFETY: the model is alive.
-        unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
+    pub(in crate::llama) fn vocab(&self) -> RawVocab<'_> {
+        RawVocab::of(&self.inner)
     }
 
-    /// Returns the value of a metadata key, as text.
     pub(in crate::llama) fn value(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
@@ -589,15 +506,10 @@ impl fmt::Debug for Model {
 }
 
 /// Returns the pointer inside `model`, which is private to its crate.
-fn raw(model: &LlamaModel) -> *mut sys::llama_model {
+pub(in crate::llama) fn raw(model: &LlamaModel) -> *mut sys::llama_model {
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
     // the layout of a pointer. The copy is used only while `model` lives.
     unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
-}
-
-/// Converts llama.cpp's token, where negative means none.
-pub(in crate::llama) fn some_token(token: sys::llama_token) -> Option<Token> {
-    (token >= 0).then_some(token)
 }
 
 fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {

@@ -5,7 +5,6 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{RopeConfig, RopeScaling};
 use crate::llama::model::Model;
 
-/// Applies the overrides in `rope` to `params`.
 pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
     if let Some(scaling) = rope.scaling {
         params.rope_scaling_type = match scaling {
@@ -30,7 +29,7 @@ pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context
 }
 
 impl Model {
-    /// Returns the maximum length of a text with this encoding, in tokens; at least the training length.
+    /// Maximum length of a text with this encoding, in tokens; at least the training length.
     #[must_use]
     pub fn reach(&self, rope: &RopeConfig) -> u32 {
         if !self.has_rotations() {
@@ -41,14 +40,12 @@ impl Model {
         rope.max_context(self.n_ctx_train(), trained_scale)
     }
 
-    /// Returns whether positions are rotations. Otherwise they are looked up in a table, beyond whose end llama.cpp ends the
-    /// process.
+    /// Otherwise positions are looked up in a table, beyond whose end llama.cpp ends the process.
     pub(in crate::llama) fn has_rotations(&self) -> bool {
         // SAFETY: the model is alive.
-        !self.has_position_table() && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
+        !self.has_position_table && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
     }
 
-    /// Logs how the position encoding is changed, or that it cannot be.
     pub(in crate::llama) fn log_scaling(&self, rope: &RopeConfig) {
         if rope.is_as_in_file() {
             return;

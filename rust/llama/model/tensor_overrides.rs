@@ -7,10 +7,8 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Placement, TensorOverride};
 use crate::error::{Error, Result};
-use crate::llama::logging;
-use crate::llama::model::gguf::Metadata;
+use crate::llama::{logging, model::gguf::Metadata};
 
-/// Patterns with their buffer types, in llama.cpp's format.
 #[derive(Debug)]
 pub(in crate::llama) struct TensorOverrides {
     /// Terminated by an entry without a pattern.

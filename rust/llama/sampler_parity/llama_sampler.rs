@@ -51,7 +51,7 @@ impl LlamaSampler {
         // SAFETY: the model is alive, the texts are NUL-terminated, and the function copies them.
         Self(unsafe {
             sys::llama_sampler_init_dry(
-                demo().vocab(),
+                demo().vocab().as_ptr(),
                 dry.multiplier,
                 dry.base,
                 dry.allowed_length,
@@ -84,7 +84,7 @@ impl LlamaSampler {
                 SamplerKind::Temperature => {
                     sys::llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
                 }
-                SamplerKind::Infill => sys::llama_sampler_init_infill(demo().vocab()),
+                SamplerKind::Infill => sys::llama_sampler_init_infill(demo().vocab().as_ptr()),
             }
         };
         Some(Self(step))

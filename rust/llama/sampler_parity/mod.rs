@@ -9,8 +9,7 @@ mod penalties;
 mod steps;
 mod text;
 
-use crate::llama::tests::demo;
-use crate::llama::vocabulary::token_strings::token_strings;
+use crate::llama::{tests::demo, vocabulary::token_strings::token_strings};
 use crate::sampling::TokenStrings;
 
 /// Context length, which a penalty window of −1 covers.

@@ -4,9 +4,8 @@ use super::llama_sampler::LlamaSampler;
 use super::{N_CTX, demo_token_strings};
 use crate::config::EngineConfig;
 use crate::engine::runner::{KvSeqId, Runner};
-use crate::llama::LlamaRunner;
-use crate::llama::context::batch::rows_of;
 use crate::llama::tests::{demo, resolve_llama_cpp};
+use crate::llama::{LlamaRunner, context::batch::rows_of};
 use crate::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
 use crate::sampling::Sampler;
 

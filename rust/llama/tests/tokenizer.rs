@@ -148,7 +148,9 @@ fn as_llama_cpp(model: &Model, text: impl AsRef<[u8]>, add_special: bool, parse_
     let (n_bytes, room) = (i32::try_from(text.len()).expect("short"), i32::try_from(tokens.len()).expect("short"));
     let from = text.as_ptr().cast::<c_char>();
     // SAFETY: the vocabulary lives as long as the model; text and tokens are readable and writable for the given lengths.
-    let n = unsafe { sys::llama_tokenize(model.vocab(), from, n_bytes, tokens.as_mut_ptr(), room, add_special, parse_special) };
+    let n = unsafe {
+        sys::llama_tokenize(model.vocab().as_ptr(), from, n_bytes, tokens.as_mut_ptr(), room, add_special, parse_special)
+    };
     tokens.truncate(usize::try_from(n).expect("there is room"));
     tokens
 }
@@ -257,8 +259,7 @@ fn characters_without_a_token_are_tokenized_in_bounded_chunks() {
         let model_name = recipe.strings.first().map_or("", |(_, name)| name);
         for unit in ["日", "😀", "ж", "ย", "日😀", "日本日 de ", "\u{1}"] {
             let text = unit.repeat(200_000);
-            // SAFETY: the tokenizer was read from this vocabulary.
-            let chunks = unsafe { model.tokenizer().chunks(model.vocab(), text.as_bytes()) };
+            let chunks = model.tokenizer().chunks(model.vocab(), text.as_bytes());
             let longest = chunks.iter().map(std::ops::Range::len).max();
             assert!(longest.is_some_and(|n| n <= 1024 + 16), "{unit:?} {model_name}: a chunk of {longest:?} bytes");
             let short = as_llama_cpp(&model, unit.repeat(2_000), false, false);
@@ -433,8 +434,7 @@ fn tokenizing_lines_separately_matches_llama_cpp() {
     // Words of superbpe contain line feeds.
     let text = "de\nde".repeat(100_000);
     let model = split_by("superbpe").load();
-    // SAFETY: the tokenizer was read from this vocabulary.
-    assert_eq!(unsafe { model.tokenizer().chunks(model.vocab(), text.as_bytes()) }.len(), 1);
+    assert_eq!(model.tokenizer().chunks(model.vocab(), text.as_bytes()).len(), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ enum GrammarSource {
     JsonSchema,
 }
 
-/// Cache of the most recently used grammars, and the spellings of the vocabulary that they share.
+/// The most recently used grammars, and the spellings of the vocabulary that they share.
 #[derive(Default)]
 pub(in crate::llama) struct Grammars {
     spellings: OnceLock<Arc<Spellings>>,
@@ -141,7 +141,7 @@ impl TokenLookup for Model {
 /// Returns the grammar, in GBNF, of the JSON that matches a schema, for any model. Its size is limited when it is compiled.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] names what is wrong with the schema, or which part of it is not supported, with line and column.
+/// [`Error::InvalidRequest`] with line and column.
 pub fn schema_grammar(schema: &str) -> Result<String> {
     to_gbnf(schema).map_err(|error| refusal("json_schema", format!("the JSON schema is refused in {error}")))
 }

@@ -3,7 +3,6 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::Model;
-use crate::llama::model::some_token;
 use crate::request::Token;
 
 /// Fill-in-the-middle tokens, from the vocabulary's metadata or from spellings that llama.cpp recognizes. Models that were not
@@ -27,22 +26,18 @@ impl Model {
     #[must_use]
     pub fn infill_tokens(&self) -> InfillTokens {
         let vocab = self.vocab();
-        // SAFETY: the vocabulary lives as long as the model.
-        unsafe {
-            InfillTokens {
-                prefix: some_token(sys::llama_vocab_fim_pre(vocab)),
-                suffix: some_token(sys::llama_vocab_fim_suf(vocab)),
-                middle: some_token(sys::llama_vocab_fim_mid(vocab)),
-                repository: some_token(sys::llama_vocab_fim_rep(vocab)),
-                file: some_token(sys::llama_vocab_fim_sep(vocab)),
-            }
+        InfillTokens {
+            prefix: vocab.token(sys::llama_vocab_fim_pre),
+            suffix: vocab.token(sys::llama_vocab_fim_suf),
+            middle: vocab.token(sys::llama_vocab_fim_mid),
+            repository: vocab.token(sys::llama_vocab_fim_rep),
+            file: vocab.token(sys::llama_vocab_fim_sep),
         }
     }
 
     /// Returns whether a text begins with the beginning-of-sequence token.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
-        // SAFETY: the vocabulary lives as long as the model.
-        unsafe { sys::llama_vocab_get_add_bos(self.vocab()) }
+        self.vocab().adds(sys::llama_vocab_get_add_bos)
     }
 }

@@ -23,7 +23,7 @@ pub(in crate::llama) struct SafeCuts {
 }
 
 impl SafeCuts {
-    /// Collects the pairs of `pieces`, as they are spelled in the vocabulary.
+    /// `pieces` are as they are spelled in the vocabulary.
     pub(in crate::llama) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut inner_pairs = HashSet::new();
         for piece in pieces {
@@ -54,15 +54,13 @@ impl SafeCuts {
             }
             previous = Some(symbol);
         }
-        if start < text.len() {
-            chunks.push(start..text.len());
-        }
+        chunks.extend((start < text.len()).then_some(start..text.len()));
         chunks
     }
 }
 
-/// Returns the characters of a text with their byte ranges, as llama.cpp separates them: the first byte determines the length, even
-/// if the text is not UTF-8.
+/// The characters of a text with their byte ranges, as llama.cpp separates them: the first byte determines the length, even if the
+/// text is not UTF-8.
 fn symbols(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Symbol)> {
     let mut next = 0;
     std::iter::from_fn(move || {

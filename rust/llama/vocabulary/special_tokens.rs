@@ -12,28 +12,22 @@ use aho_corasick::AhoCorasick;
 
 use crate::request::Token;
 
-/// A token that is matched by its spelling before the text is tokenized.
+/// A token that is matched by its spelling, which is not empty, before the text is tokenized.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct SpecialToken<'a> {
     pub(in crate::llama) token: Token,
-    /// Not empty.
     pub(in crate::llama) spelling: &'a [u8],
-    /// True if it strips preceding white space.
     pub(in crate::llama) strips_left: bool,
-    /// True if it strips following white space.
     pub(in crate::llama) strips_right: bool,
 }
 
-/// A span of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) enum TextSpan {
-    /// A special token.
     Special(Token),
     /// Bytes without special tokens; at least one. Two plain spans are never adjacent.
     Plain(Range<usize>),
 }
 
-/// The special tokens of a vocabulary.
 pub(in crate::llama) struct SpecialTokens {
     finder: AhoCorasick,
     /// Indexed by rank, which is also the pattern id of `finder`; the lowest rank wins.
@@ -50,10 +44,8 @@ struct Rank {
 }
 
 impl SpecialTokens {
-    /// Builds the search for `tokens`, the longest first; of equal spellings the first counts.
-    ///
-    /// # Errors
-    /// If their spellings are too long to search for, which takes gigabytes.
+    /// Builds the search for `tokens`, the longest first; of equal spellings the first counts. Fails if their spellings are too long
+    /// to search for, which takes gigabytes.
     pub(in crate::llama) fn new<'a>(tokens: impl Iterator<Item = SpecialToken<'a>>) -> Result<Self, String> {
         let mut seen = HashSet::new();
         let tokens: Vec<SpecialToken<'a>> = tokens.filter(|token| seen.insert(token.spelling)).collect();
@@ -107,8 +99,7 @@ impl SpecialTokens {
         (claimed.spans(&found, text.len()), n_steps)
     }
 
-    /// Returns, for each offset where special tokens end, the one of lowest rank, which is the longest: the others are its
-    /// suffixes.
+    /// For each offset where special tokens end, the one of lowest rank, which is the longest: the others are its suffixes.
     fn longest_at_each_end(&self, text: &[u8]) -> BinaryHeap<Reverse<(u32, u32)>> {
         let mut longest: Vec<Reverse<(u32, u32)>> = Vec::new();
         for found in self.finder.find_overlapping_iter(text) {

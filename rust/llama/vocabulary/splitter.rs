@@ -37,7 +37,7 @@ enum Runs {
     Anything,
 }
 
-/// Names of splitters for which llama.cpp has dedicated code.
+/// Splitters for which llama.cpp has dedicated code.
 #[rustfmt::skip]
 pub(in crate::llama) const DEDICATED: [&str; 57] = [
     "a.x-4.0", "chatglm-bpe", "codeshell", "command-r", "dbrx", "deepseek-r1-qwen", "exaone", "exaone4", "f2llmv2", "falcon-h1",
@@ -48,7 +48,7 @@ pub(in crate::llama) const DEDICATED: [&str; 57] = [
     "sarvam-moe", "smaug-bpe", "smollm", "solar-open", "stablelm2", "starcoder", "trillion",
 ];
 
-/// Names of splitters whose expressions repeat one class of characters, including the default for files that name none.
+/// Splitters whose expressions repeat one class of characters, including the default for files that name none.
 #[rustfmt::skip]
 pub(in crate::llama) const CLASSES: [&str; 30] = [
     "", "afmoe", "bailingmoe", "bailingmoe2", "chameleon", "cohere2moe", "deepseek-coder", "deepseek-llm", "deepseek-v3",
@@ -57,21 +57,21 @@ pub(in crate::llama) const CLASSES: [&str; 30] = [
     "ufakzeka", "youtu",
 ];
 
-/// Describes how a vocabulary splits a text into words.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct Splitter {
     /// `None` if llama.cpp has dedicated code, whose stack use does not depend on the runs.
     runs: Option<Runs>,
     /// Characters at each of which an expression starts a match of the remaining run.
     is_slow: Option<fn(char) -> bool>,
-    separates_lines: bool,
+    /// True if a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do not
+    /// depend on the other side.
+    pub(in crate::llama) separates_lines: bool,
 }
 
 impl Splitter {
     /// Splitter of a vocabulary without BPE merges.
     pub(in crate::llama) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
 
-    /// Returns the splitter of a BPE vocabulary by its name in `tokenizer.ggml.pre`.
     pub(in crate::llama) fn named(name: &str) -> Self {
         let is_slow: Option<fn(char) -> bool> = match name {
             // `\s+$` fails at each white space that is followed by other text. Line breaks are split off before.
@@ -92,16 +92,8 @@ impl Splitter {
         Self { runs, is_slow, separates_lines }
     }
 
-    /// Returns whether a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do
-    /// not depend on the other side.
-    pub(in crate::llama) fn separates_lines(self) -> bool {
-        self.separates_lines
-    }
-
     /// Runs `read`, which splits `text`, with a sufficient stack: on this thread, or on a temporary thread while this one waits.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] if a run in `text` is too long, and [`Error::NotSupported`] if the system cannot start the thread.
+    /// Fails if a run in `text` is too long, or with [`Error::NotSupported`] if the system cannot start the thread.
     pub(in crate::llama) fn with_stack<T: Send>(self, text: &[u8], read: impl FnOnce() -> T + Send) -> Result<T> {
         let n_run = self.check(text)?;
         if n_run <= MAX_INLINE_RUN {
@@ -118,10 +110,7 @@ impl Splitter {
         })
     }
 
-    /// Returns the number of characters of the longest run in `text`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] if it is too long.
+    /// Returns the number of characters of the longest run in `text`, if it is not too long.
     pub(in crate::llama) fn check(self, text: &[u8]) -> Result<usize> {
         let Some(runs) = self.runs.filter(|_| text.len() > MAX_INLINE_RUN) else { return Ok(0) };
         let (mut longest, mut slow, mut was_break) = (LongestRun::default(), LongestRun::default(), false);
@@ -156,7 +145,6 @@ const OTHERS: u8 = 4;
 const SPACES: u8 = 8;
 
 impl Runs {
-    /// Returns the classes of runs that a character may be in, one bit each.
     fn classes(self, character: char) -> u8 {
         if self == Self::Anything {
             return LETTERS;
@@ -171,13 +159,8 @@ impl Runs {
             _ => LETTERS | DIGITS | OTHERS,
         };
         match self {
-            Self::Words if character.is_ascii() => {
-                if alike & SPACES == 0 {
-                    LETTERS
-                } else {
-                    SPACES
-                }
-            }
+            Self::Words if character.is_ascii() && alike & SPACES == 0 => LETTERS,
+            Self::Words if character.is_ascii() => SPACES,
             Self::Sentences if character == ' ' => LETTERS | SPACES,
             Self::Alike | Self::Words | Self::Sentences | Self::Anything => alike,
         }

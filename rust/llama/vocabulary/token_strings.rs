@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::model::{Model, some_token};
+use crate::llama::model::Model;
 use crate::request::Token;
 use crate::sampling::{TokenStrings, Vocabulary};
 
-/// Returns the vocabulary of a model, which it keeps loaded.
+/// Keeps the model loaded.
 pub(crate) fn token_strings(model: &Arc<Model>) -> TokenStrings {
     TokenStrings::new(ModelVocabulary(Arc::clone(model)))
 }
@@ -36,7 +36,15 @@ impl Vocabulary for ModelVocabulary {
         let length = i32::try_from(alone.len()).expect("a token's spelling is shorter than 2 GiB");
         // SAFETY: the model is alive; one token is readable and `length` bytes are writable.
         let n = unsafe {
-            sys::llama_detokenize(self.0.vocab(), &raw const token, 1, alone.as_mut_ptr().cast::<c_char>(), length, false, true)
+            sys::llama_detokenize(
+                self.0.vocab().as_ptr(),
+                &raw const token,
+                1,
+                alone.as_mut_ptr().cast::<c_char>(),
+                length,
+                false,
+                true,
+            )
         };
         alone.truncate(usize::try_from(n).unwrap_or(0));
         Cow::Owned(alone)
@@ -51,8 +59,7 @@ impl Vocabulary for ModelVocabulary {
     }
 
     fn newline(&self) -> Option<Token> {
-        // SAFETY: the model is alive.
-        some_token(unsafe { sys::llama_vocab_nl(self.0.vocab()) })
+        self.0.vocab().token(sys::llama_vocab_nl)
     }
 
     fn opening(&self) -> Option<Token> {

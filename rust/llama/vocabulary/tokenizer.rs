@@ -1,11 +1,9 @@
 //! Tokenizes texts as llama.cpp does, in time linear in the text.
 //!
-//! llama.cpp cuts a text at its special tokens and tokenizes each plain span between them alone, for every kind of vocabulary: no
-//! state passes from one span to the next, and each is treated as if it followed a special token. So we cut the text (see
-//! [`SpecialTokens`]) and pass llama.cpp one plain span after the other, a long span in chunks if the vocabulary allows it (see
-//! [`SafeCuts`]).
+//! llama.cpp tokenizes each plain span between special tokens separately, as if it followed a special token, for every kind of
+//! vocabulary. So we cut the text (see [`SpecialTokens`]) and pass llama.cpp one plain span after the other, a long span in chunks
+//! if the vocabulary allows it (see [`SafeCuts`]).
 
-use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -13,9 +11,9 @@ use llama_cpp_sys_2 as sys;
 
 use crate::cancellation;
 use crate::error::Result;
-use crate::llama::vocabulary::safe_cuts::SafeCuts;
+use crate::llama::vocabulary::raw_vocab::RawVocab;
 use crate::llama::vocabulary::special_tokens::{SpecialToken, SpecialTokens, TextSpan, is_space};
-use crate::llama::vocabulary::splitter::Splitter;
+use crate::llama::vocabulary::{safe_cuts::SafeCuts, splitter::Splitter};
 use crate::request::Token;
 
 /// Minimum size of a chunk, in bytes. The time for a chunk whose characters are all encoded byte by byte is quadratic, and each
@@ -30,7 +28,7 @@ const MIN_LINES_BYTES: usize = 256 * 1024;
 /// Bytes of a text between checks for cancellation: about 20 ms of work.
 const CHECK_INTERVAL_BYTES: usize = 64 * 1024;
 
-/// Properties of a vocabulary that tokenizing needs and llama.cpp does not provide.
+/// A vocabulary's special tokens, how its texts are cut, and the tokens around a text.
 pub(in crate::llama) struct Tokenizer {
     special: SpecialTokens,
     /// Special tokens that a text is cut at even if special tokens are not parsed: they are part of the text.
@@ -42,7 +40,6 @@ pub(in crate::llama) struct Tokenizer {
     min_tokens: MinTokens,
 }
 
-/// Lower bound of the number of tokens of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MinTokens {
     /// Each byte is in a token, of at most this many bytes.
@@ -76,40 +73,29 @@ fn n_words(text: &[u8]) -> usize {
 }
 
 impl Tokenizer {
-    /// Reads the special tokens of a vocabulary.
-    ///
-    /// # Safety
-    /// `vocab` belongs to a loaded model, its type is not `LLAMA_VOCAB_TYPE_NONE`, and if `adds_special` is true it has the tokens
-    /// that it requires to be added. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it splits words.
-    ///
-    /// # Errors
-    /// The reason why they cannot be searched for, for [`crate::error::Error::ModelLoad`].
-    pub(in crate::llama) unsafe fn read(
-        vocab: *const sys::llama_vocab,
+    /// Reads the special tokens of a vocabulary. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it
+    /// splits words. With `adds_special`, the vocabulary must have the tokens that it requires to be added.
+    pub(in crate::llama) fn read(
+        vocab: RawVocab<'_>,
         kind: &str,
         splitter: &str,
         adds_special: bool,
     ) -> std::result::Result<Self, String> {
-        // SAFETY: guaranteed by the caller.
-        let tokens = unsafe { special_tokens(vocab) };
+        let (tokens, vocab_type) = (special_tokens(vocab), vocab.kind());
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
         let special = SpecialTokens::new(tokens.iter().map(|(token, _)| *token))?;
         let text_tokens = tokens.iter().filter(|(_, attributes)| attributes & never_text == 0);
         let user_defined = SpecialTokens::new(text_tokens.map(|(token, _)| *token))?;
         let mut opening = Vec::new();
         if adds_special {
-            // SAFETY: guaranteed by the caller.
-            unsafe { append(vocab, b"", true, &mut opening) };
+            vocab.append_tokens(b"", true, &mut opening);
         }
         // Splits the tokens that are added to an empty text: one goes in front if the vocabulary has a token for the beginning, the
         // others after it.
-        // SAFETY: guaranteed by the caller.
-        let opens = unsafe { sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM };
+        let opens = vocab.adds(sys::llama_vocab_get_add_bos) || vocab_type == sys::LLAMA_VOCAB_TYPE_WPM;
         let closing = opening.split_off(usize::from(opens).min(opening.len()));
         let strips = tokens.iter().any(|(token, _)| token.strips_left || token.strips_right);
-        // SAFETY: guaranteed by the caller.
-        let longest = unsafe { longest_piece(vocab, kind) };
-        let min_tokens = match longest {
+        let min_tokens = match longest_piece(vocab, kind) {
             Some(longest) if strips => MinTokens::BytesExceptSpace(longest),
             Some(longest) => MinTokens::Bytes(longest),
             None if kind == "bert" => {
@@ -117,18 +103,15 @@ impl Tokenizer {
             }
             None => MinTokens::Unknown,
         };
-        // SAFETY: guaranteed by the caller.
-        let has_merges = unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_BPE;
         let splitter = match kind {
-            _ if !has_merges => Splitter::NONE,
+            _ if vocab_type != sys::LLAMA_VOCAB_TYPE_BPE => Splitter::NONE,
             // llama.cpp uses this splitter whatever the file names.
             "gemma4" => Splitter::named(kind),
             _ => Splitter::named(splitter),
         };
-        // SAFETY: guaranteed by the caller.
-        let chunking = match unsafe { sys::llama_vocab_type(vocab) } {
+        let chunking = match vocab_type {
             sys::LLAMA_VOCAB_TYPE_SPM => Chunking::SafeCuts { min_bytes: MIN_CHUNK_BYTES, cuts: OnceLock::new() },
-            _ if splitter.separates_lines() && kind != "hybriddna" => Chunking::Lines { min_bytes: MIN_LINES_BYTES },
+            _ if splitter.separates_lines && kind != "hybriddna" => Chunking::Lines { min_bytes: MIN_LINES_BYTES },
             _ => Chunking::None,
         };
         Ok(Self { special, user_defined, splitter, chunking, opening, closing, min_tokens })
@@ -142,18 +125,11 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the chunks of a plain span.
-    ///
-    /// # Safety
-    /// This tokenizer was read from `vocab`.
     #[cfg(test)]
-    pub(in crate::llama) unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> Vec<Range<usize>> {
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.chunking.chunks(vocab, text) }.0
+    pub(in crate::llama) fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> Vec<Range<usize>> {
+        self.chunking.chunks(vocab, text).0
     }
 
-    /// Maximum number of bytes of a text that become one token. `None` if there is no such bound: if white space may be dropped, or
-    /// an unknown word of any length becomes one token.
     pub(in crate::llama) fn longest_piece(&self) -> Option<usize> {
         match self.min_tokens {
             MinTokens::Bytes(longest) => Some(longest),
@@ -161,39 +137,25 @@ impl Tokenizer {
         }
     }
 
-    /// Returns a lower bound of the number of tokens of `text`, in one pass; 0 if no bound is known, see [`MinTokens`].
     pub(in crate::llama) fn least_tokens(&self, text: &[u8]) -> usize {
         self.min_tokens.tokens(text)
     }
 
-    /// Returns the tokens of `text`. `add_special` adds the tokens that the vocabulary requires; `parse_special` parses the
-    /// spelling of a control token as that token.
-    ///
-    /// # Safety
-    /// This tokenizer was read from `vocab`.
-    ///
-    /// # Errors
-    /// As [`Splitter::with_stack`]; [`Error::Cancelled`](crate::error::Error::Cancelled), see [`cancellation`].
-    ///
-    /// # Panics
-    /// If `text` is 2 GiB long or longer.
-    pub(in crate::llama) unsafe fn tokenize(
+    /// See [`Model::tokenize`](crate::llama::Model::tokenize). `vocab` is the one that this tokenizer was read from.
+    pub(in crate::llama) fn tokenize(
         &self,
-        vocab: *const sys::llama_vocab,
+        vocab: RawVocab<'_>,
         text: &[u8],
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<Token>> {
-        let mut tokens = Vec::new();
-        if add_special {
-            tokens.extend(&self.opening);
-        }
+        let mut tokens = if add_special { self.opening.clone() } else { Vec::new() };
         let special = if parse_special { &self.special } else { &self.user_defined };
         let mut meter = CancellationMeter::default();
         for span in special.split(text) {
             match span {
                 TextSpan::Special(token) => tokens.push(token),
-                TextSpan::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens, &mut meter)?,
+                TextSpan::Plain(range) => self.append_plain(vocab, &text[range], &mut tokens, &mut meter)?,
             }
         }
         if add_special {
@@ -203,9 +165,14 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    fn append_plain(&self, vocab: &Shared, text: &[u8], tokens: &mut Vec<Token>, meter: &mut CancellationMeter) -> Result<()> {
-        // SAFETY: `tokenize` requires an alive vocabulary.
-        let (chunks, cuts) = unsafe { self.chunking.chunks(vocab.0, text) };
+    fn append_plain(
+        &self,
+        vocab: RawVocab<'_>,
+        text: &[u8],
+        tokens: &mut Vec<Token>,
+        meter: &mut CancellationMeter,
+    ) -> Result<()> {
+        let (chunks, cuts) = self.chunking.chunks(vocab, text);
         if chunks.len() > 1 {
             // Checks the whole span, since the message contains the offset in it.
             self.splitter.check(text)?;
@@ -215,23 +182,21 @@ impl Tokenizer {
             let chunk = &text[chunk];
             meter.add(chunk.len())?;
             let Some(GuardedCuts { guard, n_guard_tokens, .. }) = cuts.filter(|_| i > 0) else {
-                // SAFETY: as above.
-                self.splitter.with_stack(chunk, || unsafe { append(vocab.0, chunk, false, tokens) })?;
+                self.splitter.with_stack(chunk, || vocab.append_tokens(chunk, false, tokens))?;
                 continue;
             };
             guarded.clear();
             guarded.push(*guard);
             guarded.extend_from_slice(chunk);
             let n_before = tokens.len();
-            // SAFETY: as above.
-            unsafe { append(vocab.0, &guarded, false, tokens) };
+            vocab.append_tokens(&guarded, false, tokens);
             tokens.drain(n_before..n_before + n_guard_tokens);
         }
         Ok(())
     }
 }
 
-/// Checks for a cancellation once per [`CHECK_INTERVAL_BYTES`] of a text.
+/// Counts the bytes of a text since the last check for a cancellation.
 #[derive(Debug, Default)]
 struct CancellationMeter {
     n_bytes: usize,
@@ -276,16 +241,13 @@ struct GuardedCuts {
 }
 
 impl Chunking {
-    /// Returns the chunks of `text`, and the cuts with their guard if each chunk but the first needs one.
-    ///
-    /// # Safety
-    /// `vocab` belongs to a loaded model and is the same in every call.
-    unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
+    /// Returns the chunks of `text`, and the cuts with their guard if each chunk but the first needs one. `vocab` is the same in
+    /// every call.
+    fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
         let whole = std::iter::once(0..text.len()).collect();
         match self {
             Self::SafeCuts { min_bytes, cuts } if text.len() > *min_bytes => {
-                // SAFETY: guaranteed by the caller.
-                let cuts = cuts.get_or_init(|| unsafe { GuardedCuts::read(vocab) }).as_ref();
+                let cuts = cuts.get_or_init(|| GuardedCuts::read(vocab)).as_ref();
                 (cuts.map_or(whole, |cuts| cuts.safe.chunks(text, *min_bytes)), cuts)
             }
             Self::Lines { min_bytes } if text.len() > *min_bytes => (line_chunks(text, *min_bytes), None),
@@ -309,15 +271,9 @@ fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
 }
 
 impl GuardedCuts {
-    /// Reads all pieces of a vocabulary. `None` if each control character is in a piece.
-    ///
-    /// # Safety
-    /// `vocab` belongs to a loaded model.
-    unsafe fn read(vocab: *const sys::llama_vocab) -> Option<Self> {
-        // SAFETY: guaranteed by the caller.
-        let ids = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
-        // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
-        let pieces = ids.map(|token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.to_bytes());
+    /// `None` if each control character is in a piece.
+    fn read(vocab: RawVocab<'_>) -> Option<Self> {
+        let pieces = vocab.tokens().map(|token| vocab.text(token));
         let mut is_in_piece = [false; 0x20];
         for &byte in pieces.clone().flatten() {
             if let Some(is_in_piece) = is_in_piece.get_mut(usize::from(byte)) {
@@ -326,34 +282,20 @@ impl GuardedCuts {
         }
         let guard = (1..0x20).find(|&byte| !is_in_piece[usize::from(byte)])?;
         let mut guard_tokens = Vec::new();
-        // SAFETY: guaranteed by the caller.
-        unsafe { append(vocab, &[guard], false, &mut guard_tokens) };
+        vocab.append_tokens(&[guard], false, &mut guard_tokens);
         Some(Self { safe: SafeCuts::new(pieces), guard, n_guard_tokens: guard_tokens.len() })
     }
 }
 
-/// A vocabulary of a loaded model, which another thread reads while this one waits.
-struct Shared(*const sys::llama_vocab);
-
-// SAFETY: a vocabulary does not change once it is loaded, and tokenizing only reads it.
-unsafe impl Sync for Shared {}
-
-/// Returns the special tokens with their attributes, in the order in which llama.cpp searches for them.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model, which outlives `'a`.
-unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToken<'a>, sys::llama_token_attr)> {
+/// The special tokens with their attributes, in the order in which llama.cpp searches for them.
+fn special_tokens(vocab: RawVocab<'_>) -> Vec<(SpecialToken<'_>, sys::llama_token_attr)> {
     let is_special = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_USER_DEFINED | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
     let mut tokens = Vec::new();
-    // SAFETY: guaranteed by the caller.
-    for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
-        // SAFETY: `token` is in the vocabulary.
-        let attributes = unsafe { sys::llama_vocab_get_attr(vocab, token) };
+    for token in vocab.tokens() {
+        let (attributes, spelling) = (vocab.attributes(token), vocab.text(token));
         if attributes & is_special == 0 {
             continue;
         }
-        // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
-        let spelling = unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.to_bytes();
         let strips_left = attributes & sys::LLAMA_TOKEN_ATTR_LSTRIP != 0;
         let strips_right = attributes & sys::LLAMA_TOKEN_ATTR_RSTRIP != 0;
         tokens.push((SpecialToken { token, spelling, strips_left, strips_right }, attributes));
@@ -365,70 +307,35 @@ unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToke
     order.into_iter().map(|index| tokens[index as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
 }
 
-/// Returns the maximum number of bytes of a text that become one token, if every byte is in a token except for white space that
-/// special tokens strip.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model.
-unsafe fn longest_piece(vocab: *const sys::llama_vocab, kind: &str) -> Option<usize> {
+/// Maximum number of bytes of a text that become one token, if every byte is in a token except for white space that special tokens
+/// strip.
+fn longest_piece(vocab: RawVocab<'_>, kind: &str) -> Option<usize> {
     let spells_all = match kind {
         // Byte tokens are checked when the vocabulary is read, or nothing is dropped even if bytes have no token.
         "llama" | "rwkv" | "plamo2" => true,
-        // SAFETY: guaranteed by the caller.
-        "gpt2" | "gemma4" => unsafe { spells_every_byte(vocab, kind == "gemma4") },
+        "gpt2" | "gemma4" => spells_every_byte(vocab, kind == "gemma4"),
         _ => false,
     };
-    // SAFETY: guaranteed by the caller; `token` is in the vocabulary, whose texts are NUL-terminated.
-    let n_bytes = |token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.count_bytes();
     // In the file's spelling no piece is shorter than its text: a space takes two or three bytes there.
-    // SAFETY: guaranteed by the caller.
-    let tokens = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
-    tokens.map(n_bytes).max().filter(|&longest| spells_all && longest > 0)
+    let longest = vocab.tokens().map(|token| vocab.text(token).len()).max();
+    longest.filter(|&longest| spells_all && longest > 0)
 }
 
-/// Returns whether each byte has its own token: a BPE vocabulary drops bytes that have none. `by_byte_tokens` selects tokens of the
-/// byte type, otherwise only tokens of other types count.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model.
-unsafe fn spells_every_byte(vocab: *const sys::llama_vocab, by_byte_tokens: bool) -> bool {
-    let mut is_spelt = [false; 256];
-    // SAFETY: guaranteed by the caller.
-    for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
-        let mut byte = 0_u8;
-        // SAFETY: `token` is in the vocabulary.
-        let is_byte_token = unsafe { sys::llama_vocab_get_attr(vocab, token) } & sys::LLAMA_TOKEN_ATTR_BYTE != 0;
-        // SAFETY: as above, and one byte is writable.
-        let n = unsafe { sys::llama_token_to_piece(vocab, token, (&raw mut byte).cast::<c_char>(), 1, 0, true) };
-        if n == 1 && is_byte_token == by_byte_tokens {
+/// Returns whether each byte has its own token, of the byte type if `by_byte_tokens` is true, else of another: a BPE vocabulary
+/// drops bytes that have none.
+fn spells_every_byte(vocab: RawVocab<'_>, by_byte_tokens: bool) -> bool {
+    let (mut is_spelt, mut spelling) = ([false; 256], Vec::new());
+    for token in vocab.tokens() {
+        spelling.clear();
+        vocab.append_spelling(token, &mut spelling);
+        let is_byte_token = vocab.attributes(token) & sys::LLAMA_TOKEN_ATTR_BYTE != 0;
+        if let [byte] = spelling[..]
+            && is_byte_token == by_byte_tokens
+        {
             is_spelt[usize::from(byte)] = true;
         }
     }
     is_spelt == [true; 256]
-}
-
-/// Appends llama.cpp's tokens of `text`, without parsing control tokens.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model; with `add_special`, it has the tokens that it requires to be added.
-unsafe fn append(vocab: *const sys::llama_vocab, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
-    let n_bytes = i32::try_from(text.len()).expect("a text is shorter than 2 GiB");
-    // A byte rarely takes more than one token; if the capacity is too small, llama.cpp returns the required number.
-    let mut capacity = text.len() + 8;
-    loop {
-        tokens.reserve(capacity);
-        let n_max = i32::try_from(capacity).unwrap_or(i32::MAX);
-        let buffer = tokens.spare_capacity_mut().as_mut_ptr().cast::<Token>();
-        // SAFETY: guaranteed by the caller; `n_bytes` are readable and `capacity` tokens writable.
-        let n = unsafe { sys::llama_tokenize(vocab, text.as_ptr().cast::<c_char>(), n_bytes, buffer, n_max, add_special, false) };
-        assert!(n != i32::MIN, "a text of less than 2 GiB has fewer than 2³¹ tokens");
-        let n_tokens = n.unsigned_abs() as usize;
-        if n >= 0 {
-            // SAFETY: llama.cpp has written that many.
-            return unsafe { tokens.set_len(tokens.len() + n_tokens) };
-        }
-        capacity = n_tokens;
-    }
 }
 
 unsafe extern "C" {

@@ -1,10 +1,10 @@
 //! Parses and validates saved states of llama.cpp's memory.
 //!
 //! A saved state is the output of `llama_state_seq_get_data`: a magic number, a sequence id, then one part for each cache of the
-//! memory. Model and settings determine nearly everything in it, so the state that is saved by the probe at load time defines the
-//! [`Layout`] that all others are compared with: llama.cpp never reads a byte that was not checked. Two things are normalized. The
-//! cells of a saved state are sorted by position, so that a restored state fills the free cells in that order; and V is stored in
-//! rows or in columns, as the current cache requires (rows with flash attention, columns without).
+//! memory. Model and settings determine nearly everything in it: so the state that the probe saves at load time defines the
+//! [`Layout`] that all others are compared with, and llama.cpp never reads a byte that was not checked. Two things are normalized:
+//! cells are sorted by position, so that a restored state fills the free cells in that order; and V is stored in rows or in columns,
+//! as the current cache requires (rows with flash attention, columns without).
 
 mod parts;
 mod saved_positions;
@@ -43,7 +43,6 @@ pub(in crate::llama) struct Layout {
 
 /// A saved state that llama.cpp may read.
 pub(in crate::llama) struct CheckedState<'a> {
-    /// The positions of its cells.
     pub(in crate::llama) range: Range<u32>,
     /// First position from which all caches, including a sliding window's, have every position; `range.end` if a cache is empty.
     pub(in crate::llama) whole_from: u32,
@@ -93,9 +92,6 @@ impl Layout {
     }
 
     /// Sorts the cells of a state that llama.cpp has just written by position.
-    ///
-    /// # Errors
-    /// The reason why the state does not match this memory.
     pub(in crate::llama) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
         let views = self.view(&saved)?;
         let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
@@ -106,9 +102,6 @@ impl Layout {
     }
 
     /// Checks everything that llama.cpp relies on, and converts V to the layout of this cache.
-    ///
-    /// # Errors
-    /// The problem with the saved state.
     pub(in crate::llama) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedState<'a>, String> {
         let views = self.view(saved)?;
         // The first part with cells contains the whole text; a window's part follows it.
@@ -132,9 +125,6 @@ impl Layout {
 
     /// Checks a saved state whose cells must have these `positions`, which may repeat. Returns its bytes, with V in the layout of
     /// the current cache.
-    ///
-    /// # Errors
-    /// The problem with the saved state.
     pub(in crate::llama) fn check_positions<'a>(&self, saved: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
         let views = self.view(saved)?;
         for view in &views {
@@ -167,7 +157,7 @@ impl Layout {
         })
     }
 
-    /// Splits a saved state into parts and compares each with the layout.
+    /// Splits a saved state into parts that match the layout.
     fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<View<'a>>, String> {
         let mut reader = Reader(saved);
         if reader.u32() != Some(self.magic) || reader.u32().is_none() {
@@ -194,13 +184,9 @@ impl Layout {
             };
             views.push(view);
         }
-        match reader.0.len() {
-            0 => Ok(views),
-            n => Err(format!("it has {n} extra bytes at its end")),
-        }
+        if reader.0.is_empty() { Ok(views) } else { Err(format!("it has {} extra bytes at its end", reader.0.len())) }
     }
 
-    /// Serializes `views`, with cells sorted by position and V in this layout.
     fn write(&self, views: &[View]) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         out.extend(self.magic.to_le_bytes());

@@ -36,7 +36,6 @@ pub(super) struct State {
     pub(super) rows: Vec<Tensor>,
 }
 
-/// One layer of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
     /// llama.cpp's number of the format.
@@ -54,9 +53,8 @@ impl Tensor {
     }
 }
 
-/// A parsed part of a saved state.
 pub(super) enum View<'a> {
-    /// A part without cells, which has no shape.
+    /// A part without cells has no shape.
     NoCells,
     Cells(CellsView<'a>),
     State(StateView<'a>),
@@ -83,19 +81,15 @@ impl Cells {
         12 + self.n_ext
     }
 
-    /// Rejects another shape, except for the layout of V, which can be converted.
+    /// Rejects another shape, but not another layout of V, which can be converted.
     pub(super) fn compare(&self, found: &Self) -> Result<(), String> {
         for (what, own, found) in [("K", &self.keys, &found.keys), ("V", &self.values, &found.values)] {
             if own.len() != found.len() {
                 return Err(format!("it has {} layers of {what}; this cache has {}", found.len(), own.len()));
             }
-            if let Some(layer) = (0..own.len()).find(|&layer| own[layer] != found[layer]) {
-                let expected = own[layer];
-                let Tensor { format, n_bytes } = found[layer];
-                let (found, own) = (
-                    format!("format {format}, {n_bytes} bytes"),
-                    format!("format {}, {} bytes", expected.format, expected.n_bytes),
-                );
+            let unequal = own.iter().zip(found).enumerate().find(|(_, (own, found))| own != found);
+            if let Some((layer, (own, found))) = unequal {
+                let [own, found] = [own, found].map(|tensor| format!("format {}, {} bytes", tensor.format, tensor.n_bytes));
                 return Err(format!("the shape of its {what} in layer {layer} ({found}) does not match this cache ({own})"));
             }
         }
@@ -139,8 +133,8 @@ impl CellsView<'_> {
     }
 }
 
-/// Returns the shapes of the parts up to the end, each with `n_cells` cells. The form of each part is found by trial: only the
-/// right forms consume exactly all bytes.
+/// The shapes of the parts up to the end, each with `n_cells` cells. The form of each part is found by trial: only the right forms
+/// consume exactly all bytes.
 pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {
     if reader.0.is_empty() {
         return (!ends_in_state).then(Vec::new);

@@ -4,8 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::llama::context::positions::Positions;
-use crate::llama::context::reader::Reader;
+use crate::llama::context::{positions::Positions, reader::Reader};
 
 /// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
@@ -13,9 +12,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 /// Token range of a saved state, and the positions of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) struct SavedPositions {
-    /// The range of token indices.
+    /// Range of token indices.
     pub(in crate::llama) range: Range<u32>,
-    /// The positions of all tokens up to the end of the range.
+    /// Positions of all tokens up to the end of the range.
     pub(in crate::llama) positions: Positions,
 }
 
@@ -33,9 +32,6 @@ impl SavedPositions {
     }
 
     /// Parses the header, and also returns llama.cpp's bytes. `None` for a saved state without header.
-    ///
-    /// # Errors
-    /// If the header is damaged.
     pub(in crate::llama) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
         let mut reader = Reader(bytes);
         if reader.u32() != Some(MAGIC) {
@@ -59,12 +55,12 @@ impl SavedPositions {
         Ok(Some((Self { range, positions }, reader.0)))
     }
 
-    /// Returns the positions of the tokens of the range, in order.
+    /// The positions of the tokens of the range, in order.
     pub(in crate::llama) fn iter(&self) -> impl Iterator<Item = u32> {
         self.range.clone().map(|index| self.positions.at(index))
     }
 
-    /// Returns the positions of the token indices `range`, which must not cut an image.
+    /// The positions of the token indices `range`, which must not cut an image.
     pub(in crate::llama) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
         self.positions.at(range.start)..self.positions.at(range.end)
     }

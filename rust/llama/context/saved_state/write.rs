@@ -3,10 +3,8 @@
 use crate::llama::context::saved_state::parts::{CellsView, Tensor};
 
 impl CellsView<'_> {
-    /// Appends the part in llama.cpp's format, with cells sorted by position, and V in columns or in rows.
-    ///
-    /// # Errors
-    /// If V cannot be stored in columns.
+    /// Appends the part in llama.cpp's format, with cells sorted by position, and V in columns or in rows. Fails if V cannot be
+    /// stored in columns.
     pub(super) fn write(&self, in_columns: bool, out: &mut Vec<u8>) -> Result<(), String> {
         let mut order: Vec<usize> = (0..self.positions.len()).collect();
         order.sort_by_key(|&cell| self.positions[cell]);
@@ -16,18 +14,17 @@ impl CellsView<'_> {
         put(out, &[usize::from(in_columns), shape.keys.len()]);
         out.extend(shape.rotations.iter().flat_map(|rotation| rotation.to_le_bytes()));
         for (tensor, bytes) in shape.keys.iter().zip(&self.keys) {
-            put_format(out, *tensor);
+            out.extend(tensor.format.to_le_bytes());
             out.extend((tensor.n_bytes as u64).to_le_bytes());
             put_rows(out, bytes, tensor.n_bytes, &order);
         }
         for (tensor, bytes) in shape.values.iter().zip(&self.values) {
-            put_format(out, *tensor);
+            out.extend(tensor.format.to_le_bytes());
             self.write_values(*tensor, bytes, &order, in_columns, out)?;
         }
         Ok(())
     }
 
-    /// Appends the V of one layer.
     fn write_values(
         &self,
         tensor: Tensor,
@@ -73,10 +70,6 @@ fn put(out: &mut Vec<u8>, numbers: &[usize]) {
     for &number in numbers {
         out.extend(u32::try_from(number).expect("it was read as one").to_le_bytes());
     }
-}
-
-fn put_format(out: &mut Vec<u8>, tensor: Tensor) {
-    out.extend(tensor.format.to_le_bytes());
 }
 
 /// Appends the rows of `n_bytes` each, in this order.
