@@ -15,8 +15,7 @@ use crate::llama::context::{RawContext, base_params, memory, positions::Position
 use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
 use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::media::media_batch::{self, MediaBatch};
-use crate::llama::model::adapters::{self, Adapter};
-use crate::llama::model::{Model, kinds::is_t5};
+use crate::llama::model::{Model, adapters::Adapter, kinds::is_t5};
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Maximum number of sequence ids for models where each id needs a whole state.
@@ -44,7 +43,7 @@ pub fn embedder(
     }
     let (model, config) = (Arc::clone(model), config.clone());
     let make = move || {
-        let context = EmbeddingContext::new(Arc::clone(&model), &config, shape, Arc::clone(&adapters))?;
+        let context = EmbeddingContext::new(&model, &config, shape, Arc::clone(&adapters))?;
         Ok(Box::new(context) as Box<dyn Encoder>)
     };
     Embedder::new(shape, make, on_done)
@@ -104,7 +103,7 @@ impl EmbeddingAttention {
 
 /// A context whose decodes return embeddings, used on the thread that created it.
 pub(super) struct EmbeddingContext {
-    // Dropped first: it uses the threads and the model.
+    // Dropped first: it uses the threads.
     raw: RawContext,
     batch: Batch,
     media: MediaBatch,
@@ -122,26 +121,24 @@ pub(super) struct EmbeddingContext {
     prefix_cache: Option<PrefixCache>,
     memory_kind: MemoryKind,
     seq_lens: Vec<u32>,
-    applied_adapters: AdapterSet,
     adapters: DefaultAdapters,
     /// Maximum number of rows computed so far: llama.cpp keeps buffers for as many.
     n_rows_max: usize,
     _pool: ThreadPool,
     /// Keeps the thread that created the context, which decodes, off the processors of the others.
     _affinity: AffinityGuard,
-    model: Arc<Model>,
 }
 
 impl EmbeddingContext {
     /// Creates the context with the threads for prompts of `config`, but with lower priority.
     pub(super) fn new(
-        model: Arc<Model>,
+        model: &Arc<Model>,
         config: &ResolvedConfig,
         shape: EmbedderShape,
         adapters: DefaultAdapters,
     ) -> Result<Self> {
-        let mut context = Self::make(Arc::clone(&model), config, shape, Arc::clone(&adapters))?;
-        if !config.embedding_kernels.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
+        let mut context = Self::make(model, config, shape, Arc::clone(&adapters))?;
+        if !config.embedding_kernels.attention || memory::is_offloaded(model) || !context.leaves_attention()? {
             return Ok(context);
         }
         tracing::warn!("embeddings use llama.cpp's attention: Weft's kernels do not support every layer of this model");
@@ -152,21 +149,21 @@ impl EmbeddingContext {
 
     /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
     fn leaves_attention(&mut self) -> Result<bool> {
-        let token = self.model.bos_token().unwrap_or(0);
+        let token = self.raw.model.bos_token().unwrap_or(0);
         let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])]));
         computed.map_err(|reason| Error::Decode { reason })?;
         self.clear();
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(model: Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
+    fn make(model: &Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
         let (n_threads, enabled_kernels) = (config.n_threads_batch, config.embedding_kernels);
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
-        let shares = shares_prefixes(&model, shape.pooling);
+        let shares = shares_prefixes(model, shape.pooling);
         let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers;
         let n_sequences = if shares { PrefixCache::n_ids(&shape) } else { shape.n_sequences };
         let n_ctx = if shares { PrefixCache::n_cells(&shape) } else { shape.n_batch };
-        check_cells(&model, config, n_ctx)?;
+        check_cells(model, config, n_ctx)?;
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
         let mut params = base_params(config);
         params.n_ctx = number(n_ctx);
@@ -185,7 +182,7 @@ impl EmbeddingContext {
             Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
             Pooling::Rank => sys::LLAMA_POOLING_TYPE_RANK,
         };
-        let attention = EmbeddingAttention::new(&model, enabled_kernels);
+        let attention = EmbeddingAttention::new(model, enabled_kernels);
         params.flash_attn_type = match attention {
             EmbeddingAttention::Device => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
             EmbeddingAttention::Own | EmbeddingAttention::ByRow => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -194,7 +191,7 @@ impl EmbeddingContext {
         if attention == EmbeddingAttention::ByRow {
             params.type_v = sys::GGML_TYPE_BF16;
         }
-        let raw = RawContext::new(&model, params)
+        let raw = RawContext::new(model, params)
             .map_err(|reason| Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") })?;
         let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);
         let mut affinity = AffinityGuard::default();
@@ -233,12 +230,10 @@ impl EmbeddingContext {
             prefix_cache: shares.then(|| PrefixCache::new(shape, memory_kind)),
             memory_kind,
             seq_lens: vec![0; n_sequences],
-            applied_adapters: AdapterSet::default(),
             adapters,
             n_rows_max: 0,
             _pool: pool,
             _affinity: affinity,
-            model,
         };
         let EmbedderShape { pooling, width, n_longest, .. } = shape;
         tracing::info!(
@@ -251,17 +246,7 @@ impl EmbeddingContext {
 
     fn active_adapters(&self) -> ActiveAdapters {
         let active = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ActiveAdapters::new(&active, self.model.adapters())
-    }
-
-    fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), String> {
-        if *adapter_set == self.applied_adapters {
-            return Ok(());
-        }
-        // SAFETY: the context belongs to this model.
-        unsafe { adapters::activate(&self.raw, self.model.adapters(), adapter_set) }?;
-        self.applied_adapters = adapter_set.clone();
-        Ok(())
+        ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 
     fn compute_rows(&mut self, sequences: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
@@ -305,7 +290,7 @@ impl EmbeddingContext {
         }
         // A device's memory is allocated, or refused, when the context is created.
         // SAFETY: the context is alive.
-        let n_compute = if memory::is_offloaded(&self.model) { 0 } else { unsafe { weft_compute_bytes(self.raw.as_ptr()) } };
+        let n_compute = if memory::is_offloaded(&self.raw.model) { 0 } else { unsafe { weft_compute_bytes(self.raw.as_ptr()) } };
         let n_bytes_of = |n: usize| (n_compute / self.shape.n_batch * n) as u64 + self.n_output_bytes(n);
         check_free(n_bytes_of(n_rows) - n_bytes_of(self.n_rows_max), memory::free_on_host(), || {
             format!("a batch of {n_rows} tokens")
@@ -314,7 +299,7 @@ impl EmbeddingContext {
 
     /// Size of the output buffer, in bytes: llama.cpp reserves the logits of every row too, but an encoder never writes them.
     fn n_output_bytes(&self, n_rows: usize) -> u64 {
-        let n_logits = if self.model.is_encoder() { 0 } else { self.model.n_vocab() };
+        let n_logits = if self.raw.model.is_encoder() { 0 } else { self.raw.model.n_vocab() };
         (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
     }
 
@@ -330,7 +315,7 @@ impl EmbeddingContext {
         let mut positions = vec![Positions::NONE; self.seq_lens.len()];
         let mut runs = Vec::new();
         for run in prompt.runs() {
-            self.use_adapters(schedule.at(self.seq_lens[own]))?;
+            self.raw.use_adapters(schedule.at(self.seq_lens[own]))?;
             let row_at = |token, position| Row { sequence: id, token, position, wants_logits: true };
             let tokens = match run {
                 Run::Tokens(tokens) => tokens.clone(),
@@ -478,7 +463,7 @@ impl ForkableMemory for EmbeddingContext {
 
 impl EmbeddingContext {
     fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        self.use_adapters(adapter_set)?;
+        self.raw.use_adapters(adapter_set)?;
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
             return self.encode_alone(texts);
         };

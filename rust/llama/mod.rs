@@ -142,7 +142,7 @@ impl LlamaRunner {
         // One more id than the engine uses, to probe, save and restore with. Not where each id costs a whole state.
         let n_seq_max = config.limits.n_seq_max + u32::from(!keeps_states);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
-        let mut context = Context::new(Arc::clone(&model), config, n_seq_max)?;
+        let mut context = Context::new(&model, config, n_seq_max)?;
         let Probe { can_cut, layout, n_state_bytes, kernel_counts } = probe(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (ForkRule::AtEnd, 0),

@@ -234,7 +234,7 @@ impl Bench {
             fewer_threads_under_contention: false,
             ..config.clone()
         };
-        let context = Context::new(Arc::clone(model), &config, n_seq_max)?;
+        let context = Context::new(model, &config, n_seq_max)?;
         let token = model.bos_token().unwrap_or(0);
         let mut bench = Self { context, token, cell_run: None, n_chunk: CHUNKS[0], seq_len: 0, n_cells: 0 };
         // The first decode warms up.

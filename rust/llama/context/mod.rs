@@ -26,7 +26,7 @@ use crate::llama::host::{affinity::AffinityGuard, priority::PriorityGuard, threa
 use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
-use crate::llama::model::{Model, adapters, rope};
+use crate::llama::model::{Model, rope};
 use crate::request::Token;
 
 /// How long the threads of a pool poll for the next graph before they sleep, in the unit of [`ThreadPool::new`].
@@ -36,29 +36,59 @@ use crate::request::Token;
 /// polls for less than 10 ms, 50 for more than 100 ms.
 const POLL: u32 = 1;
 
-owned_pointer! {
-    /// llama.cpp's context. It uses its model and its thread pools, which must outlive it.
-    pub(in crate::llama) struct RawContext(sys::llama_context), freed by sys::llama_free
+owned_pointer!(struct ContextPointer(sys::llama_context), freed by sys::llama_free);
+
+/// llama.cpp's context of a model. The thread pools that are attached to it must outlive it.
+pub(in crate::llama) struct RawContext {
+    // Dropped first: it uses the model.
+    pointer: ContextPointer,
+    active_adapters: AdapterSet,
+    pub(in crate::llama) model: Arc<Model>,
 }
 
 impl RawContext {
-    /// Creates a context of `model`. The error is llama.cpp's reason.
-    pub(in crate::llama) fn new(model: &Model, params: sys::llama_context_params) -> std::result::Result<Self, String> {
+    /// The error is llama.cpp's reason.
+    pub(in crate::llama) fn new(model: &Arc<Model>, params: sys::llama_context_params) -> std::result::Result<Self, String> {
         // Creating a context may write to the model, so contexts are created one at a time.
         static MAKING: Mutex<()> = Mutex::new(());
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the model is alive, and the parameters are complete.
-        logging::non_null(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) }).map(Self)
+        let pointer = logging::non_null(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) })?;
+        Ok(Self { pointer: ContextPointer(pointer), active_adapters: AdapterSet::default(), model: Arc::clone(model) })
     }
 
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_context {
-        self.0.as_ptr()
+        self.pointer.0.as_ptr()
     }
 
     /// Its memory, valid while the context lives; null for an encoder without cells.
     pub(in crate::llama) fn memory(&self) -> sys::llama_memory_t {
         // SAFETY: the context is alive.
         unsafe { sys::llama_get_memory(self.as_ptr()) }
+    }
+
+    /// Activates these adapters for the following decodes. llama.cpp then rebuilds its graphs, so it is called only when they
+    /// change. If an adapter is not loaded, or its scale is not finite, nothing changes.
+    pub(in crate::llama) fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), String> {
+        if self.active_adapters == *adapter_set {
+            return Ok(());
+        }
+        let loaded = self.model.adapters();
+        let resolve = |(id, scale): (u32, f32)| {
+            let adapter = loaded.get(id as usize).filter(|_| scale.is_finite());
+            adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(|| {
+                let rule = format!("there are {} adapters, and scales must be finite", loaded.len());
+                format!("invalid plan: adapter {id} with scale {scale}; {rule}")
+            })
+        };
+        let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
+        let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
+        let n = adapters.len();
+        // SAFETY: the context is alive; the adapters belong to its model; both lists have `n` entries and are only read.
+        let code = unsafe { sys::llama_set_adapters_lora(self.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
+        assert_eq!(code, 0, "llama.cpp only stores which adapters are active");
+        self.active_adapters = adapter_set.clone();
+        Ok(())
     }
 
     /// Runs `decode` with these kernels, and waits for its result. The error is llama.cpp's code with its error lines.
@@ -82,7 +112,7 @@ impl RawContext {
 /// A model's device cache and the threads that compute it. Stays on the thread that made it: llama.cpp's context is not
 /// thread-safe.
 pub(in crate::llama) struct Context {
-    // Dropped first: it uses the pools and the model.
+    // Dropped first: it uses the pools.
     raw: RawContext,
     batch: Batch,
     media: MediaBatch,
@@ -93,7 +123,6 @@ pub(in crate::llama) struct Context {
     whole_from: Vec<u32>,
     positions: Vec<Positions>,
     n_ctx: u32,
-    active_adapters: AdapterSet,
     /// Number of threads for a decode in which every sequence computes one token, and for one with prompt rows.
     n_threads: u32,
     n_threads_batch: u32,
@@ -107,16 +136,15 @@ pub(in crate::llama) struct Context {
     contention_tuner: Option<ContentionTuner>,
     /// Keeps the decoding thread off the processors of the pool's other threads.
     affinity: AffinityGuard,
-    model: Arc<Model>,
 }
 
 impl Context {
     /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences. The error is [`Error::InvalidConfig`] or
     /// [`Error::ModelLoad`].
-    pub(in crate::llama) fn new(model: Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
+    pub(in crate::llama) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
         let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
         let params = params(config, n_seq_max);
-        let raw = RawContext::new(&model, params).map_err(|reason| refusal(&model, limits, reason))?;
+        let raw = RawContext::new(model, params).map_err(|reason| refusal(model, limits, reason))?;
         let bounds = Bounds {
             n_vocab: model.n_vocab(),
             n_seq_max: n_seq_max as usize,
@@ -142,7 +170,6 @@ impl Context {
             whole_from: vec![0; n_sequences],
             positions: vec![Positions::NONE; n_sequences],
             n_ctx: limits.n_ctx,
-            active_adapters: AdapterSet::default(),
             n_threads,
             n_threads_batch,
             thread_configs,
@@ -151,11 +178,10 @@ impl Context {
             contention_tuner: None,
             priority: PriorityGuard::default(),
             affinity: AffinityGuard::default(),
-            model,
         };
         if context.memory().is_null() {
             let reason = "its architecture has no KV cache or recurrent state, so it cannot generate text".to_owned();
-            return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
+            return Err(Error::ModelLoad { path: context.raw.model.path().to_owned(), reason });
         }
         // SAFETY: the context is alive.
         let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(context.raw.as_ptr()) };
@@ -185,19 +211,6 @@ impl Context {
         self.use_threads(if is_reduced { n_threads.div_ceil(2) } else { n_threads }, kind);
     }
 
-    /// Activates these adapters for the following decodes. llama.cpp then rebuilds its graphs, so it is called only when they
-    /// change. If one of them is not loaded, nothing changes.
-    fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), DecodeError> {
-        if self.active_adapters == *adapter_set {
-            return Ok(());
-        }
-        // SAFETY: the context belongs to this model.
-        let activated = unsafe { adapters::activate(&self.raw, self.model.adapters(), adapter_set) };
-        activated.map_err(|reason| DecodeError { reason })?;
-        self.active_adapters = adapter_set.clone();
-        Ok(())
-    }
-
     /// Attaches the pool of `n_threads` threads, which is created on first use: in a larger pool, threads without work would
     /// poll. `kind` is 0 for a decode without prompt rows, 1 for one with them.
     fn use_threads(&mut self, n_threads: u32, kind: usize) {
@@ -224,7 +237,7 @@ impl Context {
 
     /// Computes the rows of `plan` in one decode. If a row breaks a rule, nothing is computed.
     pub(in crate::llama) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
-        self.use_adapters(&plan.adapter_set)?;
+        self.raw.use_adapters(&plan.adapter_set).map_err(|reason| DecodeError { reason })?;
         self.use_threads_for(plan);
         match self.thread_pools[0].1.caller_affinity() {
             Some(caller) => self.affinity.pin(caller),
@@ -324,7 +337,7 @@ impl Context {
         let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), index) };
         assert!(!logits.is_null(), "llama.cpp returned no logits for row {row}, which requested them");
         // SAFETY: a row is as long as the vocabulary; it is not written before the next decode, which takes `self` mutably.
-        unsafe { std::slice::from_raw_parts(logits, self.model.n_vocab()) }
+        unsafe { std::slice::from_raw_parts(logits, self.raw.model.n_vocab()) }
     }
 
     pub(in crate::llama) fn seq_len(&self, KvSeqId(id): KvSeqId) -> u32 {

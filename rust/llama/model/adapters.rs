@@ -11,11 +11,10 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
-use crate::engine::runner::AdapterSet;
 use crate::error::{Error, Result};
+use crate::llama::logging;
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
-use crate::llama::{context::RawContext, logging};
 use crate::request::Token;
 
 /// Supported tensor formats of adapters: all that converters write.
@@ -47,6 +46,11 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 impl Adapter {
+    /// llama.cpp's pointer, valid while the model lives.
+    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
+        self.raw.as_ptr()
+    }
+
     /// Returns the identity of the adapter's contents. Fails if the file can no longer be read, or has changed since it was loaded.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         self.files.identity()
@@ -94,36 +98,6 @@ pub(in crate::llama) unsafe fn load(
         )));
     }
     Ok(loaded)
-}
-
-/// Activates the adapters of `adapter_set`, which are indices into `loaded`, for the following decodes of `context`. llama.cpp
-/// then rebuilds its graphs. If an adapter is not loaded, or its scale is not finite, nothing changes.
-///
-/// # Safety
-/// `context` belongs to the model that the adapters were loaded for.
-pub(in crate::llama) unsafe fn activate(
-    context: &RawContext,
-    loaded: &[Adapter],
-    adapter_set: &AdapterSet,
-) -> std::result::Result<(), String> {
-    let resolve = |(id, scale): (u32, f32)| {
-        let adapter = loaded.get(id as usize).filter(|_| scale.is_finite());
-        let unknown = || {
-            format!(
-                "invalid plan: adapter {id} with scale {scale}; there are {} adapters, and scales must be finite",
-                loaded.len()
-            )
-        };
-        adapter.map(|adapter| (adapter.raw.as_ptr(), scale)).ok_or_else(unknown)
-    };
-    let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
-    let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
-    let n = adapters.len();
-    // SAFETY: the context is alive; adapters live as long as the model; both lists have `n` entries and are only
-    // read.
-    let code = unsafe { sys::llama_set_adapters_lora(context.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
-    assert_eq!(code, 0, "llama.cpp only stores which adapters are active");
-    Ok(())
 }
 
 unsafe fn load_one(

@@ -213,7 +213,7 @@ fn shape(n_batch: usize) -> EmbedderShape {
 #[test]
 fn cells_beyond_the_free_memory_are_rejected_before_allocation() {
     let config = resolve(&demo(), &EngineConfig::default(), None).expect("it is valid");
-    let refused = EmbeddingContext::new(demo(), &config, shape(1 << 31), DefaultAdapters::default()).err();
+    let refused = EmbeddingContext::new(&demo(), &config, shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
     assert!(reason.contains("a context of 2147483648 tokens for embeddings needs"), "{reason}");
     assert!(reason.contains("are free"), "{reason}");
@@ -224,7 +224,7 @@ fn rows_beyond_the_free_memory_are_rejected_and_fewer_are_computed() {
     let n_batch = 1 << 10;
     let config = EngineConfig { n_threads: Some(1), kernels: KernelChoice::LlamaCpp, ..EngineConfig::default() };
     let config = resolve(&demo(), &config, None).expect("it is valid");
-    let mut context = EmbeddingContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
+    let mut context = EmbeddingContext::new(&demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
     let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
     let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
     assert!(refused.contains(&format!("a batch of {too_many} tokens needs")), "{refused}");

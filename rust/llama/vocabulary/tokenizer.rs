@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use llama_cpp_sys_2 as sys;
 
 use crate::cancellation;
-use crate::error::Result;
+use crate::error;
 use crate::llama::vocabulary::raw_vocab::RawVocab;
 use crate::llama::vocabulary::special_tokens::{SpecialToken, SpecialTokens, TextSpan, is_space};
 use crate::llama::vocabulary::{safe_cuts::SafeCuts, splitter::Splitter};
@@ -75,12 +75,7 @@ fn n_words(text: &[u8]) -> usize {
 impl Tokenizer {
     /// Reads the special tokens of a vocabulary. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it
     /// splits words. With `adds_special`, the vocabulary must have the tokens that it requires to be added.
-    pub(in crate::llama) fn read(
-        vocab: RawVocab<'_>,
-        kind: &str,
-        splitter: &str,
-        adds_special: bool,
-    ) -> std::result::Result<Self, String> {
+    pub(in crate::llama) fn read(vocab: RawVocab<'_>, kind: &str, splitter: &str, adds_special: bool) -> Result<Self, String> {
         let (tokens, vocab_type) = (special_tokens(vocab), vocab.kind());
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
         let special = SpecialTokens::new(tokens.iter().map(|(token, _)| *token))?;
@@ -148,7 +143,7 @@ impl Tokenizer {
         text: &[u8],
         add_special: bool,
         parse_special: bool,
-    ) -> Result<Vec<Token>> {
+    ) -> error::Result<Vec<Token>> {
         let mut tokens = if add_special { self.opening.clone() } else { Vec::new() };
         let special = if parse_special { &self.special } else { &self.user_defined };
         let mut meter = CancellationMeter::default();
@@ -171,7 +166,7 @@ impl Tokenizer {
         text: &[u8],
         tokens: &mut Vec<Token>,
         meter: &mut CancellationMeter,
-    ) -> Result<()> {
+    ) -> error::Result<()> {
         let (chunks, cuts) = self.chunking.chunks(vocab, text);
         if chunks.len() > 1 {
             // Checks the whole span, since the message contains the offset in it.
@@ -204,7 +199,7 @@ struct CancellationMeter {
 
 impl CancellationMeter {
     /// Must be called before `n_bytes` are tokenized. A short text is never cancelled.
-    fn add(&mut self, n_bytes: usize) -> Result<()> {
+    fn add(&mut self, n_bytes: usize) -> error::Result<()> {
         if self.n_bytes >= CHECK_INTERVAL_BYTES {
             self.n_bytes = 0;
             cancellation::check()?;
