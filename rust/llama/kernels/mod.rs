@@ -226,10 +226,6 @@ pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
     (result, COUNTS.get())
 }
 
-fn enabled_in_next_graph() -> EnabledKernels {
-    NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled)
-}
-
 fn enabled_in_pool(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
     let (last, last_version, found) = LAST_POOL.get();
@@ -305,7 +301,7 @@ unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
 /// Stores the scratch size of an operation, in bytes, if our kernels compute it. Called by the thread that is about to compute the
 /// graph.
 unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
-    let enabled = enabled_in_next_graph();
+    let enabled = NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled);
     // SAFETY: as for `takes`; sources of an operation live as long as it.
     let op = unsafe { &*op };
     let n_threads = usize::try_from(n_threads).unwrap_or(1).max(1);
