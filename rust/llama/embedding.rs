@@ -150,7 +150,7 @@ impl EmbeddingContext {
     /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
     fn leaves_attention(&mut self) -> Result<bool> {
         let token = self.raw.model.bos_token().unwrap_or(0);
-        let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])]));
+        let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])], token_index));
         computed.map_err(|reason| Error::Decode { reason })?;
         self.clear();
         Ok(counted.n_attentions_left > 0)
@@ -249,25 +249,26 @@ impl EmbeddingContext {
         ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 
-    fn compute_rows(&mut self, sequences: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
+    /// `position_of(id, index)` is the position of the token at `index` of a sequence.
+    fn compute_rows(
+        &mut self,
+        sequences: &[(KvSeqId, &[Token])],
+        position_of: impl Fn(usize, u32) -> u32,
+    ) -> std::result::Result<(), String> {
         let rows = sequences.iter().flat_map(|&(sequence, tokens)| {
             let seq_len = self.seq_lens[usize::from(sequence.0)];
             (seq_len..).zip(tokens).map(move |(position, &token)| Row { sequence, token, position, wants_logits: true })
         });
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
-        self.batch.fill(&plan, &self.seq_lens, |_, index| index).map_err(|error| error.reason)?;
-        self.run_tokens(plan.rows.len())?;
+        self.batch.fill(&plan, &self.seq_lens, position_of).map_err(|error| error.reason)?;
+        let batch = self.batch.as_raw();
+        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
+        let hints = unsafe { DecodeHints::new(self.batch.ids(), self.memory()) };
+        self.run(plan.rows.len(), batch, Some(hints))?;
         for Row { sequence, .. } in plan.rows {
             self.seq_lens[usize::from(sequence.0)] += 1;
         }
         Ok(())
-    }
-
-    fn run_tokens(&mut self, n_rows: usize) -> std::result::Result<(), String> {
-        let batch = self.batch.as_raw();
-        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let hints = unsafe { DecodeHints::new(self.batch.ids(), self.memory()) };
-        self.run(n_rows, batch, Some(hints))
     }
 
     /// Computes the `n_rows` of a batch. `hints` describes these rows; `None` for rows of media that share positions.
@@ -315,24 +316,13 @@ impl EmbeddingContext {
         let mut positions = vec![Positions::NONE; self.seq_lens.len()];
         let mut runs = Vec::new();
         for run in prompt.runs() {
-            self.raw.use_adapters(schedule.at(self.seq_lens[own]))?;
-            let row_at = |token, position| Row { sequence: id, token, position, wants_logits: true };
-            let tokens = match run {
-                Run::Tokens(tokens) => tokens.clone(),
-                Run::Media(media) => media.ids().collect(),
-            };
-            let plan = Plan {
-                rows: tokens.into_iter().zip(self.seq_lens[own]..).map(|(token, position)| row_at(token, position)).collect(),
-                ..Plan::default()
-            };
-            let n_rows = plan.rows.len();
+            let (seq_len, n_rows) = (self.seq_lens[own], run.n_tokens());
+            self.raw.use_adapters(schedule.at(seq_len))?;
             match run {
-                Run::Tokens(_) => {
-                    let result = self.batch.fill(&plan, &self.seq_lens, |id, index| positions[id].at(index));
-                    result.map_err(|error| error.reason)?;
-                    self.run_tokens(n_rows)?;
-                }
+                Run::Tokens(tokens) => self.compute_rows(&[(id, tokens)], |id, index| positions[id].at(index))?,
                 Run::Media(media) => {
+                    let row_at = |(position, token)| Row { sequence: id, token, position, wants_logits: true };
+                    let plan = Plan { rows: (seq_len..).zip(media.ids()).map(row_at).collect(), ..Plan::default() };
                     let whole = [MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
                     self.media.fill(&plan, &whole, &self.seq_lens, &positions)?;
                     let batch = self.media.as_raw();
@@ -344,10 +334,10 @@ impl EmbeddingContext {
                     // SAFETY: as above.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), true) };
                     result?;
-                    positions[own].push(self.seq_lens[own], &**media);
+                    positions[own].push(seq_len, &**media);
+                    self.seq_lens[own] += media.n_tokens();
                 }
             }
-            self.seq_lens[own] += u32::try_from(n_rows).expect("it fits in the context");
             runs.push((n_rows, self.rows(id, 0, n_rows)));
         }
         Ok(EncodedBatch { vectors: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
@@ -358,7 +348,7 @@ impl EmbeddingContext {
         let mut all = EncodedBatch::default();
         for texts in texts.chunks(if self.is_single_text { 1 } else { texts.len().max(1) }) {
             let sequences: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
-            self.compute_rows(&sequences)?;
+            self.compute_rows(&sequences, token_index)?;
             let mut first_row = 0;
             for (id, text) in sequences {
                 all.vectors.push(self.rows(id, first_row, text.len()));
@@ -453,7 +443,7 @@ impl ForkableMemory for EmbeddingContext {
     }
 
     fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
-        self.compute_rows(rows)
+        self.compute_rows(rows, token_index)
     }
 
     fn vector(&self, id: KvSeqId) -> Vec<f32> {
@@ -556,6 +546,11 @@ fn split_before(prompt: &Prompt, index: Option<u32>) -> Prompt {
         start += run.n_tokens();
     }
     parts
+}
+
+/// Position of the token at `index` in a sequence without media.
+fn token_index(_: usize, index: u32) -> u32 {
+    index
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the mean of single-precision numbers is one")]
