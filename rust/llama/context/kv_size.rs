@@ -62,6 +62,7 @@ impl KvShape {
         }
     }
 
+    /// Size of one token in all layers, in bytes.
     pub(in crate::llama) fn bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         self.n_heads.iter().map(|&n| row_bytes(type_k, n * self.key_length) + row_bytes(type_v, n * self.value_length)).sum()
     }

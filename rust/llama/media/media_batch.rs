@@ -13,7 +13,7 @@ pub(in crate::llama) struct Bounds {
     pub(in crate::llama) n_rows: usize,
     /// Length of an embedding.
     pub(in crate::llama) n_embd: usize,
-    /// The arrays of a `llama_batch` of embeddings.
+    /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
     pub(in crate::llama) n_positions: usize,
     /// True if each row is an output, for its embedding; otherwise no row is.
     pub(in crate::llama) outputs_all: bool,
@@ -32,8 +32,9 @@ impl MediaBatch {
     pub(in crate::llama) fn new(bounds: Bounds) -> Self {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
-    /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`.
-    /// Names the first rule that is broken.
+
+    /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`. The error names the first
+    /// rule that is broken.
     pub(in crate::llama) fn fill(
         &mut self,
         plan: &Plan,

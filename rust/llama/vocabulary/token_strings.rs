@@ -34,18 +34,9 @@ impl Vocabulary for ModelVocabulary {
         }
         let mut alone = vec![0_u8; spelling.len()];
         let length = i32::try_from(alone.len()).expect("a token's spelling is shorter than 2 GiB");
+        let (vocab, buffer) = (self.0.vocab().as_ptr(), alone.as_mut_ptr().cast::<c_char>());
         // SAFETY: the model is alive; one token is readable and `length` bytes are writable.
-        let n = unsafe {
-            sys::llama_detokenize(
-                self.0.vocab().as_ptr(),
-                &raw const token,
-                1,
-                alone.as_mut_ptr().cast::<c_char>(),
-                length,
-                false,
-                true,
-            )
-        };
+        let n = unsafe { sys::llama_detokenize(vocab, &raw const token, 1, buffer, length, false, true) };
         alone.truncate(usize::try_from(n).unwrap_or(0));
         Cow::Owned(alone)
     }
