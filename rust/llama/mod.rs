@@ -1,9 +1,8 @@
 //! Bindings to llama.cpp; no other folder names it.
 //!
-//! Model, vocabulary and backend come from `llama-cpp-2`; context and batch, which every step uses, are a thin layer of our own
-//! on `llama-cpp-sys-2`. Violations that make llama.cpp end the process are checked before the call: tokens, sequence ids,
-//! positions and the size of a plan in `context/batch.rs`, operations on sequences in `context`, adapter files in
-//! `model/adapters.rs`.
+//! The backend is started by `llama-cpp-2`; all else is a thin layer of our own on `llama-cpp-sys-2`. Violations that make llama.cpp
+//! end the process are checked before the call: tokens, sequence ids, positions and the size of a plan in `context/batch.rs`,
+//! operations on sequences in `context`, adapter files in `model/adapters.rs`.
 //!
 //! | folder or file | content |
 //! | --- | --- |

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::model::gguf::Metadata;
+use crate::llama::model::{gguf::Metadata, raw_model::RawModel};
 
 /// Architectures that encode a text but do not generate text. llama.cpp has no call that identifies them before a context exists.
 #[rustfmt::skip]
@@ -127,10 +127,9 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     if file.has_tensor(table) { Ok(()) } else { Err(format!("its tensor {table} is missing")) }
 }
 
-/// Rejects kinds of models that only a loaded model reveals. `model` must be alive.
-pub(in crate::llama) fn check_model(model: *const sys::llama_model, architecture: &str) -> Result<(), String> {
-    // SAFETY: the model is alive.
-    let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
+/// Rejects kinds of models that only a loaded model reveals.
+pub(in crate::llama) fn check_model(model: &RawModel, architecture: &str) -> Result<(), String> {
+    let (has_encoder, is_diffusion) = (model.get(sys::llama_model_has_encoder), model.get(sys::llama_model_is_diffusion));
     let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
         (true, _) => "a diffusion model, which does not generate token by token",
         (_, true) => "a draft model, which cannot run without its target model",

@@ -1,17 +1,17 @@
 //! Loads a model file onto its devices.
 
 use std::ffi::{CString, c_void};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, WeightLayout};
 use crate::llama::kernels::{self, coverage};
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
+use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
-use crate::llama::{context::memory, host::machine, logging};
+use crate::llama::{context::memory, host::machine};
 
 /// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
 /// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
@@ -59,7 +59,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     overrides: &KvOverrides,
     tensors: Option<&TensorOverrides>,
     mut progress: F,
-) -> Result<LlamaModel, String> {
+) -> Result<RawModel, String> {
     let path = c_path(&config.path)?;
     let placement = &config.placement;
     bind_threads(placement.numa)?;
@@ -100,12 +100,9 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     params.use_extra_bufts = weights != WeightLayout::AsInFile;
     params.progress_callback = Some(report::<F>);
     params.progress_callback_user_data = (&raw mut progress).cast();
-    // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
+    // SAFETY: the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
     // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
-    let model = logging::non_null(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) })?;
-    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
-    // else frees the model.
-    Ok(unsafe { std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model) })
+    unsafe { RawModel::load(&path, params) }
 }
 
 /// Progress callback of llama.cpp; returning true continues the load.

@@ -6,6 +6,7 @@ pub(in crate::llama) mod identity;
 pub(in crate::llama) mod kinds;
 pub(in crate::llama) mod kv_overrides;
 pub(in crate::llama) mod load;
+pub(in crate::llama) mod raw_model;
 pub(in crate::llama) mod rope;
 pub(in crate::llama) mod tensor_overrides;
 
@@ -14,13 +15,13 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, KvType, MediaConfig, ModelConfig, ModelInfo, Pooling, WeightLayout};
 use crate::error::{Error, Result};
 use crate::llama::context::{kv_size::KvShape, memory};
 use crate::llama::model::identity::{Identity, ModelFiles, with_change};
+use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{adapters::Adapter, gguf::Metadata, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
 use crate::llama::vocabulary::{Vocabulary, grammar::Grammars, raw_vocab::RawVocab, tokenizer::Tokenizer};
 use crate::llama::{backend::backend, kernels::coverage, media::Projector};
@@ -31,7 +32,7 @@ pub struct Model {
     pub(in crate::llama) config: ModelConfig,
     weights: WeightLayout,
     files: ModelFiles,
-    inner: LlamaModel,
+    inner: RawModel,
     /// Read once, because creating a context may change llama.cpp's own value (`YaRN`).
     n_ctx_train: u32,
     metadata: Vec<(String, String)>,
@@ -80,15 +81,15 @@ impl Model {
     fn read(
         config: ModelConfig,
         weights: WeightLayout,
-        inner: LlamaModel,
+        inner: RawModel,
         parts: &[Metadata],
         overrides: KvOverrides,
     ) -> std::result::Result<Self, String> {
-        let mut metadata = read_metadata(raw(&inner));
+        let mut metadata = read_metadata(inner.as_ptr());
         overrides.apply_to(&mut metadata);
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
-        kinds::check_model(raw(&inner), &architecture)?;
+        kinds::check_model(&inner, &architecture)?;
 
         let vocab = RawVocab::of(&inner);
         let vocabulary = Vocabulary::read(vocab)?;
@@ -97,10 +98,11 @@ impl Model {
         let tokenizer = Tokenizer::read(vocab, kind, splitter, vocabulary.adds_special)?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| parts[0].u32_array(&format!("{architecture}.{name}"));
-        let kv_shape = if inner.is_recurrent() {
+        let (n_layer, n_embd) = (inner.get(sys::llama_model_n_layer), inner.get(sys::llama_model_n_embd));
+        let kv_shape = if inner.get(sys::llama_model_is_recurrent) {
             KvShape { n_query_heads: 0, n_heads: Vec::new(), key_length: 0, value_length: 0 }
         } else {
-            KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
+            KvShape::read(n_layer.unsigned_abs(), n_embd.unsigned_abs(), number, array)
         };
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
@@ -109,7 +111,7 @@ impl Model {
             config,
             weights,
             files,
-            n_ctx_train: inner.n_ctx_train(),
+            n_ctx_train: inner.get(sys::llama_model_n_ctx_train).unsigned_abs(),
             inner,
             metadata,
             overrides,
@@ -139,14 +141,12 @@ impl Model {
     }
 
     pub(in crate::llama) fn n_embd_in(&self) -> usize {
-        // SAFETY: the model is alive.
-        unsafe { sys::llama_model_n_embd_inp(self.as_ptr()) }.unsigned_abs() as usize
+        self.inner.get(sys::llama_model_n_embd_inp).unsigned_abs() as usize
     }
 
     /// Number of positions of an input embedding: 4 with multi-dimensional positions (M-RoPE).
     pub(in crate::llama) fn n_positions(&self) -> usize {
-        // SAFETY: the model is alive.
-        let kind = unsafe { sys::llama_model_rope_type(self.as_ptr()) };
+        let kind = self.inner.get(sys::llama_model_rope_type);
         if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
     }
 
@@ -190,25 +190,25 @@ impl Model {
     /// Length of the model's embeddings.
     #[must_use]
     pub fn n_embd(&self) -> u32 {
-        self.inner.n_embd().unsigned_abs()
+        self.inner.get(sys::llama_model_n_embd).unsigned_abs()
     }
 
     /// Number of layers.
     #[must_use]
     pub fn n_layer(&self) -> u32 {
-        self.inner.n_layer()
+        self.inner.get(sys::llama_model_n_layer).unsigned_abs()
     }
 
     /// Number of parameters.
     #[must_use]
     pub fn n_params(&self) -> u64 {
-        self.inner.n_params()
+        self.inner.get(sys::llama_model_n_params)
     }
 
     /// Size of all tensors, in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.inner.size()
+        self.inner.get(sys::llama_model_size)
     }
 
     /// llama.cpp's number of the tokenizer type: 1 is `SentencePiece` BPE, 2 byte-level BPE.
@@ -432,13 +432,13 @@ impl Model {
     /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
-        self.inner.is_recurrent()
+        self.inner.get(sys::llama_model_is_recurrent)
     }
 
     /// Returns whether some layers have a recurrent state and some have cells.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
-        self.inner.is_hybrid()
+        self.inner.get(sys::llama_model_is_hybrid)
     }
 
     /// Returns whether the model generates no text: it encodes texts into embeddings.
@@ -457,17 +457,16 @@ impl Model {
 
     /// Length of an embedding with this pooling.
     pub(in crate::llama) fn vector_width(&self, pooling: Pooling) -> usize {
-        // SAFETY: the model is alive.
-        let (n_out, n_scores) =
-            unsafe { (sys::llama_model_n_embd_out(self.as_ptr()), sys::llama_model_n_cls_out(self.as_ptr())) };
-        if pooling == Pooling::Rank { n_scores as usize } else { n_out.unsigned_abs() as usize }
+        match pooling {
+            Pooling::Rank => self.inner.get(sys::llama_model_n_cls_out) as usize,
+            _ => self.inner.get(sys::llama_model_n_embd_out).unsigned_abs() as usize,
+        }
     }
 
     /// Size of the sliding window, in tokens; 0 for a model without one.
     #[must_use]
     pub fn n_swa(&self) -> u32 {
-        // SAFETY: the model is alive.
-        unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
+        self.inner.get(sys::llama_model_n_swa).unsigned_abs()
     }
 
     /// Returns the identity of the weights and the overridden metadata; see [`ModelFiles::identity`].
@@ -477,7 +476,7 @@ impl Model {
 
     /// llama.cpp's pointer, valid while `self` lives.
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_model {
-        raw(&self.inner)
+        self.inner.as_ptr()
     }
 
     #[cfg(test)]
@@ -503,13 +502,6 @@ impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", &self.config).field("architecture", &self.architecture).finish_non_exhaustive()
     }
-}
-
-/// Returns the pointer inside `model`, which is private to its crate.
-pub(in crate::llama) fn raw(model: &LlamaModel) -> *mut sys::llama_model {
-    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
-    // the layout of a pointer. The copy is used only while `model` lives.
-    unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
 }
 
 fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {

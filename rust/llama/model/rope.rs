@@ -35,15 +35,12 @@ impl Model {
         if !self.has_rotations() {
             return self.n_ctx_train();
         }
-        // SAFETY: the model is alive.
-        let trained_scale = unsafe { sys::llama_model_rope_freq_scale_train(self.as_ptr()) };
-        rope.max_context(self.n_ctx_train(), trained_scale)
+        rope.max_context(self.n_ctx_train(), self.inner.get(sys::llama_model_rope_freq_scale_train))
     }
 
     /// Otherwise positions are looked up in a table, beyond whose end llama.cpp ends the process.
     pub(in crate::llama) fn has_rotations(&self) -> bool {
-        // SAFETY: the model is alive.
-        !self.has_position_table && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
+        !self.has_position_table && self.inner.get(sys::llama_model_rope_type) != sys::LLAMA_ROPE_TYPE_NONE
     }
 
     pub(in crate::llama) fn log_scaling(&self, rope: &RopeConfig) {

@@ -4,15 +4,14 @@ use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::model::raw;
+use crate::llama::model::raw_model::RawModel;
 use crate::request::Token;
 
 /// The vocabulary of a loaded model.
 #[derive(Clone, Copy)]
-pub(in crate::llama) struct RawVocab<'a>(*const sys::llama_vocab, PhantomData<&'a LlamaModel>);
+pub(in crate::llama) struct RawVocab<'a>(*const sys::llama_vocab, PhantomData<&'a RawModel>);
 
 // SAFETY: a vocabulary does not change once it is loaded, and every call only reads it.
 unsafe impl Send for RawVocab<'_> {}
@@ -20,9 +19,8 @@ unsafe impl Send for RawVocab<'_> {}
 unsafe impl Sync for RawVocab<'_> {}
 
 impl<'a> RawVocab<'a> {
-    pub(in crate::llama) fn of(model: &'a LlamaModel) -> Self {
-        // SAFETY: the model is alive, and its vocabulary lives as long.
-        Self(unsafe { sys::llama_model_get_vocab(raw(model)) }, PhantomData)
+    pub(in crate::llama) fn of(model: &'a RawModel) -> Self {
+        Self(model.get(sys::llama_model_get_vocab), PhantomData)
     }
 
     pub(in crate::llama) fn as_ptr(self) -> *const sys::llama_vocab {
