@@ -15,12 +15,16 @@
 //! work is divided among them. Only the row decides the order of summation: attention sums in blocks of the row's own
 //! positions, products along a row of weights. A row computed alone and the same row among hundreds are equal bit by bit.
 
-/// Defines inlined functions of one expression, for traits whose callers guarantee the instruction set and the pointers.
+#![allow(clippy::wildcard_imports, reason = "many intrinsics are used, and their names are unambiguous")]
+
+/// Defines inlined functions of one expression, whose callers guarantee the instruction set and valid pointers.
 macro_rules! primitives {
-    ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
+    ($($(#[$meta:meta])* $visibility:vis $name:ident $(<$($generic:ident: $bound:ident),*>)? ($($arg:ident: $type:ty),*)
+        $(-> $out:ty)? = $value:expr;)*) => {$(
+        $(#[$meta])*
         #[inline(always)]
         #[allow(unused_unsafe, reason = "some expressions are plain Rust")]
-        unsafe fn $name($($arg: $type),*) $(-> $out)? {
+        $visibility unsafe fn $name $(<$($generic: $bound),*>)? ($($arg: $type),*) $(-> $out)? {
             // SAFETY: the caller guarantees the instruction set, and pointers that are valid for the accesses.
             unsafe { $value }
         }
@@ -35,6 +39,7 @@ mod shared;
 mod team;
 #[cfg(test)]
 mod test_teams;
+mod transpose;
 
 pub use level::Level;
 pub use shared::Shared;

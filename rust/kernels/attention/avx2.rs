@@ -6,6 +6,7 @@ use super::Format;
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
+use crate::kernels::transpose::transpose_halves;
 
 const LANES: usize = 8;
 
@@ -15,8 +16,8 @@ pub(super) struct Avx2;
 kernels!(
     Avx2, [target_feature(enable = "avx2,fma,f16c")],
     rows: 6 [1 2 3 4 5 6],
-    four: 2 [1 2],
-    eight: 1 [1]
+    four: [1 2],
+    eight: [1]
 );
 
 #[target_feature(enable = "avx2")]
@@ -42,55 +43,28 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     (visible, zero)
 }
 
-/// Loads one value in half precision; unaligned.
-#[inline(always)]
-pub(super) unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: the caller guarantees the instruction set and the element.
-    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
-}
+primitives! {
+    /// Loads one value in half precision; unaligned.
+    pub(super) half(from: *const u8) -> f32 = _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())));
 
-/// Transposes an 8 × 8 matrix of 32-bit units.
-#[inline(always)]
-unsafe fn transpose_8(r: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
-        let zero = _mm256_setzero_si256();
-        let (mut a, mut b) = ([zero; 8], [zero; 8]);
-        for i in 0..4 {
-            a[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            a[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        // b[4 i + j] holds elements j and j + 4 of the vectors 4 i to 4 i + 3.
-        for i in 0..2 {
-            for j in 0..2 {
-                b[4 * i + 2 * j] = _mm256_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-                b[4 * i + 2 * j + 1] = _mm256_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-            }
-        }
-        for j in 0..4 {
-            a[j] = _mm256_permute2x128_si256::<0x20>(b[j], b[4 + j]);
-            a[j + 4] = _mm256_permute2x128_si256::<0x31>(b[j], b[4 + j]);
-        }
-        a
-    }
-}
+    /// Transposes an 8 × 8 matrix of 32-bit units.
+    transpose_8(r: [__m256i; 8]) -> [__m256i; 8] = {
+        // Vector `j` holds elements `j` and `j + 4` of four vectors.
+        let (a, b) = (transpose_halves([r[0], r[1], r[2], r[3]]), transpose_halves([r[4], r[5], r[6], r[7]]));
+        let low = |j: usize| _mm256_permute2x128_si256::<0x20>(a[j], b[j]);
+        let high = |j: usize| _mm256_permute2x128_si256::<0x31>(a[j], b[j]);
+        [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
+    };
 
-/// Converts eight halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
-#[inline(always)]
-unsafe fn spread_half(upper: __m256i) -> __m256 {
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
+    /// Converts eight halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
+    spread_half(upper: __m256i) -> __m256 = {
         // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
         let moved = _mm256_and_si256(_mm256_srai_epi32::<3>(upper), _mm256_set1_epi32(0x8fff_e000_u32.cast_signed()));
         _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(f32::from_bits((127 + 112) << 23)))
-    }
-}
+    };
 
-/// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
-#[inline(always)]
-unsafe fn store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f32, stride: usize) {
-    // SAFETY: the caller guarantees the instruction set and room for the unit's rows.
-    unsafe {
+    /// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
+    store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f32, stride: usize) = {
         let upper = || _mm256_and_si256(unit, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
         match format {
             Format::F32 => _mm256_storeu_ps(to, _mm256_castsi256_ps(unit)),
@@ -114,7 +88,7 @@ unsafe fn store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f
                 }
             }
         }
-    }
+    };
 }
 
 impl Simd for Avx2 {

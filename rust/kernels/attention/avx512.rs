@@ -3,10 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::Format;
-use super::avx2::half;
+use super::avx2::{Avx2, half};
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
+use crate::kernels::transpose::transpose_quarters;
 
 const LANES: usize = 16;
 
@@ -16,8 +17,8 @@ pub(super) struct Avx512;
 kernels!(
     Avx512, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")],
     rows: 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
-    four: 6 [1 2 3 4 5 6],
-    eight: 2 [1 2]
+    four: [1 2 3 4 5 6],
+    eight: [1 2]
 );
 
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -32,54 +33,33 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     (visible, zero)
 }
 
-/// Transposes a 16 × 16 matrix of 32-bit units.
-#[inline(always)]
-unsafe fn transpose_16(r: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
-        let zero = _mm512_setzero_si512();
-        let (mut a, mut b) = ([zero; 16], [zero; 16]);
-        for i in 0..8 {
-            a[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            a[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        // b[4 i + j] holds elements j, j + 4, j + 8 and j + 12 of the vectors 4 i to 4 i + 3.
-        for i in 0..4 {
-            for j in 0..2 {
-                b[4 * i + 2 * j] = _mm512_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-                b[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-            }
-        }
+primitives! {
+    /// Transposes a 16 × 16 matrix of 32-bit units.
+    transpose_16(r: [__m512i; 16]) -> [__m512i; 16] = {
+        // Vector `j` holds elements `j`, `j + 4`, `j + 8` and `j + 12` of four vectors.
+        let (a, b) = (transpose_quarters([r[0], r[1], r[2], r[3]]), transpose_quarters([r[4], r[5], r[6], r[7]]));
+        let (c, d) = (transpose_quarters([r[8], r[9], r[10], r[11]]), transpose_quarters([r[12], r[13], r[14], r[15]]));
+        let mut columns = [a[0]; 16];
         for j in 0..4 {
-            let low = _mm512_shuffle_i32x4::<0x88>(b[j], b[4 + j]);
-            let high = _mm512_shuffle_i32x4::<0xdd>(b[j], b[4 + j]);
-            let low_2 = _mm512_shuffle_i32x4::<0x88>(b[8 + j], b[12 + j]);
-            let high_2 = _mm512_shuffle_i32x4::<0xdd>(b[8 + j], b[12 + j]);
-            a[j] = _mm512_shuffle_i32x4::<0x88>(low, low_2);
-            a[j + 8] = _mm512_shuffle_i32x4::<0xdd>(low, low_2);
-            a[j + 4] = _mm512_shuffle_i32x4::<0x88>(high, high_2);
-            a[j + 12] = _mm512_shuffle_i32x4::<0xdd>(high, high_2);
+            let even = (_mm512_shuffle_i32x4::<0x88>(a[j], b[j]), _mm512_shuffle_i32x4::<0x88>(c[j], d[j]));
+            let odd = (_mm512_shuffle_i32x4::<0xdd>(a[j], b[j]), _mm512_shuffle_i32x4::<0xdd>(c[j], d[j]));
+            columns[j] = _mm512_shuffle_i32x4::<0x88>(even.0, even.1);
+            columns[j + 4] = _mm512_shuffle_i32x4::<0x88>(odd.0, odd.1);
+            columns[j + 8] = _mm512_shuffle_i32x4::<0xdd>(even.0, even.1);
+            columns[j + 12] = _mm512_shuffle_i32x4::<0xdd>(odd.0, odd.1);
         }
-        a
-    }
-}
+        columns
+    };
 
-/// Converts sixteen halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
-#[inline(always)]
-unsafe fn spread_half(upper: __m512i) -> __m512 {
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
+    /// Converts sixteen halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
+    spread_half(upper: __m512i) -> __m512 = {
         // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
         let moved = _mm512_and_si512(_mm512_srai_epi32::<3>(upper), _mm512_set1_epi32(0x8fff_e000_u32.cast_signed()));
         _mm512_mul_ps(_mm512_castsi512_ps(moved), _mm512_set1_ps(f32::from_bits((127 + 112) << 23)))
-    }
-}
+    };
 
-/// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
-#[inline(always)]
-unsafe fn store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: usize, to: *mut f32, stride: usize) {
-    // SAFETY: the caller guarantees the instruction set and room for the unit's rows.
-    unsafe {
+    /// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
+    store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: usize, to: *mut f32, stride: usize) = {
         match format {
             Format::F32 => _mm512_storeu_ps(to, _mm512_castsi512_ps(unit)),
             Format::F16 => {
@@ -104,7 +84,7 @@ unsafe fn store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: 
                 }
             }
         }
-    }
+    };
 }
 
 impl Simd for Avx512 {
@@ -138,6 +118,7 @@ impl Simd for Avx512 {
             _mm512_mask_blend_ps(visible, _mm512_set1_ps(f32::NEG_INFINITY), v)
         };
         reduce_max(v: __m512) -> f32 = _mm512_reduce_max_ps(v);
+        sum(v: __m512) -> f32 = Avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
         load_cell(format: Format, cell: *const u8, at: usize) -> __m512 = match format {
             Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
             Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast())),

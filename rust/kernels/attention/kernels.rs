@@ -71,11 +71,10 @@ impl AttentionTable {
     }
 }
 
-/// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two
-/// vectors; `$four` and `$eight` list the row counts of blocks of four and eight vectors.
+/// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two vectors, up
+/// to `$max`; `$four` and `$eight` those of four and eight vectors.
 macro_rules! kernels {
-    ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: $max_four:literal [$($four:literal)*],
-     eight: $max_eight:literal [$($eight:literal)*]) => {
+    ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: [$($four:literal)*], eight: [$($eight:literal)*]) => {
         pub(super) static KERNELS: AttentionTable = AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,

@@ -23,7 +23,6 @@
     reason = "functions are compiled for an instruction set by inlining them into a function that enables it"
 )]
 #![allow(clippy::cast_ptr_alignment, reason = "cells are read by instructions that need no alignment")]
-#![allow(clippy::wildcard_imports, reason = "many intrinsics are used, and their names are unambiguous")]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -7,6 +7,7 @@ use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
+use crate::kernels::transpose::transpose_4;
 
 const LANES: usize = 8;
 
@@ -22,8 +23,8 @@ pub(super) struct Pair(float32x4_t, float32x4_t);
 kernels!(
     Neon, [],
     rows: 6 [1 2 3 4 5 6],
-    four: 2 [1 2],
-    eight: 1 [1]
+    four: [1 2],
+    eight: [1]
 );
 
 unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
@@ -41,19 +42,6 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
         let visible = bits(&|i| vmvnq_u16(vceqq_u16(numbers(i), vdupq_n_u16(super::Mask::HIDDEN))));
         let zero = bits(&|i| vceqzq_u16(vandq_u16(numbers(i), vdupq_n_u16(0x7fff))));
         (visible, zero)
-    }
-}
-
-/// Transposes a 4 × 4 matrix.
-#[inline(always)]
-unsafe fn transpose_4(r: [float32x4_t; 4]) -> [float32x4_t; 4] {
-    // SAFETY: no memory is accessed.
-    unsafe {
-        let even = (vtrn1q_f32(r[0], r[1]), vtrn1q_f32(r[2], r[3]));
-        let odd = (vtrn2q_f32(r[0], r[1]), vtrn2q_f32(r[2], r[3]));
-        let low = |a, b| vreinterpretq_f32_u64(vtrn1q_u64(vreinterpretq_u64_f32(a), vreinterpretq_u64_f32(b)));
-        let high = |a, b| vreinterpretq_f32_u64(vtrn2q_u64(vreinterpretq_u64_f32(a), vreinterpretq_u64_f32(b)));
-        [low(even.0, even.1), low(odd.0, odd.1), high(even.0, even.1), high(odd.0, odd.1)]
     }
 }
 
@@ -128,9 +116,10 @@ impl Simd for Neon {
                 let of = |lane: usize| Self::load_cell(format, cells[lane], first);
                 for lane in [0, 4] {
                     let r = [of(lane), of(lane + 1), of(lane + 2), of(lane + 3)];
-                    let halves = [transpose_4(r.map(|pair| pair.0)), transpose_4(r.map(|pair| pair.1))];
+                    let halves = [r.map(|pair| pair.0), r.map(|pair| pair.1)];
+                    let halves = halves.map(|half| transpose_4(half.map(|four| vreinterpretq_s32_f32(four))));
                     for (d, &element) in halves.as_flattened().iter().enumerate() {
-                        vst1q_f32(to.add((first + d) * stride + lane), element);
+                        vst1q_f32(to.add((first + d) * stride + lane), vreinterpretq_f32_s32(element));
                     }
                 }
             }

@@ -13,7 +13,7 @@ const LANES: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-kernels!(Portable, [], rows: 4 [1 2 3 4], four: 1 [1], eight: 0 []);
+kernels!(Portable, [], rows: 4 [1 2 3 4], four: [1], eight: []);
 
 unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     let (mut visible, mut zero) = (0, 0);

@@ -59,14 +59,13 @@ pub(super) trait Simd: Copy {
         lanes[..Self::LANES].iter().fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b })
     }
 
-    /// Returns the sum of the lanes, by adding halves until one lane is left.
+    /// Returns the sum of the lanes, by adding halves until one lane is left. The default is for eight lanes.
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         // SAFETY: the caller guarantees the instruction set.
         let lanes = unsafe { Self::to_array(v) };
-        let of_eight = |lane: usize| if Self::LANES == 16 { lanes[lane] + lanes[lane + 8] } else { lanes[lane] };
-        let four: [f32; 4] = std::array::from_fn(|lane| of_eight(lane) + of_eight(lane + 4));
-        (four[0] + four[2]) + (four[1] + four[3])
+        let half: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
+        (half[0] + half[2]) + (half[1] + half[3])
     }
 }
 
@@ -110,13 +109,13 @@ pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 /// sum is one chain along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(block: &ScoreBlock, at: usize) {
-    let ((mut queries, n_queries), (keys, keys_stride)) = (block.queries, block.keys);
-    // SAFETY: the caller guarantees `block.size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
+    let ScoreBlock { queries: (mut queries, n_queries), keys: (keys, keys_stride), size, prefetch, out, .. } = *block;
+    // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
     unsafe {
-        let (mut keys, out) = (keys.add(at), block.out.add(at));
+        let (mut keys, out) = (keys.add(at), out.add(at));
         let mut sums = [[S::splat(0.0); N]; M];
-        for d in 0..block.size {
-            block.prefetch.issue(d);
+        for d in 0..size {
+            prefetch.issue(d);
             let mut k = [S::splat(0.0); N];
             for n in 0..N {
                 k[n] = S::load(keys.add(n * S::LANES));
@@ -141,23 +140,24 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(block: &Sco
 /// `out[m][j..] += weights[m][c] * values[c][j..]` for `M` rows and `N` vectors of a head, from element `at` on, cell by cell.
 #[inline(always)]
 pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(block: &ValueBlock, format: Format, at: usize) {
+    let ValueBlock { weights, cells, size, prefetch, out, .. } = *block;
     // SAFETY: the caller guarantees the cells, and `M` rows of weights and of results.
     unsafe {
-        let out = |m: usize, n: usize| block.out.add(m * block.size + at + n * S::LANES);
+        let out = |m: usize, n: usize| out.add(m * size + at + n * S::LANES);
         let mut sums = [[S::splat(0.0); N]; M];
         for m in 0..M {
             for n in 0..N {
                 sums[m][n] = S::load(out(m, n));
             }
         }
-        for (c, &cell) in block.cells.iter().enumerate() {
-            block.prefetch.issue(c);
+        for (c, &cell) in cells.iter().enumerate() {
+            prefetch.issue(c);
             let mut v = [S::splat(0.0); N];
             for n in 0..N {
                 v[n] = S::load_cell(format, cell, at + n * S::LANES);
             }
             for m in 0..M {
-                let weight = S::splat(*block.weights.add(m * SCORES_STRIDE + c));
+                let weight = S::splat(*weights.add(m * SCORES_STRIDE + c));
                 for n in 0..N {
                     sums[m][n] = S::fma(weight, v[n], sums[m][n]);
                 }

@@ -27,7 +27,6 @@
     clippy::cast_ptr_alignment,
     reason = "scratch memory is laid out with aligned elements, and everything else is read unaligned"
 )]
-#![allow(clippy::wildcard_imports, reason = "many intrinsics are used, and their names are unambiguous")]
 
 mod accumulate;
 mod form;

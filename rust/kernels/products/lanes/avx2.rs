@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{LanePair, Lanes, RowLanes, opaque};
+use crate::kernels::transpose::transpose_halves;
 
 /// AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
@@ -10,52 +11,26 @@ pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
 type Ints = LanePair<__m256i>;
 type Floats = LanePair<__m256>;
 
-/// Transposes a 4 × 4 matrix of dwords in each half of the registers.
-#[inline(always)]
-unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe {
-        let low = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3]));
-        let high = (_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3]));
-        [
-            _mm256_unpacklo_epi64(low.0, low.1),
-            _mm256_unpackhi_epi64(low.0, low.1),
-            _mm256_unpacklo_epi64(high.0, high.1),
-            _mm256_unpackhi_epi64(high.0, high.1),
-        ]
-    }
-}
-
-/// Transposes eight rows of 16 bytes: vector `j` has dword `j` of each.
-#[inline(always)]
-unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] {
-    // SAFETY: the caller guarantees AVX2, and eight rows of 16 bytes.
-    unsafe {
+primitives! {
+    /// Transposes eight rows of 16 bytes: vector `j` has dword `j` of each.
+    transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] = {
         let next = opaque(from.add(4 * stride));
         let two = |i: usize| {
             let low = _mm_loadu_si128(from.add(i * stride).cast());
             _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128(next.add(i * stride).cast()), 1)
         };
         transpose_halves([two(0), two(1), two(2), two(3)])
-    }
-}
+    };
 
-/// Returns the sum of eight lanes, by adding halves until one lane is left.
-#[inline(always)]
-pub(super) unsafe fn sum_8(eight: __m256) -> f32 {
-    // SAFETY: the caller guarantees AVX.
-    unsafe {
+    /// Returns the sum of eight lanes, by adding halves until one lane is left.
+    pub(super) sum_8(eight: __m256) -> f32 = {
         let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-    }
-}
+    };
 
-/// Adds products of weights of `bits` bits and activations, in lanes of 32 bits.
-#[inline(always)]
-unsafe fn dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> __m256i {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe {
+    /// Adds products of weights of `bits` bits and activations, in lanes of 32 bits.
+    dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> __m256i = {
         // Pairs of products are added in 16 bits. The bits determine how many pairs fit below 32,767: 31 * 127 * 2 * 4 =
         // 31,496, 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last uses absolute values.
         let pair = |j: usize| {
@@ -75,7 +50,7 @@ unsafe fn dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> _
             _mm256_add_epi32(low, _mm256_add_epi32(wide(pair(2)), wide(pair(3))))
         };
         _mm256_add_epi32(sums, four)
-    }
+    };
 }
 
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::sum_8;
 use super::{LanePair, Lanes, RowLanes, opaque};
+use crate::kernels::transpose::transpose_quarters;
 
 /// Requires AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
@@ -26,34 +27,13 @@ const SPREAD: [i32; 16] = {
     table
 };
 
-/// Loads two rows of 32 bytes into one register.
-#[inline(always)]
-unsafe fn two_rows(low: *const u8, high: *const u8) -> __m512i {
-    // SAFETY: the caller guarantees AVX-512, and 32 bytes to be read at both.
-    unsafe { _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low.cast())), _mm256_loadu_si256(high.cast()), 1) }
-}
+primitives! {
+    /// Loads two rows of 32 bytes into one register.
+    two_rows(low: *const u8, high: *const u8) -> __m512i =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low.cast())), _mm256_loadu_si256(high.cast()), 1);
 
-/// Transposes a 4 × 4 matrix of dwords in each quarter of the registers.
-#[inline(always)]
-unsafe fn transpose_quarters(r: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller guarantees AVX-512.
-    unsafe {
-        let low = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3]));
-        let high = (_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3]));
-        [
-            _mm512_unpacklo_epi64(low.0, low.1),
-            _mm512_unpackhi_epi64(low.0, low.1),
-            _mm512_unpacklo_epi64(high.0, high.1),
-            _mm512_unpackhi_epi64(high.0, high.1),
-        ]
-    }
-}
-
-/// Transposes sixteen rows of 16 bytes: vector `j` has dword `j` of each.
-#[inline(always)]
-unsafe fn transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] {
-    // SAFETY: the caller guarantees AVX-512, and sixteen rows of 16 bytes.
-    unsafe {
+    /// Transposes sixteen rows of 16 bytes: vector `j` has dword `j` of each.
+    transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] = {
         let b = opaque(from.add(4 * stride));
         let c = opaque(b.add(4 * stride));
         let d = opaque(c.add(4 * stride));
@@ -63,31 +43,23 @@ unsafe fn transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] {
             _mm512_inserti32x4(_mm512_inserti32x4(low, row(c), 2), row(d), 3)
         };
         transpose_quarters([four(0), four(1), four(2), four(3)])
-    }
-}
+    };
 
-/// Transposes eight rows of 32 bytes: vector `j` has dwords `j` and `j + 4` of four rows, then of the next four.
-#[inline(always)]
-unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m512i; 4] {
-    // SAFETY: the caller guarantees AVX-512, and eight rows of 32 bytes.
-    unsafe {
+    /// Transposes eight rows of 32 bytes: vector `j` has dwords `j` and `j + 4` of four rows, then of the next four.
+    transpose_eight_rows(from: *const u8, stride: usize) -> [__m512i; 4] = {
         let next = opaque(from.add(4 * stride));
         let rows = |i: usize| two_rows(from.add(i * stride), next.add(i * stride));
         transpose_quarters([rows(0), rows(1), rows(2), rows(3)])
-    }
-}
+    };
 
-/// Transposes sixteen rows of 32 bytes: vector `j` has dword `j` of each.
-#[inline(always)]
-unsafe fn transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] {
-    // SAFETY: the caller guarantees AVX-512, and sixteen rows of 32 bytes.
-    unsafe {
+    /// Transposes sixteen rows of 32 bytes: vector `j` has dword `j` of each.
+    transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] = {
         let a = transpose_eight_rows(from, stride);
         let b = transpose_eight_rows(opaque(from.add(8 * stride)), stride);
         let low = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0x88);
         let high = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0xdd);
         [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
-    }
+    };
 }
 
 impl Lanes for Avx512 {

@@ -6,6 +6,7 @@ use std::array::from_fn;
 
 use super::{Lanes, RowLanes, opaque};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
+use crate::kernels::transpose::transpose_4;
 
 /// NEON, with the dot-product instruction if `DOT`.
 pub(in crate::kernels::products) struct Neon<const DOT: bool>;
@@ -14,19 +15,6 @@ pub(in crate::kernels::products) struct Neon<const DOT: bool>;
 type LaneQuad<T> = [T; 4];
 type Ints = LaneQuad<int32x4_t>;
 type Floats = LaneQuad<float32x4_t>;
-
-/// Transposes a 4 × 4 matrix of dwords.
-#[inline(always)]
-unsafe fn transposed(r: Ints) -> Ints {
-    // SAFETY: no memory is accessed.
-    unsafe {
-        let even = (vtrn1q_s32(r[0], r[1]), vtrn1q_s32(r[2], r[3]));
-        let odd = (vtrn2q_s32(r[0], r[1]), vtrn2q_s32(r[2], r[3]));
-        let low = |a, b| vreinterpretq_s32_s64(vtrn1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
-        let high = |a, b| vreinterpretq_s32_s64(vtrn2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
-        [low(even.0, even.1), low(odd.0, odd.1), high(even.0, even.1), high(odd.0, odd.1)]
-    }
-}
 
 /// Adds to each lane the products of its four bytes and of dword `J` of `a`. Assembly, because the intrinsic is not stable.
 ///
@@ -75,28 +63,10 @@ unsafe fn dot_4(sums: int32x4_t, w: LaneQuad<int8x16_t>, a: LaneQuad<int8x16_t>,
     }
 }
 
-/// Applies an expression to each of the four registers.
-macro_rules! four {
-    ($i:ident => $value:expr) => {
-        [
-            {
-                let $i = 0;
-                $value
-            },
-            {
-                let $i = 1;
-                $value
-            },
-            {
-                let $i = 2;
-                $value
-            },
-            {
-                let $i = 3;
-                $value
-            },
-        ]
-    };
+/// Computes each of the four registers.
+#[inline(always)]
+fn four<T>(register: impl Fn(usize) -> T) -> [T; 4] {
+    [register(0), register(1), register(2), register(3)]
 }
 
 impl<const DOT: bool> Lanes for Neon<DOT> {
@@ -109,49 +79,53 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 
     primitives! {
         splat(value: i32) -> Ints = [vdupq_n_s32(value); 4];
-        load(from: *const u8) -> Ints = four!(i => vreinterpretq_s32_s8(vld1q_s8(from.add(16 * i).cast())));
+        load(from: *const u8) -> Ints = four(|i| vreinterpretq_s32_s8(vld1q_s8(from.add(16 * i).cast())));
         store(ints: Ints, to: *mut u8) = {
-            let _: [(); 4] = four!(i => vst1q_s8(to.add(16 * i).cast(), vreinterpretq_s8_s32(ints[i])));
+            for (i, four) in ints.into_iter().enumerate() {
+                vst1q_s8(to.add(16 * i).cast(), vreinterpretq_s8_s32(four));
+            }
         };
-        and(a: Ints, b: Ints) -> Ints = four!(i => vandq_s32(a[i], b[i]));
-        or(a: Ints, b: Ints) -> Ints = four!(i => vorrq_s32(a[i], b[i]));
-        xor(a: Ints, b: Ints) -> Ints = four!(i => veorq_s32(a[i], b[i]));
-        shl(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(n.cast_signed())));
+        and(a: Ints, b: Ints) -> Ints = four(|i| vandq_s32(a[i], b[i]));
+        or(a: Ints, b: Ints) -> Ints = four(|i| vorrq_s32(a[i], b[i]));
+        xor(a: Ints, b: Ints) -> Ints = four(|i| veorq_s32(a[i], b[i]));
+        shl(a: Ints, n: u32) -> Ints = four(|i| vshlq_s32(a[i], vdupq_n_s32(n.cast_signed())));
         // A right shift is a left shift by a negative count.
         shr(a: Ints, n: u32) -> Ints =
-            four!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), vdupq_n_s32(-n.cast_signed()))));
-        shr_signed(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(-n.cast_signed())));
-        sub(a: Ints, b: Ints) -> Ints = four!(i => vsubq_s32(a[i], b[i]));
+            four(|i| vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), vdupq_n_s32(-n.cast_signed()))));
+        shr_signed(a: Ints, n: u32) -> Ints = four(|i| vshlq_s32(a[i], vdupq_n_s32(-n.cast_signed())));
+        sub(a: Ints, b: Ints) -> Ints = four(|i| vsubq_s32(a[i], b[i]));
         look_up(table: &[i8; 16], indices: Ints) -> Ints = {
             let table = vld1q_s8(table.as_ptr());
-            four!(i => vreinterpretq_s32_s8(vqtbl1q_s8(table, vreinterpretq_u8_s32(indices[i]))))
+            four(|i| vreinterpretq_s32_s8(vqtbl1q_s8(table, vreinterpretq_u8_s32(indices[i]))))
         };
         spread(bits: Ints, j: u32) -> Ints = {
             // Copies the byte with the four bits to all bytes of the lane, then tests one bit in each.
             let byte = vorrq_u32(vreinterpretq_u32_u8(vld1q_u8(FIRST_BYTES.as_ptr())), vdupq_n_u32(0x0101_0101 * (j / 2)));
             let bit = vreinterpretq_u8_u32(vdupq_n_u32(if j.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010 }));
-            four!(i => {
+            four(|i| {
                 let bytes = vqtbl1q_u8(vreinterpretq_u8_s32(bits[i]), vreinterpretq_u8_u32(byte));
                 vreinterpretq_s32_u8(vandq_u8(vtstq_u8(bytes, bit), vdupq_n_u8(16)))
             })
         };
         splat_float(value: f32) -> Floats = [vdupq_n_f32(value); 4];
-        load_floats(from: *const f32) -> Floats = four!(i => vld1q_f32(from.add(4 * i)));
+        load_floats(from: *const f32) -> Floats = four(|i| vld1q_f32(from.add(4 * i)));
         store_floats(floats: Floats, to: *mut f32) = {
-            let _: [(); 4] = four!(i => vst1q_f32(to.add(4 * i), floats[i]));
+            for (i, four) in floats.into_iter().enumerate() {
+                vst1q_f32(to.add(4 * i), four);
+            }
         };
-        mul(a: Floats, b: Floats) -> Floats = four!(i => vmulq_f32(a[i], b[i]));
-        fma(a: Floats, b: Floats, c: Floats) -> Floats = four!(i => vfmaq_f32(c[i], a[i], b[i]));
-        to_floats(ints: Ints) -> Floats = four!(i => vcvtq_f32_s32(ints[i]));
-        as_floats(ints: Ints) -> Floats = four!(i => vreinterpretq_f32_s32(ints[i]));
-        low_halves(ints: Ints) -> Floats = four!(i => four_singles(vmovn_u32(vreinterpretq_u32_s32(ints[i]))));
+        mul(a: Floats, b: Floats) -> Floats = four(|i| vmulq_f32(a[i], b[i]));
+        fma(a: Floats, b: Floats, c: Floats) -> Floats = four(|i| vfmaq_f32(c[i], a[i], b[i]));
+        to_floats(ints: Ints) -> Floats = four(|i| vcvtq_f32_s32(ints[i]));
+        as_floats(ints: Ints) -> Floats = four(|i| vreinterpretq_f32_s32(ints[i]));
+        low_halves(ints: Ints) -> Floats = four(|i| four_singles(vmovn_u32(vreinterpretq_u32_s32(ints[i]))));
         load_halves(from: *const u16) -> Floats = {
             let (a, b) = (vld1q_u16(from), vld1q_u16(from.add(8)));
             [low_singles(a), high_singles(a), low_singles(b), high_singles(b)]
         };
         dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
             let pair = vreinterpretq_s16_s32(vdupq_n_s32(pair));
-            four!(i => {
+            four(|i| {
                 let halves = vreinterpretq_s16_s32(halves[i]);
                 let low = vmull_s16(vget_low_s16(halves), vget_low_s16(pair));
                 vaddq_s32(sums[i], vpaddq_s32(low, vmull_high_s16(halves, pair)))
@@ -160,10 +134,10 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
             let rows = |i: usize| {
                 let from = opaque(from.add(4 * i * stride));
-                transposed(four!(row => vreinterpretq_s32_s8(vld1q_s8(from.add(row * stride).cast()))))
+                transpose_4(four(|row| vreinterpretq_s32_s8(vld1q_s8(from.add(row * stride).cast()))))
             };
-            let r = four!(i => rows(i));
-            four!(j => four!(i => r[i][j]))
+            let r = four(|i| rows(i));
+            four(|j| four(|i| r[i][j]))
         };
         transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
             let (low, high) = (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride));
@@ -181,20 +155,20 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                     ($($j:literal)*) => {$({
                         let w = words($j);
                         for c in 0..N {
-                            sums[c] = four!(i => add_products::<$j>(sums[c][i], w[i], a[c]));
+                            sums[c] = four(|i| add_products::<$j>(sums[c][i], w[i], a[c]));
                         }
                     })*};
                 }
                 word!(0 1 2 3);
                 return;
             }
-            let words = four!(j => words(j));
+            let words = four(|j| words(j));
             // One register of each vector at a time: the halves of four vectors and all sums fill the registers.
             for i in 0..4 {
-                let w = four!(j => vreinterpretq_s8_s32(words[j][i]));
+                let w = four(|j| vreinterpretq_s8_s32(words[j][i]));
                 for (c, sums) in sums.iter_mut().enumerate() {
                     let dword = |j: usize| activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned();
-                    sums[i] = dot_4(sums[i], w, four!(j => vreinterpretq_s8_s32(vdupq_n_s32(dword(j)))), bits);
+                    sums[i] = dot_4(sums[i], w, four(|j| vreinterpretq_s8_s32(vdupq_n_s32(dword(j)))), bits);
                 }
             }
         }

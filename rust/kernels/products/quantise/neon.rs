@@ -8,18 +8,13 @@ use crate::kernels::half::neon::{four_halves, four_singles};
 
 pub(in crate::kernels::products) struct Neon;
 
-/// Returns the lane-wise maximum; `b` where either is NaN.
-#[inline(always)]
-unsafe fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: every AArch64 processor has NEON, here and below; no memory is accessed.
-    unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
-}
+primitives! {
+    /// Returns the lane-wise maximum; `b` where either is NaN.
+    max(a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(vcgtq_f32(a, b), a, b);
 
-/// Rounds to the nearest integer, ties to even; `i32::MIN` for NaN and values of 2³¹ or more.
-#[inline(always)]
-unsafe fn nearest(values: float32x4_t) -> int32x4_t {
-    // SAFETY: as above.
-    unsafe { vbslq_s32(vcaltq_f32(values, vdupq_n_f32(2_147_483_648.0)), vcvtnq_s32_f32(values), vdupq_n_s32(i32::MIN)) }
+    /// Rounds to the nearest integer, ties to even; `i32::MIN` for NaN and values of 2³¹ or more.
+    nearest(values: float32x4_t) -> int32x4_t =
+        vbslq_s32(vcaltq_f32(values, vdupq_n_f32(2_147_483_648.0)), vcvtnq_s32_f32(values), vdupq_n_s32(i32::MIN));
 }
 
 impl Quantise for Neon {
@@ -94,9 +89,7 @@ impl Quantise for Neon {
         }
     }
 
-    #[inline(always)]
-    unsafe fn round_to_half(value: f32) -> f32 {
-        // SAFETY: as above.
-        unsafe { vgetq_lane_f32::<0>(four_singles(four_halves(vdupq_n_f32(value)))) }
+    primitives! {
+        round_to_half(value: f32) -> f32 = vgetq_lane_f32::<0>(four_singles(four_halves(vdupq_n_f32(value))));
     }
 }

@@ -59,7 +59,7 @@ impl Quantise for Portable {
         SuperBlock { bytes, scale: 1.0 / factor, sums }
     }
 
-    unsafe fn round_to_half(value: f32) -> f32 {
-        to_single(from_single(value))
+    primitives! {
+        round_to_half(value: f32) -> f32 = to_single(from_single(value));
     }
 }

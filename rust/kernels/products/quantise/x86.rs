@@ -6,38 +6,24 @@ use super::{Block, Quantise, SuperBlock};
 
 pub(in crate::kernels::products) struct X86;
 
-/// Restores the order of the dwords after two packing steps.
-#[inline(always)]
-unsafe fn ordered(packed: __m256i) -> __m256i {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe { _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)) }
-}
+primitives! {
+    /// Restores the order of the dwords after two packing steps.
+    ordered(packed: __m256i) -> __m256i = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 
-#[inline(always)]
-unsafe fn sum_of_lanes(lanes: __m256i) -> i32 {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe {
+    sum_of_lanes(lanes: __m256i) -> i32 = {
         let four = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
         let two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0b01_00_11_10));
         _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0b10_11_00_01)))
-    }
-}
+    };
 
-/// Returns the maximum of eight lanes. The order, which determines the result if some are NaN, is llama.cpp's.
-#[inline(always)]
-unsafe fn max_of_lanes(lanes: __m256) -> f32 {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe {
+    /// Returns the maximum of eight lanes. The order, which determines the result if some are NaN, is llama.cpp's.
+    max_of_lanes(lanes: __m256) -> f32 = {
         let four = _mm_max_ps(_mm256_extractf128_ps(lanes, 1), _mm256_castps256_ps128(lanes));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
-    }
-}
+    };
 
-#[inline(always)]
-unsafe fn absolute(values: __m256) -> __m256 {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), values) }
+    absolute(values: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), values);
 }
 
 impl Quantise for X86 {
@@ -119,9 +105,7 @@ impl Quantise for X86 {
         }
     }
 
-    #[inline(always)]
-    unsafe fn round_to_half(value: f32) -> f32 {
-        // SAFETY: the caller guarantees F16C.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(value), 0))) }
+    primitives! {
+        round_to_half(value: f32) -> f32 = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(value), 0)));
     }
 }

@@ -19,55 +19,44 @@ const fn add_offset(mut table: [i8; 16], offset: i8) -> [i8; 16] {
     table
 }
 
-/// Unpacks sixteen bytes of each row into their lower four bits, then their upper four.
-#[inline(always)]
-unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller guarantees the instruction set, and a panel's rows of 16 bytes.
-    unsafe {
+primitives! {
+    /// Unpacks sixteen bytes of each row into their lower four bits, then their upper four.
+    nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] = {
         let four = L::splat(0x0f0f_0f0f);
         let [a, b, c, d] = L::transpose_16_bytes(at, stride);
         let low = |v| L::and(v, four);
         let high = |v| L::and(L::shr(v, 4), four);
         [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
-    }
-}
+    };
 
-/// Unpacks nibbles with a fifth bit from a separate dword of each row.
-#[inline(always)]
-unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller guarantees the instruction set, and a panel's rows of 16 and of 4 bytes.
-    unsafe {
+    /// Unpacks nibbles with a fifth bit from a separate dword of each row.
+    five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] = {
         let mut words = nibbles::<L>(low, stride);
         let bits = L::load(column::<L, u32>(high, stride).as_ptr().cast());
         for (j, word) in (0..).zip(&mut words) {
             *word = L::or(*word, L::spread(bits, j));
         }
         words
-    }
-}
+    };
 
-/// Unpacks sixteen bytes of each row into two indices each, and replaces these by the table's values.
-#[inline(always)]
-pub(super) unsafe fn lookup_nibbles<L: Lanes>(table: &[i8; 16], at: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller guarantees the instruction set, and a panel's rows of 16 bytes; indices are below 16.
-    unsafe { nibbles::<L>(at, stride).map(|indices| L::look_up(table, indices)) }
-}
+    /// Unpacks sixteen bytes of each row into two indices each, and replaces these by the table's values.
+    pub(super) lookup_nibbles<L: Lanes>(table: &[i8; 16], at: *const u8, stride: usize) -> [L::Ints; 8] = {
+        let mut words = nibbles::<L>(at, stride);
+        for word in &mut words {
+            *word = L::look_up(table, *word);
+        }
+        words
+    };
 
-/// Converts and stores one half of each row.
-#[inline(always)]
-unsafe fn store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller guarantees the instruction set, a panel's rows of 2 bytes, and room for a vector.
-    unsafe { L::store_floats(L::load_halves(column::<L, u16>(at, stride).as_ptr()), to.cast()) };
-}
+    /// Converts and stores one half of each row.
+    store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) =
+        L::store_floats(L::load_halves(column::<L, u16>(at, stride).as_ptr()), to.cast());
 
-/// Converts and stores two halves of each row: the scale, then the minimum.
-#[inline(always)]
-unsafe fn store_halves_with_min<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller guarantees the instruction set, a panel's rows of 4 bytes, and room for a unit.
-    unsafe {
+    /// Converts and stores two halves of each row: the scale, then the minimum.
+    store_halves_with_min<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) = {
         store_halves::<L>(at, stride, scale_at::<L, Small32WithMin>(to, 0));
         store_halves::<L>(at.add(2), stride, min_at::<L, Small32WithMin>(to, 0));
-    }
+    };
 }
 
 /// Returns the values of `IQ4_NL` and `IQ4_XS`, with the offset that 8-bit weights need.
@@ -83,7 +72,9 @@ formats! {
         let mut words = L::transpose_32_bytes(at.add(2), stride);
         if !L::SIGNED {
             let raise = L::splat(0x8080_8080_u32.cast_signed());
-            words = words.map(|word| L::xor(word, raise));
+            for word in &mut words {
+                *word = L::xor(*word, raise);
+            }
         }
         sink.put(0, words);
     }

@@ -155,18 +155,12 @@ pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8
     }
 }
 
-/// Returns the position of scale `i` of the unit at `to`.
-#[inline(always)]
-unsafe fn scale_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 {
-    // SAFETY: the caller guarantees room for a unit.
-    unsafe { to.add(L::VECTOR * (F::SCALES_AT + i)) }
-}
+primitives! {
+    /// Returns the position of scale `i` of the unit at `to`.
+    scale_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 = to.add(L::VECTOR * (F::SCALES_AT + i));
 
-/// Returns the position of vector `i` of the minima of the unit at `to`.
-#[inline(always)]
-unsafe fn min_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 {
-    // SAFETY: the caller guarantees room for a unit.
-    unsafe { to.add(L::VECTOR * (F::MINS_AT + i)) }
+    /// Returns the position of vector `i` of the minima of the unit at `to`.
+    min_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 = to.add(L::VECTOR * (F::MINS_AT + i));
 }
 
 /// Gathers one value of each row.

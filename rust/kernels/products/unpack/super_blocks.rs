@@ -14,53 +14,35 @@ const BIT_2: i32 = 0x0404_0404;
 const BIT_4: i32 = 0x1010_1010;
 const BITS_4_5: i32 = 0x3030_3030;
 
-/// Moves bit `from` of each byte to bit `to`; `mask` keeps only that bit.
-#[inline(always)]
-unsafe fn bit<L: Lanes>(bytes: L::Ints, from: u32, to: u32, mask: i32) -> L::Ints {
-    // SAFETY: the caller guarantees the instruction set.
-    unsafe {
+primitives! {
+    /// Moves bit `from` of each byte to bit `to`; `mask` keeps only that bit.
+    bit<L: Lanes>(bytes: L::Ints, from: u32, to: u32, mask: i32) -> L::Ints = {
         let moved = if from <= to { L::shl(bytes, to - from) } else { L::shr(bytes, from - to) };
         L::and(moved, L::splat(mask))
-    }
-}
+    };
 
-/// Writes four scales of each row: `scale` times the bytes minus `offset`.
-#[inline(always)]
-unsafe fn store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, to: *mut u8) {
-    for j in 0..4 {
-        // SAFETY: the caller guarantees the instruction set, and room for four vectors.
-        unsafe {
+    /// Writes four scales of each row: `scale` times the bytes minus `offset`.
+    store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, to: *mut u8) = {
+        for j in 0..4 {
             let byte = L::and(L::shr(bytes, 8 * j), L::splat(0xff));
             let whole = L::to_floats(L::sub(byte, L::splat(offset)));
             L::store_floats(L::mul(scale, whole), to.add(L::VECTOR * j as usize).cast());
         }
-    }
-}
+    };
 
-/// Writes four minima of each row, as two pairs.
-#[inline(always)]
-unsafe fn store_min_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
-    // SAFETY: the caller guarantees the instruction set, and room for two vectors.
-    unsafe {
+    /// Writes four minima of each row, as two pairs.
+    store_min_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) = {
         for (j, two) in [bytes, L::shr(bytes, 16)].into_iter().enumerate() {
             let pair = L::or(L::and(two, L::splat(0xff)), L::and(L::shl(two, 8), L::splat(0x00ff_0000)));
             L::store(pair, to.add(L::VECTOR * j));
         }
-    }
-}
+    };
 
-/// Writes the scale of the minima, negated because minima are subtracted.
-#[inline(always)]
-unsafe fn store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) {
-    // SAFETY: the caller guarantees the instruction set, and room for a vector.
-    unsafe { L::store_floats(L::mul(scale, L::splat_float(-1.0)), to.cast()) };
-}
+    /// Writes the scale of the minima, negated because minima are subtracted.
+    store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) = L::store_floats(L::mul(scale, L::splat_float(-1.0)), to.cast());
 
-/// Writes the scales and minima of `Q4_K` and `Q5_K`: two halves, then eight scales and eight minima in twelve bytes.
-#[inline(always)]
-unsafe fn store_six_bit_scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
-    unsafe {
+    /// Writes the scales and minima of `Q4_K` and `Q5_K`: two halves, then eight scales and eight minima in twelve bytes.
+    store_six_bit_scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) = {
         let [halves, a, b, c] = L::transpose_16_bytes(block, stride);
         let (low_4, low_6, upper) = (L::splat(LOW_4), L::splat(LOW_6), L::splat(BITS_4_5));
         let scale = L::low_halves(halves);
@@ -71,7 +53,7 @@ unsafe fn store_six_bit_scales<L: Lanes>(block: *const u8, stride: usize, to: *m
         let last = L::or(L::and(L::shr(c, 4), low_4), L::and(L::shr(b, 2), upper));
         store_min_pairs::<L>(last, min_at::<L, Super32WithMins>(to, 2));
         store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), min_at::<L, Super32WithMins>(to, 4));
-    }
+    };
 }
 
 formats! {
