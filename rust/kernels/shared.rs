@@ -33,21 +33,12 @@ impl<T> Shared<'_, T> {
         Self { first, len, borrow: PhantomData }
     }
 
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the slice is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns a pointer to the first element, for code that ensures disjoint access itself.
-    #[must_use]
-    pub fn as_mut_ptr(&self) -> *mut T {
+    pub(super) fn as_mut_ptr(&self) -> *mut T {
         self.first
     }
 
@@ -55,9 +46,8 @@ impl<T> Shared<'_, T> {
     ///
     /// # Safety
     /// While the part lives, no thread uses another part that overlaps it.
-    #[must_use]
     #[expect(clippy::mut_from_ref, reason = "callers guarantee that parts do not overlap")]
-    pub unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
+    pub(super) unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
@@ -67,8 +57,7 @@ impl<T> Shared<'_, T> {
     ///
     /// # Safety
     /// While the part lives, no thread writes into it.
-    #[must_use]
-    pub unsafe fn part(&self, range: Range<usize>) -> &[T] {
+    pub(super) unsafe fn part(&self, range: Range<usize>) -> &[T] {
         assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees that no thread writes into it.
         unsafe { std::slice::from_raw_parts(self.first.add(range.start), range.len()) }

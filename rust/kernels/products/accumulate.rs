@@ -38,23 +38,24 @@ pub(super) struct TileProduct {
 /// null, has a readable vector and `after` a writable vector for each column.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProduct) {
-    let TileProduct { mut panel, mut tile, n, mut prefetch, .. } = *product;
+    let mut prefetch = product.prefetch;
     // SAFETY: the caller guarantees the instruction set, the units and the sums; offsets stay inside a unit.
     unsafe {
         let mut sums = sums_before::<L, N>(product);
-        for _ in 0..n {
-            let mut unit_sums = begin_unit::<L, F, N>(panel, tile, &sums);
+        let mut unit = Unit::<L, F, N>::new(product.panel, product.tile);
+        for _ in 0..product.n {
+            let mut unit_sums = unit.begin(&sums);
             for b in 0..F::LEN / 32 {
                 prefetch.issue(F::LEN / 32);
-                let words = panel.add(8 * L::VECTOR * b);
+                let words = unit.panel.add(8 * L::VECTOR * b);
                 for i in 0..scales_of_block::<F>() {
-                    let int_sums = dot_block::<L, F, N>(tile, b, i, |j| L::load(words.add(L::VECTOR * j)));
-                    add_scaled::<L, F, N>(panel, tile, b, i, int_sums, &mut unit_sums);
+                    let int_sums = unit.dot_block(b, i, |j| L::load(words.add(L::VECTOR * j)));
+                    unit.add_scaled(b, i, int_sums, &mut unit_sums);
                 }
             }
-            end_unit::<L, F, N>(panel, tile, &unit_sums, &mut sums);
-            panel = panel.add(L::VECTOR * F::VECTORS);
-            tile = tile.add(N * F::COLUMN_BYTES);
+            unit.end(&unit_sums, &mut sums);
+            unit.panel = unit.panel.add(L::VECTOR * F::VECTORS);
+            unit.tile = unit.tile.add(N * F::COLUMN_BYTES);
         }
         store_sums::<L, N>(product, sums);
     }
@@ -64,8 +65,8 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProdu
 /// blocks' scales and minima.
 ///
 /// # Safety
-/// The same as for [`tile`], except that the panel is not read; the packed blocks must be readable, and `scratch` must have room for a
-/// unit.
+/// The same as for [`tile`], except that the panel is not read; the packed blocks must be readable, and `scratch` must have room
+/// for a unit.
 #[inline(always)]
 pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) {
     // SAFETY: the caller guarantees the instruction set, the blocks, the units and the sums.
@@ -74,10 +75,10 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
         let (mut block, mut tile, mut next) = (packed.first, product.tile, packed.next);
         for _ in 0..packed.n {
             U::scales::<L>(block, packed.stride, scratch);
-            let unit_sums = begin_unit::<L, U::Form, N>(scratch, tile, &sums);
-            let mut sink = UnitProduct::<L, U, N> { panel: scratch, tile, unit_sums, next, format: PhantomData };
+            let unit = Unit::<L, U::Form, N>::new(scratch, tile);
+            let mut sink = UnitProduct::<L, U, N> { unit_sums: unit.begin(&sums), unit, next };
             U::words::<L, _>(block, packed.stride, &mut sink);
-            end_unit::<L, U::Form, N>(scratch, tile, &sink.unit_sums, &mut sums);
+            sink.unit.end(&sink.unit_sums, &mut sums);
             block = block.add(U::BLOCK);
             tile = tile.add(N * U::Form::COLUMN_BYTES);
             next = next.wrapping_add(U::BLOCK * L::ROWS);
@@ -88,12 +89,10 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
 
 /// Multiplies the bytes of a unit as they are unpacked.
 struct UnitProduct<L: Lanes, U: Unpack, const N: usize> {
-    /// The unit's scales and minima.
-    panel: *const u8,
-    tile: *const u8,
+    /// Its panel has only scales and minima.
+    unit: Unit<L, U::Form, N>,
     unit_sums: [L::Floats; N],
     next: *const u8,
-    format: PhantomData<U>,
 }
 
 impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
@@ -104,13 +103,12 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
     unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken {
         let mut taken = [[words[0]; N]; 2];
         for (i, sums) in taken[..scales_of_block::<U::Form>()].iter_mut().enumerate() {
-            // SAFETY: the caller guarantees the instruction set and the unit.
-            *sums = unsafe {
-                dot_block::<L, U::Form, N>(self.tile, b, i, |j| {
-                    prefetch_word::<L, U>(self.next, b, j);
-                    words[j]
-                })
+            let word = |j| {
+                prefetch_word::<L, U>(self.next, b, j);
+                words[j]
             };
+            // SAFETY: the caller guarantees the instruction set and the unit.
+            *sums = unsafe { self.unit.dot_block(b, i, word) };
         }
         taken
     }
@@ -119,7 +117,7 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
     unsafe fn complete(&mut self, b: usize, taken: Self::Taken) {
         for (i, &sums) in taken[..scales_of_block::<U::Form>()].iter().enumerate() {
             // SAFETY: the caller guarantees the instruction set and the unit.
-            unsafe { add_scaled::<L, U::Form, N>(self.panel, self.tile, b, i, sums, &mut self.unit_sums) };
+            unsafe { self.unit.add_scaled(b, i, sums, &mut self.unit_sums) };
         }
     }
 }
@@ -140,103 +138,98 @@ unsafe fn store_sums<L: Lanes, const N: usize>(product: &TileProduct, sums: [L::
     }
 }
 
-/// Returns the initial accumulators of a unit: the sums themselves, or for a super-block separate sums that begin with its
-/// minima.
-#[inline(always)]
-unsafe fn begin_unit<L: Lanes, F: Form, const N: usize>(
-    panel: *const u8,
-    tile: *const u8,
-    sums: &[L::Floats; N],
-) -> [L::Floats; N] {
-    if F::LEN == 32 {
-        return *sums;
-    }
-    // SAFETY: the caller guarantees the instruction set and the unit.
-    unsafe {
-        let mut unit_sums = [L::splat_float(0.0); N];
-        if F::MINS > 0 {
-            let extras = tile.add(F::LEN * N).cast::<i32>().add(N);
-            let pairs = panel.add(L::VECTOR * F::MINS_AT);
-            let min_scale = L::load_floats(pairs.add(L::VECTOR * F::MINS).cast());
-            for (c, sum) in unit_sums.iter_mut().enumerate() {
-                let mut int_sums = L::splat(0);
-                for j in 0..F::MINS {
-                    int_sums = L::dot_pairs(int_sums, L::load(pairs.add(L::VECTOR * j)), extras.add(F::MINS * c + j).read());
-                }
-                *sum = L::mul(L::to_floats(int_sums), min_scale);
-            }
-        }
-        unit_sums
-    }
-}
-
 /// Scales per 32 weights.
 const fn scales_of_block<F: Form>() -> usize {
     F::SCALES * 32 / F::LEN
 }
 
-/// Returns the integer sums for scale `i` of block `b`. A block is 32 weights of each row in eight vectors.
-#[inline(always)]
-unsafe fn dot_block<L: Lanes, F: Form, const N: usize>(
-    tile: *const u8,
-    b: usize,
-    i: usize,
-    words: impl Fn(usize) -> L::Ints,
-) -> [L::Ints; N] {
-    // SAFETY: the caller guarantees the instruction set and the unit.
-    unsafe {
-        let starts = tile.add(F::LEN * N).cast::<i32>().add(N + scales_of_block::<F>() * b + i);
-        let bytes = tile.add(32 * N * b);
-        let each = 8 / scales_of_block::<F>();
-        let mut int_sums: [L::Ints; N] = from_fn(|c| L::splat(if F::HAS_OFFSET { starts.add(F::SCALES * c).read() } else { 0 }));
-        for first in (each * i..each * (i + 1)).step_by(4) {
-            L::dot(&mut int_sums, |j| words(first + j), bytes.add(4 * first), F::BITS);
-        }
-        int_sums
-    }
-}
-
-/// Adds integer sums, multiplied by scale `i` of block `b`.
-#[inline(always)]
-unsafe fn add_scaled<L: Lanes, F: Form, const N: usize>(
+/// A unit of a panel and of a tile.
+///
+/// # Safety
+/// Every method: the processor supports `L`, and the pointers are valid for a unit of form `F`.
+struct Unit<L, F, const N: usize> {
     panel: *const u8,
     tile: *const u8,
-    b: usize,
-    i: usize,
-    int_sums: [L::Ints; N],
-    unit_sums: &mut [L::Floats; N],
-) {
-    // SAFETY: the caller guarantees the instruction set and the unit.
-    unsafe {
-        let scales = tile.add(F::LEN * N).cast::<f32>();
-        let scale = L::load_floats(panel.add(L::VECTOR * (F::SCALES_AT + scales_of_block::<F>() * b + i)).cast());
-        for c in 0..N {
-            let scale = if F::LEN == 32 { L::mul(scale, L::splat_float(scales.add(c).read())) } else { scale };
-            unit_sums[c] = L::fma(L::to_floats(int_sums[c]), scale, unit_sums[c]);
-        }
-    }
+    layout: PhantomData<(L, F)>,
 }
 
-/// Adds a unit's accumulators to the sums.
-#[inline(always)]
-unsafe fn end_unit<L: Lanes, F: Form, const N: usize>(
-    panel: *const u8,
-    tile: *const u8,
-    unit_sums: &[L::Floats; N],
-    sums: &mut [L::Floats; N],
-) {
-    // SAFETY: the caller guarantees the instruction set and the unit.
-    unsafe {
-        let scales = tile.add(F::LEN * N).cast::<f32>();
-        for c in 0..N {
-            sums[c] = if F::LEN == 256 {
-                L::fma(unit_sums[c], L::splat_float(scales.add(c).read()), sums[c])
-            } else if F::MINS > 0 {
-                let min = L::load_floats(panel.add(L::VECTOR * F::MINS_AT).cast());
-                L::fma(min, L::splat_float(scales.add(N + c).read()), unit_sums[c])
-            } else {
-                unit_sums[c]
-            };
+impl<L: Lanes, F: Form, const N: usize> Unit<L, F, N> {
+    fn new(panel: *const u8, tile: *const u8) -> Self {
+        Self { panel, tile, layout: PhantomData }
+    }
+
+    /// Returns the initial accumulators: the sums themselves, or for a super-block separate sums that begin with its minima.
+    #[inline(always)]
+    unsafe fn begin(&self, sums: &[L::Floats; N]) -> [L::Floats; N] {
+        if F::LEN == 32 {
+            return *sums;
+        }
+        // SAFETY: the caller guarantees the instruction set and the unit.
+        unsafe {
+            let mut unit_sums = [L::splat_float(0.0); N];
+            if F::MINS > 0 {
+                let extras = self.tile.add(F::LEN * N).cast::<i32>().add(N);
+                let pairs = self.panel.add(L::VECTOR * F::MINS_AT);
+                let min_scale = L::load_floats(pairs.add(L::VECTOR * F::MINS).cast());
+                for (c, sum) in unit_sums.iter_mut().enumerate() {
+                    let mut int_sums = L::splat(0);
+                    for j in 0..F::MINS {
+                        int_sums = L::dot_pairs(int_sums, L::load(pairs.add(L::VECTOR * j)), extras.add(F::MINS * c + j).read());
+                    }
+                    *sum = L::mul(L::to_floats(int_sums), min_scale);
+                }
+            }
+            unit_sums
+        }
+    }
+
+    /// Returns the integer sums for scale `i` of block `b`. A block is 32 weights of each row in eight vectors, `words`.
+    #[inline(always)]
+    unsafe fn dot_block(&self, b: usize, i: usize, words: impl Fn(usize) -> L::Ints) -> [L::Ints; N] {
+        // SAFETY: the caller guarantees the instruction set and the unit.
+        unsafe {
+            let starts = self.tile.add(F::LEN * N).cast::<i32>().add(N + scales_of_block::<F>() * b + i);
+            let bytes = self.tile.add(32 * N * b);
+            let each = 8 / scales_of_block::<F>();
+            let mut int_sums: [L::Ints; N] =
+                from_fn(|c| L::splat(if F::HAS_OFFSET { starts.add(F::SCALES * c).read() } else { 0 }));
+            for first in (each * i..each * (i + 1)).step_by(4) {
+                L::dot(&mut int_sums, |j| words(first + j), bytes.add(4 * first), F::BITS);
+            }
+            int_sums
+        }
+    }
+
+    /// Adds integer sums, multiplied by scale `i` of block `b`.
+    #[inline(always)]
+    unsafe fn add_scaled(&self, b: usize, i: usize, int_sums: [L::Ints; N], unit_sums: &mut [L::Floats; N]) {
+        // SAFETY: the caller guarantees the instruction set and the unit.
+        unsafe {
+            let scales = self.tile.add(F::LEN * N).cast::<f32>();
+            let scale = L::load_floats(self.panel.add(L::VECTOR * (F::SCALES_AT + scales_of_block::<F>() * b + i)).cast());
+            for c in 0..N {
+                let scale = if F::LEN == 32 { L::mul(scale, L::splat_float(scales.add(c).read())) } else { scale };
+                unit_sums[c] = L::fma(L::to_floats(int_sums[c]), scale, unit_sums[c]);
+            }
+        }
+    }
+
+    /// Adds the accumulators to the sums.
+    #[inline(always)]
+    unsafe fn end(&self, unit_sums: &[L::Floats; N], sums: &mut [L::Floats; N]) {
+        // SAFETY: the caller guarantees the instruction set and the unit.
+        unsafe {
+            let scales = self.tile.add(F::LEN * N).cast::<f32>();
+            for c in 0..N {
+                sums[c] = if F::LEN == 256 {
+                    L::fma(unit_sums[c], L::splat_float(scales.add(c).read()), sums[c])
+                } else if F::MINS > 0 {
+                    let min = L::load_floats(self.panel.add(L::VECTOR * F::MINS_AT).cast());
+                    L::fma(min, L::splat_float(scales.add(N + c).read()), unit_sums[c])
+                } else {
+                    unit_sums[c]
+                };
+            }
         }
     }
 }

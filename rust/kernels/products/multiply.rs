@@ -213,7 +213,7 @@ impl<'a> Product<'a> {
     /// Returns the first unit of a tile.
     fn tile(&self, quantised: &QuantisedTable, first_column: usize) -> *mut u8 {
         let n_units = self.size.n_in / quantised.unit_len;
-        self.scratch.wrapping_add(self.layout.activations + first_column * n_units * quantised.column_bytes)
+        self.scratch.wrapping_add(Layout::ACTIVATIONS + first_column * n_units * quantised.column_bytes)
     }
 
     /// Quantises this thread's share of the activations.

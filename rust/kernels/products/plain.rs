@@ -3,6 +3,8 @@
 //! Lanes run along the row: sixteen sums per row of weights and column, which are added up at the end, always in the same
 //! order.
 
+use std::array::from_fn;
+
 use super::form::{MAX_COLUMNS, MAX_ROWS};
 use super::lanes::RowLanes;
 
@@ -74,22 +76,13 @@ pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(produ
         while at < product.n_in {
             let n = WEIGHTS_PER_PASS.min(product.n_in - at);
             let mut row = 0;
-            // Processes as many rows together as registers can hold sums for.
-            if 4 * N <= L::SUMS {
-                while row + 4 <= product.n_rows {
-                    step::<L, P, N, 4>(product, row, at, n, &mut sums);
-                    row += 4;
-                }
-            }
-            if 2 * N <= L::SUMS {
-                while row + 2 <= product.n_rows {
-                    step::<L, P, N, 2>(product, row, at, n, &mut sums);
-                    row += 2;
-                }
-            }
             while row < product.n_rows {
-                step::<L, P, N, 1>(product, row, at, n, &mut sums);
-                row += 1;
+                // Processes as many rows together as registers can hold sums for.
+                row += match product.n_rows - row {
+                    4.. if 4 * N <= L::SUMS => step::<L, P, N, 4>(product, row, at, n, &mut sums),
+                    2.. if 2 * N <= L::SUMS => step::<L, P, N, 2>(product, row, at, n, &mut sums),
+                    _ => step::<L, P, N, 1>(product, row, at, n, &mut sums),
+                };
             }
             at += n;
         }
@@ -101,7 +94,7 @@ pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(produ
     }
 }
 
-/// Adds the products of `n` weights of `R` rows, from weight `at` on.
+/// Adds the products of `n` weights of `R` rows, from weight `at` on. Returns `R`.
 #[inline(always)]
 unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
     product: &FloatTileProduct,
@@ -109,15 +102,15 @@ unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
     at: usize,
     n: usize,
     all: &mut [[L::Sixteen; N]; MAX_ROWS],
-) {
+) -> usize {
     // SAFETY: the caller guarantees the instruction set and the rows; a partial vector is read from a copy.
     unsafe {
-        let weights: [*const u8; R] = std::array::from_fn(|r| product.weights.add(product.stride * (row + r) + P::BYTES * at));
-        let columns: [*const f32; N] = std::array::from_fn(|c| product.columns[c].add(at));
-        let mut sums: [[L::Sixteen; N]; R] = std::array::from_fn(|r| all[row + r]);
+        let weights: [*const u8; R] = from_fn(|r| product.weights.add(product.stride * (row + r) + P::BYTES * at));
+        let columns: [*const f32; N] = from_fn(|c| product.columns[c].add(at));
+        let mut sums: [[L::Sixteen; N]; R] = from_fn(|r| all[row + r]);
         let whole = n / LANES * LANES;
         for k in (0..whole).step_by(LANES) {
-            let values: [L::Sixteen; N] = std::array::from_fn(|c| L::singles(columns[c].add(k)));
+            let values: [L::Sixteen; N] = from_fn(|c| L::singles(columns[c].add(k)));
             for r in 0..R {
                 let weight = P::load::<L>(weights[r].add(P::BYTES * k));
                 for c in 0..N {
@@ -126,7 +119,7 @@ unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
             }
         }
         if whole < n {
-            let values: [L::Sixteen; N] = std::array::from_fn(|c| {
+            let values: [L::Sixteen; N] = from_fn(|c| {
                 let mut rest = [0.0_f32; LANES];
                 rest.as_mut_ptr().copy_from_nonoverlapping(columns[c].add(whole), n - whole);
                 L::singles(rest.as_ptr())
@@ -142,4 +135,5 @@ unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
         }
         all[row..row + R].copy_from_slice(&sums);
     }
+    R
 }

@@ -37,21 +37,17 @@ impl Tiles {
     }
 
     pub(super) fn start(self, tile: usize) -> usize {
-        let (each, wider) = (self.n_columns / self.n, self.n_columns % self.n);
-        each * tile + tile.min(wider)
+        self.n_columns * tile / self.n
     }
 
     pub(super) fn of_column(self, column: usize) -> usize {
-        let (each, wider) = (self.n_columns / self.n, self.n_columns % self.n);
-        if column < wider * (each + 1) { column / (each + 1) } else { wider + (column - wider * (each + 1)) / each }
+        ((column + 1) * self.n - 1) / self.n_columns
     }
 }
 
 /// Offsets in the scratch memory, in bytes from its first cache line.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Layout {
-    /// Activations as tiles, after the cache line of the chunk counter.
-    pub(super) activations: usize,
     /// The first thread's own memory.
     first_thread: usize,
     /// Bytes of each thread's own memory.
@@ -67,20 +63,15 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Activations as tiles, after the cache line of the chunk counter.
+    pub(super) const ACTIVATIONS: usize = LINE;
+
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize) -> Self {
         let lines = |bytes: usize| bytes.next_multiple_of(LINE);
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
         let ProductKernels::Quantised(quantised) = &kernels.kernels else {
             let max_columns = cached_columns(4 * size.n_in, kernels.columns);
-            return Self {
-                activations: LINE,
-                first_thread: LINE,
-                thread_bytes: order_bytes,
-                sums: 0,
-                padded: 0,
-                order: 0,
-                max_columns,
-            };
+            return Self { first_thread: LINE, thread_bytes: order_bytes, max_columns, ..Self::default() };
         };
         let units = SPAN / quantised.unit_len;
         let column = size.n_in / quantised.unit_len * quantised.column_bytes;
@@ -89,7 +80,7 @@ impl Layout {
         let padded = sums + 4 * kernels.rows * max_columns.min(size.n_columns);
         let order = lines(padded + units * quantised.block_bytes * kernels.rows);
         let first_thread = LINE + lines(size.n_columns * (size.n_in / quantised.unit_len) * quantised.column_bytes);
-        Self { activations: LINE, first_thread, thread_bytes: order + order_bytes, sums, padded, order, max_columns }
+        Self { first_thread, thread_bytes: order + order_bytes, sums, padded, order, max_columns }
     }
 
     /// Returns the offset of a thread's own memory.
