@@ -273,12 +273,4 @@ fn visibility_of(streams: &Streams, position_block: &PositionBlock, row: u32) ->
     visibility
 }
 
-/// Returns the number of cells and of pairs of row and cell in a block, which determine its cost.
-pub(super) fn cell_and_pair_counts(groups: &Groups, block: &Block) -> (usize, usize) {
-    let segments = &groups.segments[block.segments.clone()];
-    let n_cells = segments.iter().map(|segment| segment.cells.len()).sum();
-    let n_pairs = segments.iter().map(|segment| segment.cells.len() * segment.rows.len()).sum();
-    (n_cells, n_pairs)
-}
-
 const _: () = assert!(SLOTS.is_multiple_of(64) && SLOTS.is_multiple_of(PANEL));

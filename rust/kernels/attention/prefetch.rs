@@ -72,8 +72,7 @@ impl UpcomingCells<'_> {
         self.remaining = &self.remaining[n..];
     }
 
-    /// Returns one part of the next `n` cells, with all heads. The cells are divided into one part per head; `kv_index` is the part's
-    /// number, `head` the first head.
+    /// Returns part `kv_index` of the next `n` cells, with all heads, from `head` on. There is one part per head.
     pub(super) fn prefetch_part<'a>(
         &self,
         (head, kv_index): (usize, usize),
@@ -86,13 +85,9 @@ impl UpcomingCells<'_> {
         for (pointer, &cell) in pointers.iter_mut().zip(part) {
             *pointer = cell_of(source, head, cell);
         }
-        CellPrefetch { cells: &pointers[..part.len()], n_bytes: bytes_of(source, self.n_heads) }
+        let n_bytes = (self.n_heads - 1) * source.head_stride + source.format.bytes(source.head_size);
+        CellPrefetch { cells: &pointers[..part.len()], n_bytes }
     }
-}
-
-/// Returns the bytes that `n` heads of a cell span.
-fn bytes_of(cells: &Cells, n: usize) -> usize {
-    (n - 1) * cells.head_stride + cells.format.bytes(cells.head_size)
 }
 
 /// Returns the address of a cell's head.

@@ -56,10 +56,15 @@ pub struct Cells<'a> {
 impl Cells<'_> {
     /// Returns whether the bytes hold `n_cells` cells of `n_heads` heads.
     fn holds(&self, n_cells: usize, n_heads: usize) -> bool {
-        let last = (n_cells - 1).saturating_mul(self.cell_stride).saturating_add((n_heads - 1).saturating_mul(self.head_stride));
+        let n_bytes = self.format.bytes(self.head_size);
         self.head_size.is_multiple_of(self.format.head_multiple())
-            && last.saturating_add(self.format.bytes(self.head_size)) <= self.bytes.len()
+            && end([(n_cells, self.cell_stride), (n_heads, self.head_stride)], n_bytes) <= self.bytes.len()
     }
+}
+
+/// Returns the end of the last of some runs of `len`, given the number and the stride in each of two dimensions.
+fn end(dimensions: [(usize, usize); 2], len: usize) -> usize {
+    dimensions.into_iter().fold(len, |end, (n, stride)| end.saturating_add((n - 1).saturating_mul(stride)))
 }
 
 /// The queries of all rows. Each query is one contiguous head of the key size.
@@ -93,7 +98,7 @@ impl<'a> Mask<'a> {
 
     /// Returns whether the mask has `n_cells` values for each of `n_rows` rows.
     pub(super) fn holds(&self, n_rows: usize, n_cells: usize) -> bool {
-        (n_rows - 1).saturating_mul(self.row_stride).saturating_add(n_cells) <= self.values.len()
+        end([(n_rows, self.row_stride), (1, 0)], n_cells) <= self.values.len()
     }
 }
 
@@ -162,14 +167,13 @@ impl Attention<'_> {
         assert_eq!(self.values.head_size, value_size, "the head size of the values is not value_size");
         assert!(self.keys.holds(n_cells, n_kv_heads), "keys end before their last cell");
         assert!(self.values.holds(n_cells, n_kv_heads), "values end before their last cell");
-        let last = (n_rows - 1).saturating_mul(self.queries.row_stride);
-        let last = last.saturating_add((n_heads - 1).saturating_mul(self.queries.head_stride));
-        assert!(last.saturating_add(key_size) <= self.queries.values.len(), "queries end before their last row");
+        let queries_end = end([(n_rows, self.queries.row_stride), (n_heads, self.queries.head_stride)], key_size);
+        assert!(queries_end <= self.queries.values.len(), "queries end before their last row");
         assert_eq!(self.mask.is_some(), plan.key().is_masked, "the plan was made for another mask");
         assert!(self.mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         assert!(self.sinks.is_none_or(|sinks| sinks.len() >= n_heads), "there are fewer sinks than heads");
-        let last = (n_rows - 1).saturating_mul(out.row_stride).saturating_add((n_heads - 1).saturating_mul(out.head_stride));
-        assert!(last.saturating_add(value_size) <= out.values.len(), "results end before their last row");
+        let results_end = end([(n_rows, out.row_stride), (n_heads, out.head_stride)], value_size);
+        assert!(results_end <= out.values.len(), "results end before their last row");
         let heads_are_disjoint = out.head_stride >= value_size || n_heads == 1;
         let rows_are_disjoint = out.row_stride >= (n_heads - 1) * out.head_stride + value_size || n_rows == 1;
         assert!(heads_are_disjoint && rows_are_disjoint, "results overlap");

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Shape;
-use super::groups::{Groups, cell_and_pair_counts};
+use super::groups::Groups;
 use super::plan::SLOTS;
 use super::simd::{MAX_LANES, SCORES_STRIDE};
 
@@ -75,7 +75,26 @@ impl Sizes {
 
     /// Returns the layout of a thread's working memory.
     pub(super) fn area(&self) -> Area {
-        Area::new(&self.shape, self.max_rows, self.max_queries())
+        let Shape { key_size, value_size, .. } = self.shape;
+        let n_queries = self.max_queries();
+        let mut total = 0;
+        let mut take = |n: usize| {
+            let first = total;
+            total += n.next_multiple_of(MAX_LANES);
+            first
+        };
+        Area {
+            queries: take(n_queries * key_size),
+            scores: take(n_queries * SCORES_STRIDE),
+            block_sums: take(n_queries * value_size),
+            sums: take(n_queries * value_size),
+            block_softmax_states: take(2 * n_queries),
+            softmax_states: take(2 * n_queries),
+            keys: take(PANEL_CELLS * key_size),
+            values: take(PANEL_CELLS * value_size),
+            biases: take(self.max_rows * SLOTS),
+            total,
+        }
     }
 
     /// Maximum elements of all partial results.
@@ -112,29 +131,6 @@ pub(super) struct Area {
 
 /// Cells whose keys or values are unpacked at a time.
 pub(super) const PANEL_CELLS: usize = 64;
-
-impl Area {
-    fn new(shape: &Shape, n_rows: usize, n_queries: usize) -> Self {
-        let mut total = 0;
-        let mut take = |n: usize| {
-            let first = total;
-            total += n.next_multiple_of(MAX_LANES);
-            first
-        };
-        Self {
-            queries: take(n_queries * shape.key_size),
-            scores: take(n_queries * SCORES_STRIDE),
-            block_sums: take(n_queries * shape.value_size),
-            sums: take(n_queries * shape.value_size),
-            block_softmax_states: take(2 * n_queries),
-            softmax_states: take(2 * n_queries),
-            keys: take(PANEL_CELLS * shape.key_size),
-            values: take(PANEL_CELLS * shape.value_size),
-            biases: take(n_rows * SLOTS),
-            total,
-        }
-    }
-}
 
 /// A piece of work: some blocks of a group, for some query heads of some KV heads.
 #[derive(Debug, Clone)]
@@ -189,8 +185,10 @@ impl Units {
         self.costs.clear();
         self.costs.extend(groups.blocks.iter().map(|block| {
             // A cell costs about as much as 2.5 queries, because it is read and its key is transposed.
-            let (n_cells, n_pairs) = cell_and_pair_counts(groups, block);
-            n_cells * size * 5 / 2 + n_pairs * (size + 32) * sizes.heads_per_part
+            let costs = groups.segments[block.segments.clone()]
+                .iter()
+                .map(|segment| segment.cells.len() * (size * 5 / 2 + segment.rows.len() * (size + 32) * sizes.heads_per_part));
+            costs.sum::<usize>()
         }));
         let total = self.costs.iter().sum::<usize>() * shape.n_kv_heads * sizes.n_parts;
         let target = (total / (UNITS_PER_THREAD * sizes.n_threads)).max(MIN_PRODUCTS);

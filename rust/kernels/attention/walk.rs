@@ -45,7 +45,10 @@ impl Walk<'_> {
     /// Computes all blocks of a group, or those of a unit if they are split. The unit with the first blocks folds them, the others
     /// store each block's result, and the unit that finishes last folds these in order, so the result does not depend on the cuts.
     fn compute(&self, task: Task, split: Option<&SplitReduction>) {
-        self.begin(task);
+        for task in task.per_kv_head() {
+            self.pack_queries(task);
+            self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
+        }
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
         for number in task.unit.blocks.clone() {
@@ -70,13 +73,6 @@ impl Walk<'_> {
                 (0..split.n_results).for_each(|result| self.fold_partial(task, split, result));
                 self.finish(task);
             }
-        }
-    }
-
-    fn begin(&self, task: Task) {
-        for task in task.per_kv_head() {
-            self.pack_queries(task);
-            self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
         }
     }
 
@@ -371,12 +367,10 @@ impl Walk<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.part(offset, 2, task).cast(), task.n_queries) }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "as for `states`")]
     fn softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
         self.states(self.area.softmax_states, task)
     }
 
-    #[expect(clippy::mut_from_ref, reason = "as for `states`")]
     fn block_softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
         self.states(self.area.block_softmax_states, task)
     }
