@@ -130,9 +130,9 @@ macro_rules! kernels {
         }
 
         $(#[$attribute])?
-        unsafe fn scores_of<const M: usize, const N: usize>(block: ScoreBlock, at: usize) {
+        unsafe fn scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) {
             // SAFETY: as above.
-            unsafe { simd::scores::<$simd, M, N>(&block, at) };
+            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.prefetch, a.out.add(at)) };
         }
 
         $(#[$attribute])?

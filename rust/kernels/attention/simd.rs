@@ -3,8 +3,9 @@
 #![allow(clippy::needless_range_loop, reason = "indexed loops keep the sums in registers")]
 
 use super::Format;
-use super::kernels::{ScoreBlock, ValueBlock};
+use super::kernels::ValueBlock;
 use super::plan::SLOTS;
+use super::prefetch::CellPrefetch;
 
 /// Maximum lanes of a vector of any instruction set.
 pub(super) const MAX_LANES: usize = 16;
@@ -105,14 +106,17 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 /// Stride between rows of scores. Not a power of two, so that rows do not compete for the same cache sets.
 pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 
-/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells, from cell `at` on. Each
-/// sum is one chain along `d`, so it does not depend on `M` and `N`.
+/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
-pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(block: &ScoreBlock, at: usize) {
-    let ScoreBlock { queries: (mut queries, n_queries), keys: (keys, keys_stride), size, prefetch, out, .. } = *block;
+pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
+    (mut queries, n_queries): (*const f32, usize),
+    (mut keys, keys_stride): (*const f32, usize),
+    size: usize,
+    prefetch: CellPrefetch,
+    out: *mut f32,
+) {
     // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
     unsafe {
-        let (mut keys, out) = (keys.add(at), out.add(at));
         let mut sums = [[S::splat(0.0); N]; M];
         for d in 0..size {
             prefetch.issue(d);
