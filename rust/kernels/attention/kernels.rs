@@ -24,7 +24,6 @@ pub(super) struct ScoreBlock<'a> {
 /// A register block of value sums: some rows over some cells.
 #[derive(Clone, Copy)]
 pub(super) struct ValueBlock<'a> {
-    /// Rows of the block, at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's weight of the first cell.
     pub(super) weights: *const f32,
@@ -54,8 +53,8 @@ pub(super) struct AttentionTable {
 }
 
 impl AttentionTable {
-    /// Returns the functions for a level and a value head size, if there are any. A head must fill whole vectors: a size that does
-    /// not fill 16 lanes uses the 8-lane functions, which every processor with 16 lanes supports too.
+    /// Returns the functions for a level and a value head size, if there are any. A head must fill whole vectors: a size that
+    /// does not fill 16 lanes uses the 8-lane functions, which every processor with 16 lanes supports too.
     pub(super) fn of(level: Level, value_size: usize) -> Option<&'static Self> {
         let tables: &[&Self] = match level {
             Level::Portable => &[&super::portable::KERNELS],
@@ -74,7 +73,8 @@ impl AttentionTable {
 /// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two vectors, up
 /// to `$max`; `$four` and `$eight` those of four and eight vectors.
 macro_rules! kernels {
-    ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: [$($four:literal)*], eight: [$($eight:literal)*]) => {
+    ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: [$($four:literal)*],
+     eight: [$($eight:literal)*]) => {
         pub(super) static KERNELS: AttentionTable = AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,

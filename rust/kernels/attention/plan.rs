@@ -15,8 +15,8 @@ pub(super) const SLOTS: usize = 256;
 /// Assignment of rows to the cells that they process together, divided into units of work.
 ///
 /// A new plan is empty. One thread makes it, then a team uses it for a sequence of [`attend`](super::attend) calls. A plan can be
-/// made again, and then reuses its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it sees, 4 per
-/// visible cell (once for all rows that see it at the same position), and 32 per row and 256 cells.
+/// made again, and then reuses its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it
+/// sees, 4 per visible cell (once for all rows that see it at the same position), and 32 per row and 256 cells.
 #[derive(Debug, Default)]
 pub struct Plan {
     key: Option<PlanKey>,

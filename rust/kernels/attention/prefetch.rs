@@ -16,7 +16,6 @@ pub(super) struct CellPrefetch<'a> {
 }
 
 impl CellPrefetch<'_> {
-    /// Prefetches nothing.
     pub(super) const NONE: Self = Self { cells: &[], n_bytes: 0 };
 
     #[inline(always)]
@@ -67,7 +66,6 @@ pub(super) struct UpcomingCells<'a> {
 }
 
 impl UpcomingCells<'_> {
-    /// Marks the next `n` cells as being processed.
     pub(super) fn advance(&mut self, n: usize) {
         self.remaining = &self.remaining[n..];
     }

@@ -106,7 +106,8 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 /// Stride between rows of scores. Not a power of two, so that rows do not compete for the same cache sets.
 pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 
-/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain along `d`, so it does not depend on `M` and `N`.
+/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one
+/// chain along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     (mut queries, n_queries): (*const f32, usize),

@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::plan::SLOTS;
 use super::{Mask, MaskOrder};
 
-/// A cell and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellEntry {
     pub(super) position: u32,

@@ -73,7 +73,6 @@ impl Sizes {
         (MAX_HEAD_ELEMENTS / key_size.max(value_size)).min(enough).clamp(1, n_kv_heads)
     }
 
-    /// Returns the layout of a thread's working memory.
     pub(super) fn area(&self) -> Area {
         let Shape { key_size, value_size, .. } = self.shape;
         let n_queries = self.max_queries();

@@ -152,7 +152,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the cells of all segments of a block.
     fn cells_of(&self, block: &Block) -> &[u32] {
         let segments = &self.plan.groups.segments[block.segments.clone()];
         &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
@@ -332,7 +331,6 @@ impl Walk<'_> {
         first..first + 4 * n
     }
 
-    /// Stores a partial result for the unit that folds it.
     fn store_partial(
         &self,
         task: Task,

@@ -25,7 +25,6 @@ pub(super) struct TileProduct {
     pub(super) before: *const f32,
     /// Destination of the sums, one per row and column.
     pub(super) after: *mut f32,
-    /// The data to prefetch meanwhile.
     pub(super) prefetch: BytePrefetch,
     /// Floats from one column of the destination to the next.
     pub(super) after_stride: usize,
@@ -122,7 +121,6 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
     }
 }
 
-/// Returns the sums so far.
 #[inline(always)]
 unsafe fn sums_before<L: Lanes, const N: usize>(product: &TileProduct) -> [L::Floats; N] {
     let before = product.before;

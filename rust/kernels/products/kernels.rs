@@ -51,7 +51,6 @@ pub(super) struct QuantisedTable {
 }
 
 impl ProductTable {
-    /// Returns the kernels for a format, if the level has any.
     pub(super) fn of(level: Level, format: Format) -> Option<Self> {
         match level {
             Level::Portable => Some(portable::of(format)),

@@ -7,7 +7,6 @@ use super::kernels::{ProductKernels, ProductTable};
 const CACHED_BYTES: usize = 512 * 1024;
 /// Chunks per thread, so that a thread that starts late gets less work.
 const CHUNKS_PER_THREAD: usize = 4;
-/// Maximum panels of a chunk.
 const MAX_PANELS: usize = 16;
 /// Alignment of parts of the scratch memory: a cache line.
 const LINE: usize = 64;
@@ -83,7 +82,6 @@ impl Layout {
         Self { first_thread, thread_bytes: order + order_bytes, sums, padded, order, max_columns }
     }
 
-    /// Returns the offset of a thread's own memory.
     pub(super) fn thread_offset(&self, thread: usize) -> usize {
         self.first_thread + self.thread_bytes * thread
     }

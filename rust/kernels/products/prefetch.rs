@@ -46,7 +46,6 @@ impl BytePrefetch {
         Self { next, per_unit }
     }
 
-    /// Prefetches nothing.
     pub(super) fn none() -> Self {
         Self::new(std::ptr::null(), 0)
     }

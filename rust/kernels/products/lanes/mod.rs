@@ -102,7 +102,6 @@ pub(super) trait Lanes {
 /// # Safety
 /// The same as for [`Lanes`].
 pub(super) trait RowLanes {
-    /// Sixteen floats.
     type Sixteen: Copy;
 
     /// Number of vectors of sums that fit in registers.

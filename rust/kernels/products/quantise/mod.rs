@@ -30,7 +30,6 @@ pub(super) struct SuperBlock {
 pub(super) trait Quantise {
     unsafe fn block(values: *const f32) -> Block;
     unsafe fn super_block(values: *const f32) -> SuperBlock;
-    /// Rounds a value to half precision.
     unsafe fn round_to_half(value: f32) -> f32;
 }
 

@@ -42,7 +42,6 @@ use super::prefetch::BytePrefetch;
 
 /// Conversion of a format to units.
 pub(super) trait Unpack {
-    /// Layout of the units.
     type Form: Form;
     /// Bytes of a block, which becomes a unit.
     const BLOCK: usize;
@@ -79,13 +78,11 @@ pub(super) trait Sink<L: Lanes> {
     /// Intermediate result of a block.
     type Taken;
 
-    /// Receives block `b`.
     unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken;
 
     /// Completes block `b`. Blocks are completed in order, but may be taken in any order.
     unsafe fn complete(&mut self, b: usize, taken: Self::Taken);
 
-    /// Takes and completes block `b`.
     #[inline(always)]
     unsafe fn put(&mut self, b: usize, words: [L::Ints; 8]) {
         // SAFETY: the caller guarantees the same.
