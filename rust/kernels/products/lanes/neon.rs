@@ -136,7 +136,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                 let from = opaque(from.add(4 * i * stride));
                 transpose_4(four(|row| vreinterpretq_s32_s8(vld1q_s8(from.add(row * stride).cast()))))
             };
-            let r = four(|i| rows(i));
+            let r = four(rows);
             four(|j| four(|i| r[i][j]))
         };
         transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
@@ -162,7 +162,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                 word!(0 1 2 3);
                 return;
             }
-            let words = four(|j| words(j));
+            let words = four(words);
             // One register of each vector at a time: the halves of four vectors and all sums fill the registers.
             for i in 0..4 {
                 let w = four(|j| vreinterpretq_s8_s32(words[j][i]));
