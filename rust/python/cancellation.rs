@@ -6,14 +6,13 @@ use crate::cancellation::Cancellation;
 
 /// A flag that stops long work in the compiled engine.
 #[pyclass(frozen, name = "Cancellation", module = "weft._native")]
-#[derive(Default)]
 pub(super) struct PyCancellation(Cancellation);
 
 #[pymethods]
 impl PyCancellation {
     #[new]
     fn new() -> Self {
-        Self::default()
+        Self(Cancellation::default())
     }
 
     /// Stops the work that `run` calls.

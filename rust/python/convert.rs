@@ -142,6 +142,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| attribute(object, name);
     let seed: Option<u32> = request_field!(object, "seed", "an integer from 0 to 2³² − 1");
+    let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
     let context_shift: bool = request_field!(object, "context_shift", "True or False");
     let n_keep: Option<u32> = request_field!(object, "n_keep", "an integer from 0 to 2³² − 1");
     let owner: Option<PyBackedStr> = request_field!(object, "owner", "a string");
@@ -174,7 +175,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             presence_penalty: request_field!(object, "presence_penalty", "a number"),
             frequency_penalty: request_field!(object, "frequency_penalty", "a number"),
             penalize_nl: request_field!(object, "penalize_nl", "True or False"),
-            penalty_prompt: penalty_prompt(&get(intern!(py, "penalty_prompt"))?)?,
+            penalty_prompt: penalty_prompt.map(|ids| tokens("penalty_prompt", &ids)).transpose()?,
             dry: Dry {
                 multiplier: request_field!(object, "dry_multiplier", "a number"),
                 base: request_field!(object, "dry_base", "a number"),
@@ -295,13 +296,6 @@ pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> Py
         return text(name, value).map(|text| Some(PromptInput::Text(text)));
     }
     tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
-}
-
-fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
-    if let Ok(ids) = value.cast::<PyTokenIds>() {
-        return Ok(Some(ids.get().tokens.to_vec()));
-    }
-    field("penalty_prompt", "a sequence of token ids below 2³¹", value)
 }
 
 fn biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {

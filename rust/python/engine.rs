@@ -20,7 +20,6 @@ use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
-use super::prefix_file;
 use super::settings;
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
@@ -100,9 +99,8 @@ impl PyEngine {
             Ok((engine.submit_branches(requests, Some(wake_handle))?, seed))
         };
         let (completions, seed) = detached(py, submit)?;
-        let n_prompt = completions.n_prompt();
-        let stream = Stream::new(completions, Arc::clone(&self.wakers), engine.token_strings().clone());
-        Ok(PyStream::new(stream, settings, seed, n_prompt))
+        let stream = Stream { completions, wakers: Arc::clone(&self.wakers), token_strings: engine.token_strings().clone() };
+        Ok(PyStream::new(stream, settings, seed))
     }
 }
 
@@ -178,14 +176,9 @@ impl PyEngine {
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
         let prompt = convert::prompt_of(request)?;
-        let branch_requests = match &branches {
-            None => vec![(0, request.clone().unbind())],
-            Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
-        };
-        let branches = match branches {
-            None => vec![convert::request(request)?],
-            Some(branches) => each_branch(branches.iter(), convert::request)?,
-        };
+        let branches = branches.unwrap_or_else(|| vec![request.clone()]);
+        let branch_requests = (0..).zip(&branches).map(|(first, branch)| (first, branch.clone().unbind())).collect();
+        let branches = each_branch(branches.iter(), convert::request)?;
         let parses_special = prompt.parses_special();
         self.queue_branches(py, prompt, branch_requests, move |prompt, model| {
             let mut constraints = Constraints::default();
@@ -268,14 +261,14 @@ impl PyEngine {
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn write_prefix(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, path: PathBuf) -> PyResult<u64> {
         let (files, prefix) = (self.files.get()?, &prefix.get().0);
-        py.detach(|| files.write(&path, prefix)).map_err(|error| prefix_file::to_python_error(py, error))
+        Ok(py.detach(|| files.write(&path, prefix))?)
     }
 
     /// Reads a file of a saved prefix; returns the prefix and the file's size in bytes.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
         let files = self.files.get()?;
-        let (prefix, n_bytes) = py.detach(|| files.read(&path)).map_err(|error| prefix_file::to_python_error(py, error))?;
+        let (prefix, n_bytes) = py.detach(|| files.read(&path))?;
         Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
     }
 

@@ -1,9 +1,14 @@
 //! Conversion of [`Error`] to the Python class of the same meaning, with its values as attributes.
 
-use pyo3::import_exception;
+use std::io;
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::{import_exception, intern};
 
 use crate::error::{BranchErrorExt, Error};
+use crate::llama;
 
 import_exception!(weft.errors, ModelLoadError);
 import_exception!(weft.errors, InvalidConfig);
@@ -61,4 +66,27 @@ impl From<Error> for PyErr {
             Error::Cancelled => WorkCancelledError::new_err(()),
         }
     }
+}
+
+impl From<llama::PrefixFileError> for PyErr {
+    fn from(error: llama::PrefixFileError) -> Self {
+        use llama::PrefixFileError::{Io, Model, Refused};
+
+        match error {
+            Io { path, source, .. } => Python::attach(|py| os_error(py, path, source)),
+            // The message may reach clients of a server: it contains the name of the model file without its folder.
+            Model { path, source } => {
+                let path = path.file_name().map_or_else(PathBuf::new, PathBuf::from);
+                Error::ModelLoad { path, reason: source.to_string() }.into()
+            }
+            Refused(error) => error.into(),
+        }
+    }
+}
+
+/// Creates the `OSError` that Python's own functions would raise: with the subclass of its errno, and the file's name.
+fn os_error(py: Python<'_>, path: PathBuf, error: io::Error) -> PyErr {
+    let Some(code) = error.raw_os_error() else { return error.into() };
+    let message = py.import(intern!(py, "os")).and_then(|os| os.call_method1(intern!(py, "strerror"), (code,)));
+    message.map_or_else(|error| error, |message| PyOSError::new_err((code, message.unbind(), path.into_os_string())))
 }

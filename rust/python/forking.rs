@@ -111,11 +111,11 @@ impl Answer for AwaitedFork {
             stream.settings.add(BranchKind { first: branches.start, request, origin });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
-        let n_prompt = completions.n_prompt();
         let settings =
             StreamSettings::new(Weak::clone(&stream.settings.model), stream.settings.parses_special, vec![(0, request)]);
-        let own = Stream::new(completions, Arc::clone(&self.wakers), stream.stream()?.token_strings.clone());
-        Ok(Some(Py::new(py, PyStream::new(own, settings, seed, n_prompt))?.into_any()))
+        let token_strings = stream.stream()?.token_strings.clone();
+        let own = Stream { completions, wakers: Arc::clone(&self.wakers), token_strings };
+        Ok(Some(Py::new(py, PyStream::new(own, settings, seed))?.into_any()))
     }
 }
 

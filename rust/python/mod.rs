@@ -27,7 +27,6 @@ mod media;
 mod model;
 mod output_rules;
 mod prefix;
-mod prefix_file;
 mod settings;
 mod stats;
 mod stream;
@@ -40,41 +39,27 @@ use pyo3::types::PySequence;
 /// The compiled engine.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
-    #[pymodule_export]
-    use super::adapters::PyAdapter;
-    #[pymodule_export]
-    use super::background::{answer_at_once, lower_priority, trim_allocator, trim_heap};
-    #[pymodule_export]
-    use super::body::read_body;
-    #[pymodule_export]
-    use super::cached_nodes::PyCachedNode;
-    #[pymodule_export]
-    use super::cancellation::PyCancellation;
-    #[pymodule_export]
-    use super::compact::{PyBiases, PyTokenIds};
-    #[pymodule_export]
-    use super::embedding::{PyCompactEmbeddings, PyVectorStats};
-    #[pymodule_export]
-    use super::engine::PyEngine;
-    #[pymodule_export]
-    use super::limits::PyLimits;
-    #[pymodule_export]
-    use super::logprobs::PyCompactLogprobs;
-    #[pymodule_export]
-    use super::media::{PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
-    #[pymodule_export]
-    use super::model::PyModel;
-    #[pymodule_export]
-    use super::prefix::{PyPrefix, PySavedPrefix};
-    #[pymodule_export]
-    use super::settings::{devices, schema_grammar};
-    #[pymodule_export]
-    use super::stats::{PyBranchStats, PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
-    #[pymodule_export]
-    use super::stream::PyStream;
-    #[pymodule_export]
-    use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
     use super::{Bound, PyModule, PyResult, PySequence};
+    #[pymodule_export]
+    use super::{
+        adapters::PyAdapter,
+        background::{answer_at_once, lower_priority, trim_allocator, trim_heap},
+        body::read_body,
+        cached_nodes::PyCachedNode,
+        cancellation::PyCancellation,
+        compact::{PyBiases, PyTokenIds},
+        embedding::{PyCompactEmbeddings, PyVectorStats},
+        engine::PyEngine,
+        limits::PyLimits,
+        logprobs::PyCompactLogprobs,
+        media::{PyMedia, PyMediaStats, PyMixedPrompt, PyModalities},
+        model::PyModel,
+        prefix::{PyPrefix, PySavedPrefix},
+        settings::{devices, schema_grammar},
+        stats::{PyBranchStats, PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats},
+        stream::PyStream,
+        tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune},
+    };
 
     /// The version of the crate, which is the version of the distribution.
     #[pymodule_export]

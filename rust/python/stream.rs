@@ -25,10 +25,6 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(completions: Completions, wakers: Arc<LoopWakers>, token_strings: TokenStrings) -> Self {
-        Self { completions, wakers, token_strings }
-    }
-
     /// Takes the next events: at least one, and no more once they have `max_bytes` bytes.
     ///
     /// # Errors
@@ -45,8 +41,7 @@ impl Stream {
 }
 
 impl Awaitable for Stream {
-    /// Returns whether [`Stream::take`] would return something other than [`Ready::Pending`]. It takes no events, so that none
-    /// is lost if the woken task is cancelled first.
+    /// Takes no events, so that none is lost if the woken task is cancelled first.
     fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
@@ -74,8 +69,8 @@ pub(super) struct PyStream {
 }
 
 impl PyStream {
-    pub(super) fn new(stream: Stream, settings: StreamSettings, seed: u32, n_prompt: usize) -> Self {
-        let request_id = stream.completions.request_id();
+    pub(super) fn new(stream: Stream, settings: StreamSettings, seed: u32) -> Self {
+        let (request_id, n_prompt) = (stream.completions.request_id(), stream.completions.n_prompt());
         Self { stream: ThisProcess::new(Arc::new(stream)), settings, seed, n_prompt, request_id }
     }
 
