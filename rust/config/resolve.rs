@@ -70,6 +70,7 @@ pub struct TunedSettings {
 
 /// Settings of an engine with every value chosen, from [`EngineConfig::resolve`].
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "fields without comments are those of `EngineConfig`")]
 pub struct ResolvedConfig {
     /// All that the scheduler reads.
     pub limits: Limits,
@@ -79,27 +80,18 @@ pub struct ResolvedConfig {
     pub embedding_kernels: EnabledKernels,
     /// [`FlashAttention::Auto`] leaves the choice to llama.cpp.
     pub flash_attention: FlashAttention,
-    /// See [`EngineConfig::n_threads`].
     pub n_threads: u32,
-    /// See [`EngineConfig::n_threads_batch`].
     pub n_threads_batch: u32,
     /// Computes with half of the threads while other processes compete for the processors, if that is faster.
     pub fewer_threads_under_contention: bool,
-    /// Threads of a decode without rows of prompts.
     pub threads: Threads,
     /// Threads of a decode with rows of prompts, and of embeddings.
     pub threads_batch: Threads,
-    /// Number format of K.
     pub type_k: KvType,
-    /// Number format of V.
     pub type_v: KvType,
-    /// See [`EngineConfig::offload_kqv`].
     pub offload_kqv: bool,
-    /// See [`EngineConfig::op_offload`].
     pub op_offload: bool,
-    /// Encoding of positions.
     pub rope: RopeConfig,
-    /// Pooling of token embeddings.
     pub pooling: Pooling,
     /// The user's [`EngineConfig::n_ubatch`], which raises the maximum length of a text to embed.
     pub embedding_ubatch: Option<u32>,

@@ -48,19 +48,15 @@ impl Threads {
     }
 }
 
-/// OS scheduling priority of threads.
+/// OS scheduling priority of threads, in ascending order. Threads that answer requests have priority over normal ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is llama.cpp's name of the priority")]
 pub enum ThreadPriority {
-    /// Background work.
     Low,
-    /// The default; threads that answer requests have priority over these.
     #[default]
     Normal,
-    /// Above threads of default priority.
     Medium,
-    /// Above [`ThreadPriority::Medium`].
     High,
-    /// Above [`ThreadPriority::High`].
     Realtime,
 }
 

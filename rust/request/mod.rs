@@ -143,16 +143,11 @@ impl Prompt {
 
     /// Returns one id per position, in order: token ids, and the ids of media.
     #[must_use]
-    pub fn into_tokens(self) -> Vec<Token> {
-        let mut tokens = Vec::new();
-        for run in self.runs {
-            match run {
-                Run::Tokens(run) if tokens.is_empty() => tokens = run,
-                Run::Tokens(run) => tokens.extend(run),
-                Run::Media(media) => tokens.extend(media.ids()),
-            }
+    pub fn into_tokens(mut self) -> Vec<Token> {
+        match self.runs.as_mut_slice() {
+            [Run::Tokens(tokens)] => std::mem::take(tokens),
+            _ => self.ids().collect(),
         }
-        tokens
     }
 }
 
@@ -488,10 +483,7 @@ impl Request {
             return reject("n", "a prompt that is only computed has one branch without tokens; set n to 1 and max_tokens to 0");
         }
         let Task::Load(saved) = &self.task else { return Ok(()) };
-        let is_prompt_equal = match self.prompt.runs() {
-            [Run::Tokens(tokens)] => *tokens == saved.tokens,
-            _ => self.prompt.clone().into_tokens() == saved.tokens,
-        };
+        let is_prompt_equal = self.prompt.ids().eq(saved.tokens.iter().copied());
         let mut end = 0;
         let is_contiguous = saved.pieces.iter().all(|piece| {
             let follows = piece.range.start == end && piece.range.end > end;
