@@ -18,17 +18,10 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Parses the number in a model's metadata.
+    /// Parses the number in a model's metadata, which is the index in [`Named::NAMES`].
     #[must_use]
     pub fn numbered(number: &str) -> Option<Self> {
-        match number {
-            "0" => Some(Self::None),
-            "1" => Some(Self::Mean),
-            "2" => Some(Self::Cls),
-            "3" => Some(Self::Last),
-            "4" => Some(Self::Rank),
-            _ => None,
-        }
+        Self::NAMES.get(number.parse::<usize>().ok()?).map(|(_, pooling)| *pooling)
     }
 }
 

@@ -5,13 +5,10 @@
 //! [`WakeHandle::min_interval`]), and only if a task is waiting. The loop then checks all streams that its tasks wait for, and wakes
 //! the tasks of ready streams.
 //!
-//! The alternative is a courier: a native thread that the worker wakes, that takes the GIL and calls
-//! `loop.call_soon_threadsafe`, which also writes into a pipe of the loop. Measured from one process to another, on two busy
-//! cores: 40 µs from the write to the callback and 37 µs of CPU per wake-up here, 72 µs and 88 µs with a courier. While another
-//! Python thread computes, both wait for the GIL, which a running thread releases every 5 ms; the courier waits twice, and one
-//! wake-up in a hundred takes 14 to 27 ms instead of 5 to 9. Here only the loop's thread runs Python, when it would have run
-//! anyway. A pipe is preferred to an eventfd because writing and reading a byte costs 0.6 µs with either, and pipes of the
-//! standard library close automatically and work on every Unix.
+//! The alternative is a native thread that the worker wakes, which takes the GIL and calls `loop.call_soon_threadsafe`. Measured
+//! on two busy cores: 40 µs from the write to the callback and 37 µs of CPU per wake-up here, 72 µs and 88 µs with such a thread.
+//! While another Python thread computes, which releases the GIL every 5 ms, it waits twice: one wake-up in a hundred takes 14 to
+//! 27 ms instead of 5 to 9. An eventfd is as fast as a pipe, but a pipe works on every Unix.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
