@@ -74,14 +74,6 @@ impl SamplerKind {
         ];
         Self::NAMES.iter().chain(&others).find(|(known, _)| is(known)).map(|&(_, kind)| kind)
     }
-
-    /// Parses a chain of llama.cpp's letters.
-    ///
-    /// # Errors
-    /// Returns the first character that is not a sampler's letter.
-    pub fn from_letters(letters: &str) -> Result<Vec<Self>, char> {
-        letters.chars().map(|letter| Self::named(letter.encode_utf8(&mut [0; 4])).ok_or(letter)).collect()
-    }
 }
 
 #[cfg(test)]
@@ -112,15 +104,9 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_parsed_into_a_chain() {
-        let mut chain = SamplerKind::DEFAULT.to_vec();
-        assert_eq!(SamplerKind::from_letters("edskfypmxt"), Ok(chain.clone()));
-        chain.retain(|&kind| kind != SamplerKind::TfsZ);
-        assert_eq!(SamplerKind::from_letters("edskypmxt"), Ok(chain));
-        assert_eq!(
-            SamplerKind::from_letters("ttai"),
-            Ok("ttai".chars().map(|c| SamplerKind::named(&c.to_string()).unwrap()).collect())
-        );
-        assert_eq!(SamplerKind::from_letters("tqk"), Err('q'));
+    fn letters_select_their_samplers() {
+        let chain = |letters: &str| letters.chars().map(|letter| SamplerKind::named(&letter.to_string())).collect::<Vec<_>>();
+        assert_eq!(chain("edskfypmxt"), SamplerKind::DEFAULT.map(Some));
+        assert_eq!(chain("aiqT"), [Some(SamplerKind::AdaptiveP), Some(SamplerKind::Infill), None, None]);
     }
 }
