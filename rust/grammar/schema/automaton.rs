@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::super::ranges::Ranges;
 use super::pattern::{LAST, Node};
+use super::shape::CountRange;
 
 pub(super) const MAX_STATES: usize = 8_192;
 
@@ -17,8 +19,8 @@ const MAX_WORK: usize = 1 << 22;
 #[derive(Debug, Clone, Default)]
 pub(super) struct StringConstraint {
     /// Patterns, each with whether it must match or must not.
-    pub(super) patterns: Vec<(Node, bool)>,
-    pub(super) length: (usize, Option<usize>),
+    pub(super) patterns: Vec<(Rc<Node>, bool)>,
+    pub(super) length: CountRange,
 }
 
 /// The states of a DFA. The first is the start, and each can be reached from it.
@@ -165,6 +167,15 @@ impl Nfa {
 type SubsetState = (Vec<Vec<usize>>, usize);
 
 impl StringConstraint {
+    pub(super) fn and(&mut self, other: &Self) {
+        self.length.and(&other.length);
+        for pattern in &other.patterns {
+            if !self.patterns.contains(pattern) {
+                self.patterns.push(pattern.clone());
+            }
+        }
+    }
+
     pub(super) fn dfa(&self) -> Result<Dfa, String> {
         let nfas = self.nfas()?;
         let mut starts = vec![0, LAST + 1];
@@ -175,7 +186,7 @@ impl StringConstraint {
         }
         starts.sort_unstable();
         starts.dedup();
-        let (min, max) = self.length;
+        let (min, max) = (self.length.min(), self.length.max);
         let first: SubsetState = (nfas.iter().map(start_points).collect(), 0);
         let (mut numbers, mut subsets, mut states) = (HashMap::new(), vec![first], Vec::new());
         let mut n_visited = 0;
@@ -223,8 +234,7 @@ impl StringConstraint {
 
     /// Returns whether the text meets the constraints.
     pub(super) fn fits(&self, text: &str) -> Result<bool, String> {
-        let (n, (min, max)) = (text.chars().count(), self.length);
-        if n < min || max.is_some_and(|max| n > max) {
+        if !self.length.contains(text.chars().count()) {
             return Ok(false);
         }
         let matches = |nfa: &Nfa| {

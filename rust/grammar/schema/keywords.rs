@@ -6,10 +6,10 @@ use super::super::json::{Value, ValueKind};
 use super::super::parse_error::excerpt;
 use super::pattern::{self, Node};
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, Block, Contains, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING, Shape, Types,
-    is_same, part,
+    ARRAY, Arrays, BOOLEAN, Block, Contains, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING,
+    Shape, Types, is_same, part,
 };
-use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, ensure, refuse};
+use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, ensure, refuse, refuse_at};
 
 /// The shape of the values that fit a schema, without the schemas that it refers to or combines; `None` if no value fits.
 pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
@@ -53,11 +53,10 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
 }
 
 fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
-    (shape.string.min, shape.string.max) = counts(schema, "minLength", "maxLength")?;
+    shape.string.constraint.length = counts(schema, "minLength", "maxLength")?;
     if let Some(pattern) = schema.get("pattern") {
-        for (node, must_match) in lookaheads(pattern)? {
-            shape.string.patterns.push((node, must_match, pattern.at));
-        }
+        shape.string.constraint.patterns = lookaheads(pattern)?;
+        shape.string.at = Some(pattern.at);
     }
     if let Some(format) = schema.get("format") {
         let name = text(format, "format")?;
@@ -72,9 +71,7 @@ fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
 
 fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     let array: &mut Arrays<'a> = &mut shape.array;
-    let (min, max) = counts(schema, "minItems", "maxItems")?;
-    array.min = schema.get("minItems").map(|_| min);
-    array.max = max;
+    array.count = counts(schema, "minItems", "maxItems")?;
     let items = schema.get("items");
     let listed = items.filter(|items| items.items().is_some());
     let prefix = schema.get("prefixItems").or(listed);
@@ -88,9 +85,9 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         (array.has_rest_schema, array.is_evaluated) = (true, true);
     }
     if let Some(contains) = schema.get("contains") {
-        let (min, max) = counts(schema, "minContains", "maxContains")?;
-        let min = if schema.get("minContains").is_some() { min } else { 1 };
-        array.contains.push(Contains { part: Part::new(contains), min, max, at: contains.at });
+        let mut count = counts(schema, "minContains", "maxContains")?;
+        count.min.get_or_insert(1);
+        array.contains.push(Contains { part: Part::new(contains), count, at: contains.at });
     }
     match schema.get("uniqueItems") {
         Some(Value { kind: ValueKind::Bool(true), at }) => array.unique = Some(*at),
@@ -140,9 +137,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     if let Some(names) = schema.get("propertyNames") {
         object.names = part(names);
     }
-    let (min, max) = counts(schema, "minProperties", "maxProperties")?;
-    object.min = schema.get("minProperties").map(|value| (min, value.at));
-    object.max = max;
+    object.count = counts(schema, "minProperties", "maxProperties")?;
     let keywords = [
         "properties",
         "patternProperties",
@@ -167,13 +162,14 @@ pub(super) fn check_n_properties(n: usize, at: usize) -> Result<(), Refusal> {
 }
 
 /// A minimum and a maximum, checked against each other.
-fn counts(schema: &Value, min: &str, max: &str) -> Result<(usize, Option<usize>), Refusal> {
-    let (least, most) = (count(schema, min)?.unwrap_or(0), count(schema, max)?);
-    match (schema.get(min), most) {
-        (Some(value), Some(most)) if least > most => {
-            refuse(value, format!("{min} is {least}; it must be at most {max}, which is {most}"))
+fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange, Refusal> {
+    let (least, most) = (count(schema, min)?, count(schema, max)?);
+    let at = schema.get(min).map_or(0, |value| value.at);
+    match (least, most) {
+        (Some(least), Some(most)) if least > most => {
+            refuse_at(at, format!("{min} is {least}; it must be at most {max}, which is {most}"))
         }
-        _ => Ok((least, most)),
+        _ => Ok(CountRange { min: least, max: most, at }),
     }
 }
 

@@ -8,7 +8,7 @@ use super::automaton;
 use super::keywords::{count, lookaheads, types};
 use super::pattern::Node;
 use super::shape::{
-    ALL, ARRAY, BOOLEAN, BOOLEANS, Block, Contains, NEVER, NUMBER, OBJECT, Part, Parts, STRING, Shape, part, type_of,
+    ALL, ARRAY, BOOLEAN, BOOLEANS, Block, Contains, CountRange, NEVER, NUMBER, OBJECT, Part, Parts, STRING, Shape, part, type_of,
 };
 use super::{Refusal, refuse};
 
@@ -62,14 +62,16 @@ impl<'a> Reader<'a> {
             "pattern" => {
                 let negated_pattern = |(node, must_match): (Rc<Node>, bool)| {
                     let mut shape = Shape::typed(STRING);
-                    shape.string.patterns.push((node, !must_match, value.at));
+                    shape.string.constraint.patterns.push((node, !must_match));
+                    shape.string.at = Some(value.at);
                     shape
                 };
                 SchemaAlternatives::exactly(lookaheads(value)?.into_iter().map(negated_pattern))
             }
             "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
                 let mut shape = Shape::typed(ARRAY);
-                shape.array.contains.push(Contains { part: Part::new(value).negated(), min: 1, max: None, at: value.at });
+                let count = CountRange { min: Some(1), ..CountRange::default() };
+                shape.array.contains.push(Contains { part: Part::new(value).negated(), count, at: value.at });
                 SchemaAlternatives::exactly([shape])
             }
             "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {
@@ -177,15 +179,17 @@ fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternative
     if is_min && n == 0 {
         return Ok(SchemaAlternatives::none());
     }
-    let (min, max) = if is_min { (None, Some(n - 1)) } else { (Some(n + 1), None) };
+    let at = schema.get(keyword).map_or(0, |value| value.at);
+    let count = if is_min {
+        CountRange { max: Some(n - 1), ..CountRange::default() }
+    } else {
+        CountRange { min: Some(n + 1), max: None, at }
+    };
     let mut shape = Shape::typed(0);
     match &keyword[3..] {
-        "Length" => (shape.types, shape.string.min, shape.string.max) = (STRING, min.unwrap_or(0), max),
-        "Items" => (shape.types, shape.array.min, shape.array.max) = (ARRAY, min, max),
-        _ => {
-            let at = schema.get(keyword).map_or(0, |value| value.at);
-            (shape.types, shape.object.min, shape.object.max) = (OBJECT, min.map(|min| (min, at)), max);
-        }
+        "Length" => (shape.types, shape.string.constraint.length) = (STRING, count),
+        "Items" => (shape.types, shape.array.count) = (ARRAY, count),
+        _ => (shape.types, shape.object.count) = (OBJECT, count),
     }
     Ok(SchemaAlternatives::exactly([shape]))
 }
@@ -204,7 +208,7 @@ fn all_values_except<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
     if named_types & STRING != 0 {
         let mut shape = Shape::typed(STRING);
         let names = values.iter().filter_map(Value::text).map(automaton::literal);
-        shape.string.patterns.push((Rc::new(Node::Choice(names.collect())), false, 0));
+        shape.string.constraint.patterns.push((Rc::new(Node::Choice(names.collect())), false));
         alternatives.shapes.push(shape);
     }
     let mut numbers: Vec<f64> = values.iter().filter_map(Value::number).collect();

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
+use super::automaton::StringConstraint;
 use super::number;
 use super::pattern::Node;
 
@@ -72,12 +73,21 @@ pub(super) struct Shape<'a> {
     pub(super) object: Objects<'a>,
 }
 
+/// Bounds of the number of characters, items or properties.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CountRange {
+    pub(super) min: Option<usize>,
+    pub(super) max: Option<usize>,
+    /// Position of the keyword for the minimum.
+    pub(super) at: usize,
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Strings<'a> {
-    pub(super) min: usize,
-    pub(super) max: Option<usize>,
-    /// Patterns, each with whether it must match, and its position.
-    pub(super) patterns: Vec<(Rc<Node>, bool, usize)>,
+    /// Without the formats.
+    pub(super) constraint: StringConstraint,
+    /// Position of the first pattern.
+    pub(super) at: Option<usize>,
     pub(super) formats: Vec<&'a str>,
 }
 
@@ -89,9 +99,7 @@ pub(super) struct Arrays<'a> {
     pub(super) has_rest_schema: bool,
     /// True if `unevaluatedItems` applies to no item.
     pub(super) is_evaluated: bool,
-    /// Minimum number of items, if the schema has one.
-    pub(super) min: Option<usize>,
-    pub(super) max: Option<usize>,
+    pub(super) count: CountRange,
     /// Schemas that a bounded number of items must fit.
     pub(super) contains: Vec<Contains<'a>>,
     /// Position of the keyword that requires distinct items.
@@ -101,8 +109,7 @@ pub(super) struct Arrays<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Contains<'a> {
     pub(super) part: Part<'a>,
-    pub(super) min: usize,
-    pub(super) max: Option<usize>,
+    pub(super) count: CountRange,
     pub(super) at: usize,
 }
 
@@ -112,9 +119,7 @@ pub(super) struct Objects<'a> {
     pub(super) blocks: Vec<Block<'a>>,
     pub(super) required: Vec<&'a str>,
     pub(super) names: Parts<'a>,
-    /// Minimum number of properties, and the position of the keyword.
-    pub(super) min: Option<(usize, usize)>,
-    pub(super) max: Option<usize>,
+    pub(super) count: CountRange,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -150,8 +155,23 @@ impl Default for Shape<'_> {
     }
 }
 
-fn min_option(one: Option<usize>, other: Option<usize>) -> Option<usize> {
-    one.into_iter().chain(other).min()
+impl CountRange {
+    pub(super) fn min(&self) -> usize {
+        self.min.unwrap_or(0)
+    }
+
+    pub(super) fn contains(&self, n: usize) -> bool {
+        self.min() <= n && self.max.is_none_or(|max| n <= max)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.max.is_some_and(|max| max < self.min())
+    }
+
+    pub(super) fn and(&mut self, other: &Self) {
+        (self.min, self.at) = (self.min, self.at).max((other.min, other.at));
+        self.max = self.max.into_iter().chain(other.max).min();
+    }
 }
 
 impl Shape<'_> {
@@ -186,13 +206,8 @@ impl Shape<'_> {
 
 impl Strings<'_> {
     fn and(&mut self, other: &Self) {
-        self.min = self.min.max(other.min);
-        self.max = min_option(self.max, other.max);
-        for pattern in &other.patterns {
-            if !self.patterns.iter().any(|(node, must_match, _)| *node == pattern.0 && *must_match == pattern.1) {
-                self.patterns.push(pattern.clone());
-            }
-        }
+        self.constraint.and(&other.constraint);
+        self.at = self.at.or(other.at);
         for format in &other.formats {
             if !self.formats.contains(format) {
                 self.formats.push(format);
@@ -218,8 +233,7 @@ impl<'a> Arrays<'a> {
         add(&mut self.rest, &other.rest);
         self.has_rest_schema |= other.has_rest_schema;
         self.is_evaluated |= other.is_evaluated;
-        self.min = self.min.max(other.min);
-        self.max = min_option(self.max, other.max);
+        self.count.and(&other.count);
         self.contains.extend(other.contains.iter().cloned());
         self.unique = self.unique.or(other.unique);
     }
@@ -232,8 +246,7 @@ impl<'a> Objects<'a> {
             self.require(name);
         }
         add(&mut self.names, &other.names);
-        self.min = self.min.max(other.min);
-        self.max = min_option(self.max, other.max);
+        self.count.and(&other.count);
     }
 
     pub(super) fn require(&mut self, name: &'a str) {

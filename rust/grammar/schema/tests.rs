@@ -444,7 +444,10 @@ fn patterns_are_enforced_or_refused() {
         ("^[^]$", "\n", true),
         ("[]", "a", false),
     ] {
-        let asked = automaton::StringConstraint { patterns: vec![(pattern::read(pattern).unwrap(), true)], length: (0, None) };
+        let asked = automaton::StringConstraint {
+            patterns: vec![(pattern::read(pattern).unwrap().into(), true)],
+            ..automaton::StringConstraint::default()
+        };
         assert_eq!(asked.fits(text), Ok(is_met), "{pattern} in {text:?}");
         let schema = format!("{{\"pattern\": {}}}", grammar::quoted(pattern));
         if let Ok(held) = grammar(&schema) {

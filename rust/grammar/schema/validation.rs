@@ -1,11 +1,14 @@
 //! Checks whether a value fits a schema, and whether any value does.
 
+use std::rc::Rc;
+
 use super::super::json::{Value, ValueKind};
 use super::super::parse_error::excerpt;
 use super::alternatives::{Reader, SchemaAlternatives};
-use super::automaton;
+use super::automaton::{Dfa, StringConstraint};
 use super::shape::{
-    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same, type_of,
+    ARRAY, BOOLEAN, CountRange, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same,
+    type_of,
 };
 use super::{Refusal, refuse, refuse_at};
 
@@ -51,18 +54,17 @@ impl<'a> Reader<'a> {
         {
             return Ok(false);
         }
-        if types & STRING != 0 && string.max.is_none_or(|max| string.min <= max) {
-            let string_constraint = string_constraint(shape);
-            self.count_work(if string_constraint.patterns.is_empty() { 0 } else { 1_000 }, self.root)?;
-            let is_empty = |dfa: automaton::Dfa| dfa.iter().all(|state| !state.may_end);
-            if string_constraint.patterns.is_empty() || !string_constraint.dfa().is_ok_and(is_empty) {
+        if types & STRING != 0 && !string.constraint.length.is_empty() {
+            let has_patterns = !string.constraint.patterns.is_empty();
+            self.count_work(if has_patterns { 1_000 } else { 0 }, self.root)?;
+            let is_empty = |dfa: Dfa| dfa.iter().all(|state| !state.may_end);
+            if !has_patterns || !string.constraint.dfa().is_ok_and(is_empty) {
                 return Ok(false);
             }
         }
         if types & ARRAY != 0 {
-            let min = array.min.unwrap_or(0);
-            let mut is_empty = array.max.is_some_and(|max| min > max);
-            for index in 0..min.min(array.prefix.len() + 1) {
+            let mut is_empty = array.count.is_empty();
+            for index in 0..array.count.min().min(array.prefix.len() + 1) {
                 is_empty = is_empty || self.is_never(&array.item(index).clone(), depth)?;
             }
             if !is_empty {
@@ -70,8 +72,8 @@ impl<'a> Reader<'a> {
             }
         }
         if types & OBJECT != 0 {
-            let least = object.min.map_or(0, |(min, _)| min).max(object.required.len());
-            let mut is_empty = object.max.is_some_and(|max| least > max);
+            let least = object.count.min().max(object.required.len());
+            let mut is_empty = object.count.max.is_some_and(|max| least > max);
             for name in &object.required {
                 is_empty = is_empty || self.is_never(&property(object, name)?, depth)?;
             }
@@ -112,13 +114,12 @@ impl<'a> Reader<'a> {
             ValueKind::Null | ValueKind::Bool(_) => Ok(true),
             ValueKind::Number(number, _) => Ok(shape.number.fits(*number)),
             ValueKind::String(text) => {
-                self.count_work(text.len() * shape.string.patterns.len(), value)?;
-                string_constraint(shape).fits(text).or_else(|message| refuse(value, message))
+                self.count_work(text.len() * shape.string.constraint.patterns.len(), value)?;
+                shape.string.constraint.fits(text).or_else(|message| refuse(value, message))
             }
             ValueKind::Array(items) => {
                 let array = &shape.array;
-                let is_counted = array.min.is_none_or(|min| items.len() >= min) && array.max.is_none_or(|max| items.len() <= max);
-                if !is_counted {
+                if !array.count.contains(items.len()) {
                     return Ok(false);
                 }
                 for (index, item) in items.iter().enumerate() {
@@ -132,11 +133,12 @@ impl<'a> Reader<'a> {
                     let (mut n_fitting, mut n_unfitting) = (0, 0);
                     for item in items {
                         n_fitting += usize::from(self.fits_all(item, &vec![contains.part])?);
-                        if contains.max.is_some() {
+                        if contains.count.max.is_some() {
                             n_unfitting += usize::from(self.fits_all(item, &vec![contains.part.negated()])?);
                         }
                     }
-                    if n_fitting < contains.min || contains.max.is_some_and(|max| items.len() - n_unfitting > max) {
+                    let CountRange { max, .. } = contains.count;
+                    if n_fitting < contains.count.min() || max.is_some_and(|max| items.len() - n_unfitting > max) {
                         return Ok(false);
                     }
                 }
@@ -147,10 +149,8 @@ impl<'a> Reader<'a> {
                 let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
                 names.sort_unstable();
                 names.dedup();
-                let is_counted =
-                    object.min.is_none_or(|(min, _)| names.len() >= min) && object.max.is_none_or(|max| names.len() <= max);
                 // An object with a repeated name is ambiguous and does not count as fitting.
-                if !is_counted
+                if !object.count.contains(names.len())
                     || names.len() < members.len()
                     || object.required.iter().any(|name| names.binary_search(name).is_err())
                 {
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
             let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| is_name(value)));
             if shape.types & STRING != 0
                 && is_listed
-                && string_constraint(&shape).fits(name).or_else(|message| refuse_at(0, message))?
+                && shape.string.constraint.fits(name).or_else(|message| refuse_at(0, message))?
             {
                 return Ok(true);
             }
@@ -201,15 +201,8 @@ pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>
     Ok(parts)
 }
 
-/// The constraint on the text of a string of this shape, without its formats.
-pub(super) fn string_constraint(shape: &Shape) -> automaton::StringConstraint {
-    let string = &shape.string;
-    let patterns = string.patterns.iter().map(|(node, must_match, _)| ((**node).clone(), *must_match)).collect();
-    automaton::StringConstraint { patterns, length: (string.min, string.max) }
-}
-
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
-    let string_constraint = automaton::StringConstraint { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
+    let constraint = StringConstraint { patterns: vec![(Rc::clone(&pattern.node), true)], ..StringConstraint::default() };
     let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} is not supported: {why}", excerpt(pattern.text)));
-    string_constraint.fits(name).or_else(refuse)
+    constraint.fits(name).or_else(refuse)
 }

@@ -1,17 +1,19 @@
 //! Writes the alternatives of a schema as a grammar of JSON.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
 use super::alternatives::{Reader, keys, only};
-use super::automaton;
+use super::automaton::{self, StringConstraint};
 use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
 use super::keywords::check_n_properties;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
+    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add,
+    part,
 };
-use super::validation::{property, string_constraint};
+use super::validation::property;
 use super::{MAX_SCHEMA_DEPTH, Refusal, ensure, refuse, refuse_at};
 
 /// Most counted positions of a list with `contains`.
@@ -128,28 +130,29 @@ impl<'a> Writer<'a> {
 
     fn string(&mut self, shape: &Shape<'a>, at: usize) -> Result<Expr, Refusal> {
         let string = &shape.string;
-        if string.patterns.is_empty() && string.formats.is_empty() {
-            if string.min == 0 && string.max.is_none() {
+        let StringConstraint { patterns, length } = &string.constraint;
+        if patterns.is_empty() && string.formats.is_empty() {
+            if length.min() == 0 && length.max.is_none() {
                 return Ok(Expr::Named("string"));
             }
-            if string.max.is_some_and(|max| string.min > max) {
+            if length.is_empty() {
                 return Ok(Expr::never());
             }
-            check_times(string.min, string.max, at)?;
-            let text = self.rules.repeat(Expr::Named("char"), string.min, string.max);
+            check_times(length.min(), length.max, at)?;
+            let text = self.rules.repeat(Expr::Named("char"), length.min(), length.max);
             return Ok(Expr::in_quotes(text));
         }
-        let position = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
-        let mut constraint = string_constraint(shape);
+        let position = string.at.unwrap_or(at);
+        let mut constraint = string.constraint.clone();
         for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
             let node = pattern::read(pattern).or_else(|why| refuse_at(position, why))?;
-            constraint.patterns.push((node, true));
+            constraint.patterns.push((Rc::new(node), true));
         }
         self.texts(&constraint, position)
     }
 
     /// A string whose text meets the constraints.
-    fn texts(&mut self, constraint: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
+    fn texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr, Refusal> {
         let dfa = constraint.dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
         Ok(Expr::in_quotes(self.rules.texts(&dfa)))
     }
@@ -157,9 +160,10 @@ impl<'a> Writer<'a> {
     fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
         let n_prefix = array.prefix.len();
         // A list with a schema per position has exactly these positions, unless the schema has a keyword for others.
-        let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 });
+        let CountRange { min, max, .. } = array.count;
+        let min = min.unwrap_or(if max.is_none() { n_prefix } else { 0 });
         let is_closed = n_prefix > 0 && !array.has_rest_schema;
-        let max = array.max.into_iter().chain(is_closed.then_some(n_prefix.max(min))).min();
+        let max = max.into_iter().chain(is_closed.then_some(n_prefix.max(min))).min();
         if let Some(unique) = array.unique.filter(|_| max.is_none_or(|max| max > 1)) {
             return refuse_at(unique, "uniqueItems is only supported if maxItems is at most 1");
         }
@@ -218,7 +222,8 @@ impl<'a> Writer<'a> {
         };
         // The first item has no preceding comma, so it is a separate position.
         let n_positions = max.unwrap_or(min.max(array.prefix.len()).max(1));
-        let n_counts = contains.max.unwrap_or(contains.min);
+        let CountRange { max: most, .. } = contains.count;
+        let n_counts = most.unwrap_or(contains.count.min());
         if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
                 contains.at,
@@ -238,13 +243,13 @@ impl<'a> Writer<'a> {
             add(&mut fitting, &[contains.part]);
             let fitting = self.of_all(fitting, depth + 1)?;
             let mut other = array.item(position).clone();
-            if contains.max.is_some() {
+            if most.is_some() {
                 add(&mut other, &[contains.part.negated()]);
             }
             let other = self.of_all(other, depth + 1)?;
             for n in 0..=n_counts {
                 let mut choices = Vec::new();
-                if position >= min && n >= contains.min {
+                if position >= min && n >= contains.count.min() {
                     choices.push(Expr::nothing());
                 }
                 if !is_last || max.is_none() {
@@ -255,7 +260,7 @@ impl<'a> Writer<'a> {
                     choices.push(transition(&other, n));
                     if n < n_counts {
                         choices.push(transition(&fitting, n + 1));
-                    } else if contains.max.is_none() {
+                    } else if most.is_none() {
                         choices.push(transition(&fitting, n));
                     }
                 }
@@ -281,15 +286,16 @@ impl<'a> Writer<'a> {
         }
         let extra = self.extra(object, &names_in_schema, at, depth)?;
         let n_required = object.required.len();
-        let min = object.min.map(|(min, _)| min).filter(|&min| min > n_required).unwrap_or(0);
-        if let Some((_, at)) = object.min.filter(|_| min > names_in_schema.len() + 1 && extra.is_some()) {
-            return refuse_at(at, "minProperties is only supported up to one more than the number of named properties");
+        let CountRange { min, max, at: min_at } = object.count;
+        let min = min.filter(|&min| min > n_required).unwrap_or(0);
+        if min > names_in_schema.len() + 1 && extra.is_some() {
+            return refuse_at(min_at, "minProperties is only supported up to one more than the number of named properties");
         }
-        if object.max.is_some_and(|max| max < n_required.max(min)) {
+        if max.is_some_and(|max| max < n_required.max(min)) {
             return Ok(Expr::never());
         }
-        check_times(min, object.max, at)?;
-        let members = self.members(&members, extra.as_ref(), (min, object.max));
+        check_times(min, max, at)?;
+        let members = self.members(&members, extra.as_ref(), (min, max));
         Ok(Expr::enclosed("{", members, "}"))
     }
 
@@ -371,13 +377,13 @@ impl<'a> Writer<'a> {
             if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
                 continue;
             }
-            let mut constraint = automaton::StringConstraint::default();
+            let mut constraint = StringConstraint::default();
             for (position, pattern) in patterns.iter().enumerate() {
-                constraint.patterns.push(((*pattern.node).clone(), matching >> position & 1 == 1));
+                constraint.patterns.push((Rc::clone(&pattern.node), matching >> position & 1 == 1));
             }
             if !names_in_schema.is_empty() {
                 let names = names_in_schema.iter().map(|name| automaton::literal(name)).collect();
-                constraint.patterns.push((pattern::Node::Choice(names), false));
+                constraint.patterns.push((Rc::new(pattern::Node::Choice(names)), false));
             }
             let name = self.names(&constraint, &object.names, at)?;
             choices.push(member(name, value));
@@ -386,7 +392,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A name that meets the constraints and fits `parts`.
-    fn names(&mut self, constraint: &automaton::StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
+    fn names(&mut self, constraint: &StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
         if parts.is_empty() {
             return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(constraint, at) };
         }
@@ -405,7 +411,7 @@ impl<'a> Writer<'a> {
                 }
                 continue;
             }
-            let mut both = string_constraint(&shape);
+            let mut both = shape.string.constraint;
             both.patterns.extend(constraint.patterns.iter().cloned());
             choices.push(self.texts(&both, at)?);
         }
