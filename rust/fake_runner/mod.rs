@@ -215,16 +215,11 @@ impl FakeRunner {
         self.count_cells();
     }
 
-    /// Allocates cells for `n` tokens, in llama.cpp's order.
-    fn find_cells(&mut self, n: usize) -> Option<Vec<usize>> {
-        let free = self.n_owners.iter().enumerate().filter(|&(_, &n)| n == 0).map(|(cell, _)| cell);
+    /// Finds `n` free cells, in llama.cpp's order.
+    fn free_cells(&self, n: usize) -> Option<Vec<usize>> {
+        let free = (0..self.n_owners.len()).filter(|&cell| self.n_owners[cell] == 0);
         let cells: Vec<usize> = free.take(n).collect();
-        (cells.len() == n).then(|| {
-            for &cell in &cells {
-                self.n_owners[cell] = 1;
-            }
-            cells
-        })
+        (cells.len() == n).then_some(cells)
     }
 
     fn count_cells(&self) {
@@ -288,9 +283,7 @@ impl Runner for FakeRunner {
             let state = self.control.lock();
             (state.failing, state.row_duration)
         };
-        if !row_duration.is_zero() {
-            std::thread::sleep(row_duration * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
-        }
+        std::thread::sleep(row_duration * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
         let fails = match failing {
             Some(FailureMode::All) => true,
             Some(FailureMode::MoreRowsThan(n)) => plan.rows.len() > n,
@@ -304,13 +297,10 @@ impl Runner for FakeRunner {
         for id in 0..self.sequences.len() {
             self.recycle_window(id);
         }
-        let Some(cells) = self.find_cells(plan.rows.len()) else {
+        let Some(cells) = self.free_cells(plan.rows.len()) else {
             return Err(DecodeError { reason: "the device cache is full".into() });
         };
-        for &cell in &cells {
-            self.n_owners[cell] = 0;
-        }
-        for (n, row_of) in plan.rows.iter().enumerate() {
+        for (n, (row_of, cell)) in plan.rows.iter().zip(cells).enumerate() {
             // A real backend that fails has already computed some of the rows.
             if fails && n > 0 {
                 return Err(DecodeError { reason: "told to fail".into() });
@@ -321,7 +311,6 @@ impl Runner for FakeRunner {
             assert!(self.memory.holds_window(sequence.whole_from, row_of.position), "{id:?} lacks a part of its window");
             let digest = extend_digest(sequence.digest() ^ change, row_of.token);
             let ends = self.ends_at.is_some_and(|n| sequence.tokens.len() + 1 >= n);
-            let cell = cells[n];
             self.n_owners[cell] = 1;
             self.recycle_window(usize::from(id.0));
             self.sequence_mut(id).tokens.push(FakeToken { cell, digest });
@@ -421,9 +410,7 @@ impl Runner for FakeRunner {
         self.sequence(id).assert_ungrouped();
         self.check_states()?;
         let duration = self.control.lock().reload_duration;
-        if !duration.is_zero() {
-            std::thread::sleep(duration);
-        }
+        std::thread::sleep(duration);
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
         for token in piece.chunks(SAVED_TOKEN_BYTES) {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
@@ -431,13 +418,13 @@ impl Runner for FakeRunner {
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
             tokens.push(read.ok_or_else(|| StateError::Refused("the saved piece is truncated".into()))?);
         }
-        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError::Refused("the device cache is full".into()))?;
+        let cells = self.free_cells(tokens.len()).ok_or_else(|| StateError::Refused("the device cache is full".into()))?;
         for ((marked, digest, before), cell) in tokens.into_iter().zip(cells) {
             let position = marked & !OUTSIDE_WINDOW;
             if !kept.contains(&position) {
-                self.release(&[FakeToken { cell, digest }]);
                 continue;
             }
+            self.n_owners[cell] = 1;
             let sequence = self.sequence_mut(id);
             if marked != position {
                 sequence.whole_from = position + 1;
@@ -466,7 +453,7 @@ impl Runner for FakeRunner {
             let moved = self.sequence(id).tokens[positions.clone()].to_vec();
             self.release(&moved);
         }
-        let cells = self.find_cells(positions.len()).expect("as many cells were just released");
+        let cells = self.free_cells(positions.len()).expect("as many cells were just released");
         for (position, cell) in positions.zip(cells) {
             self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
             for &id in ids {
