@@ -219,16 +219,11 @@ impl<'a> Reader<'a> {
         mut alternatives: SchemaAlternatives<'a>,
     ) -> Result<SchemaAlternatives<'a>, Refusal> {
         if let Some(condition) = schema.get("if").filter(|_| schema.get("then").is_some() || schema.get("else").is_some()) {
-            let (met, unmet) = (self.alternatives_of(condition)?, self.negated(condition)?);
-            let branch = |reader: &mut Self, alternatives: &SchemaAlternatives<'a>, name: &str| match schema.get(name) {
-                Some(then) => {
-                    let then = reader.alternatives_of(then)?;
-                    reader.intersection(alternatives, &then, schema)
-                }
-                None => Ok(alternatives.clone()),
-            };
-            let mut either = branch(self, &met, "then")?;
-            either.or(&branch(self, &unmet, "else")?);
+            let mut either = SchemaAlternatives::none();
+            for (condition, keyword) in [(Part::new(condition), "then"), (Part::new(condition).negated(), "else")] {
+                let parts: Parts = [condition].into_iter().chain(schema.get(keyword).map(Part::new)).collect();
+                either.or(&self.of_all(&parts)?);
+            }
             alternatives = self.intersection(&alternatives, &either, schema)?;
         }
         for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {

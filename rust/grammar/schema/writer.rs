@@ -10,8 +10,8 @@ use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
 use super::keywords::check_n_properties;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add,
-    part,
+    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, Strings,
+    add, part,
 };
 use super::validation::property;
 use super::{MAX_SCHEMA_DEPTH, Refusal, ensure, refuse, refuse_at};
@@ -111,7 +111,7 @@ impl<'a> Writer<'a> {
             choices.push(self.array(&shape.array, at, depth)?);
         }
         if types & STRING != 0 {
-            choices.push(self.string(shape, at)?);
+            choices.push(self.string(&shape.string, at)?);
         }
         match (types & NUMBER, shape.number.is_anything()) {
             (0, _) => {}
@@ -128,8 +128,7 @@ impl<'a> Writer<'a> {
         Ok(Expr::Choice(choices))
     }
 
-    fn string(&mut self, shape: &Shape<'a>, at: usize) -> Result<Expr, Refusal> {
-        let string = &shape.string;
+    fn string(&mut self, string: &Strings<'a>, at: usize) -> Result<Expr, Refusal> {
         let StringConstraint { patterns, length } = &string.constraint;
         if patterns.is_empty() && string.formats.is_empty() {
             if length.min() == 0 && length.max.is_none() {
