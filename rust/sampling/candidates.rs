@@ -16,8 +16,7 @@ const NARROW: usize = 16;
 
 /// The tokens that may be drawn: without tokens whose logit is −∞ or NaN. A logit of +∞ becomes the greatest finite one.
 ///
-/// When sorted, the lower token id comes first among equal logits. (In llama.cpp their order depends on the C++ library's
-/// sort.)
+/// When sorted, the lower token id comes first among equal logits.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Candidates {
     /// Most likely first if `is_sorted`, else in the order that the steps left, which is the order of the draw.

@@ -11,8 +11,7 @@ const N_PASSES: u32 = 3;
 const N_BUCKETS: usize = 1 << N_BITS;
 
 thread_local! {
-    /// Output buffer of the sort. Per thread and not per sampler, so that a sequence does not hold memory for a whole
-    /// vocabulary.
+    /// Output buffer. Per thread, so that a sequence does not hold memory for a whole vocabulary.
     static SORT_BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,10 +1,8 @@
 //! Modified logits of a row, kept as a list of patches while they are few, so that the row is not copied.
 //!
-//! Copying every row instead takes 1.5 times as long in total with the default samplers (55 µs instead of 35 for 152,064 logits,
-//! 13 instead of 9 for 32,000), and 1.9 times with greedy sampling. Copying only rows with penalties takes 1.4 to 1.5 times as long
-//! for these rows (55 µs instead of 37, 16 instead of 12). Eight samplers that take turns on one thread: 1.5 to 1.9 times
-//! at 152,064 logits. Measured with `cargo bench --bench sampling` on an Intel Xeon (Emerald Rapids) with two shared cores:
-//! the best of nine turns each, old and new alternating.
+//! Copying every row instead takes 1.5 times as long with the default samplers (55 µs instead of 35 for 152,064 logits, 13
+//! instead of 9 for 32,000), and 1.9 times with greedy sampling. Copying only rows with penalties takes 1.4 to 1.5 times as long
+//! for these rows. Measured with `cargo bench --bench sampling` on an Intel Xeon (Emerald Rapids), the best of nine rounds.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,8 +12,7 @@ use crate::sampling::penalties::counts::LOGITS_PER_PATCH;
 use crate::sampling::row::{Candidate, Row, position};
 
 thread_local! {
-    /// Buffer for a copy of a row. Per thread and not per sampler, so that a sequence does not hold memory for a whole
-    /// vocabulary.
+    /// Buffer for a copy of a row. Per thread, so that a sequence does not hold memory for a whole vocabulary.
     static ROW_BUFFER: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 

@@ -19,7 +19,7 @@ const MIN_CHANGES: usize = 64;
 ///
 /// Counts of the initial tokens are shared, and only changes are stored separately: a clone costs as much as there are changes.
 /// When they become too many, they are merged into a new base.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct TokenCounts {
     base: Arc<Base>,
     /// In order of token id, each token once; overrides the base. A count may be 0.
@@ -31,12 +31,6 @@ pub(crate) enum Base {
     /// Counts above 0, in order of token id; used if they are sparse.
     Sparse(Vec<(Token, u32)>),
     Dense(Vec<u32>),
-}
-
-impl Default for Base {
-    fn default() -> Self {
-        Self::Sparse(Vec::new())
-    }
 }
 
 impl TokenCounts {

@@ -6,8 +6,7 @@ use crate::request::Token;
 use crate::sampling::{order, penalties::window::Window};
 
 thread_local! {
-    /// Buffers: a reversed text, and its repeat lengths. Per thread and not per sampler, so that a sequence does not hold
-    /// memory for a whole context.
+    /// A reversed text, and its repeat lengths. Per thread, so that a sequence does not hold memory for a whole context.
     static BUFFERS: RefCell<(Vec<Token>, Vec<usize>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
