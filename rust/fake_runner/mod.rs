@@ -440,7 +440,9 @@ impl Runner for FakeRunner {
     }
 
     fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError> {
-        ids.iter().for_each(|&id| self.sequence(id).assert_ungrouped());
+        for &id in ids {
+            self.sequence(id).assert_ungrouped();
+        }
         if self.control.lock().min_ids_to_lose.is_some_and(|n_ids| ids.len() >= n_ids) {
             for &id in ids {
                 self.truncate(id, range.start);

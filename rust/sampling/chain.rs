@@ -130,13 +130,13 @@ impl Chain {
 
     /// Returns the approximate memory in bytes, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.patches.n_bytes() + self.penalties().map(|penalty| penalty.n_bytes()).sum::<usize>()
+        self.patches.n_bytes() + self.penalties().map(Penalty::n_bytes).sum::<usize>()
     }
 
     /// Returns the number of tokens, counts and biases that a branch would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
-        self.patches.n_copied() + self.penalties().map(|penalty| penalty.n_copied()).sum::<usize>()
+        self.patches.n_copied() + self.penalties().map(Penalty::n_copied).sum::<usize>()
     }
 }
 
@@ -166,12 +166,8 @@ impl Step {
     /// Creates the step of this kind; `None` if it has no effect with these parameters.
     fn new(kind: SamplerKind, p: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         match kind {
-            SamplerKind::Penalties => {
-                Penalties::new(p, token_strings.newline(), n_ctx).map(|penalties| Self::Penalize(Box::new(penalties)))
-            }
-            SamplerKind::Dry => {
-                Repetitions::new(&p.dry, token_strings, n_ctx).map(|repetitions| Self::Penalize(Box::new(repetitions)))
-            }
+            SamplerKind::Penalties => Some(Self::Penalize(Box::new(Penalties::new(p, token_strings.newline(), n_ctx)?))),
+            SamplerKind::Dry => Some(Self::Penalize(Box::new(Repetitions::new(&p.dry, token_strings, n_ctx)?))),
             SamplerKind::TopNSigma => (p.top_n_sigma > 0.0).then_some(Self::TopNSigma(p.top_n_sigma)),
             SamplerKind::TopK => usize::try_from(p.top_k).ok().filter(|&k| k > 0).map(Self::TopK),
             SamplerKind::TfsZ => (p.tfs_z < 1.0).then_some(Self::TailFree(p.tfs_z)),
