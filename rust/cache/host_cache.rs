@@ -1,62 +1,47 @@
 //! The host cache: saved cells and states in host memory, bounded in bytes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that an entry takes in addition to its data: its node in the tree and the indices that refer to it.
 const OVERHEAD: u64 = 512;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct HostEntryId(usize);
-
-/// Saved cells of a run of tokens, or a whole saved state.
-#[derive(Debug, Clone)]
+/// Saved cells of a run of tokens, or a whole saved state. Each node of the tree that is reloaded from it holds an [`Arc`].
+#[derive(Debug)]
 pub(super) struct HostEntry {
     /// Range of the saved tokens in their text.
     pub(super) range: Range<u32>,
     pub(super) bytes: Arc<[u8]>,
     /// The logits after the last token, if the entry is a whole state.
     pub(super) logits: Option<Arc<[f32]>>,
-    /// Number of nodes of the tree that are reloaded from it.
-    n_nodes: u32,
+    /// Position from which the entry holds what a sliding window sees.
+    pub(super) whole_from: u32,
 }
 
 impl HostEntry {
-    /// Number of nodes of the tree that are reloaded from it.
-    pub(super) fn n_nodes(&self) -> u32 {
-        self.n_nodes
-    }
-
-    fn n_bytes(&self) -> u64 {
-        let n_logits = self.logits.as_ref().map_or(0, |logits| logits.len());
-        (self.bytes.len() + n_logits * size_of::<f32>()) as u64 + OVERHEAD
+    pub(super) fn n_bytes(&self) -> u64 {
+        (self.bytes.len() + self.logits.as_deref().map_or(0, size_of_val)) as u64 + OVERHEAD
     }
 }
 
+/// The size of the host cache. Its entries are in the nodes of the tree.
 #[derive(Debug)]
 pub(super) struct HostCache {
-    entries: Vec<Option<HostEntry>>,
-    free: Vec<usize>,
     n_bytes: u64,
+    n_entries: usize,
+    /// `None` is no limit.
     max_bytes: Option<u64>,
 }
 
 impl HostCache {
-    /// Creates a host cache of at most `max_bytes`; `None` is no limit.
     pub(super) fn new(max_bytes: Option<u64>) -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), n_bytes: 0, max_bytes }
+        Self { n_bytes: 0, n_entries: 0, max_bytes }
     }
 
-    pub(super) fn n_bytes(&self) -> u64 {
-        self.n_bytes
-    }
-
-    pub(super) fn max_bytes(&self) -> Option<u64> {
-        self.max_bytes
-    }
-
-    pub(super) fn n_entries(&self) -> usize {
-        self.entries.len() - self.free.len()
+    /// Its bytes, its limit in bytes, and the number of its entries.
+    pub(super) fn size(&self) -> (u64, Option<u64>, usize) {
+        (self.n_bytes, self.max_bytes, self.n_entries)
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -73,53 +58,29 @@ impl HostCache {
         self.max_bytes.map_or(0, |max| (self.n_bytes + n_bytes + OVERHEAD).saturating_sub(max))
     }
 
-    /// Adds an entry that one node refers to.
-    pub(super) fn add(&mut self, range: Range<u32>, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> HostEntryId {
-        let entry = HostEntry { range, bytes, logits, n_nodes: 1 };
+    pub(super) fn add(&mut self, entry: HostEntry) -> Arc<HostEntry> {
         self.n_bytes += entry.n_bytes();
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() - 1
-        });
-        self.entries[index] = Some(entry);
-        HostEntryId(index)
+        self.n_entries += 1;
+        Arc::new(entry)
     }
 
-    pub(super) fn entry(&self, id: HostEntryId) -> &HostEntry {
-        self.entries[id.0].as_ref().expect("a node refers to an existing entry")
-    }
-
-    /// Adds a node that refers to this entry.
-    pub(super) fn share(&mut self, id: HostEntryId) {
-        self.entries[id.0].as_mut().expect("a node refers to an existing entry").n_nodes += 1;
-    }
-
-    /// Removes a node that refers to this entry; the last one frees its bytes.
-    pub(super) fn release(&mut self, id: HostEntryId) {
-        let entry = self.entries[id.0].as_mut().expect("a node refers to an existing entry");
-        entry.n_nodes -= 1;
-        if entry.n_nodes == 0 {
+    /// Removes a reference of a node; the last one frees the bytes of the entry.
+    pub(super) fn release(&mut self, entry: Arc<HostEntry>) {
+        if let Some(entry) = Arc::into_inner(entry) {
             self.n_bytes -= entry.n_bytes();
-            self.entries[id.0] = None;
-            self.free.push(id.0);
+            self.n_entries -= 1;
         }
-    }
-
-    pub(super) fn bytes_of(&self, id: HostEntryId) -> u64 {
-        self.entry(id).n_bytes()
     }
 
     /// Compares every count with a recount of the entries that `nodes` refer to; panics if one differs.
-    pub(super) fn check_integrity(&self, nodes: impl Iterator<Item = HostEntryId>) {
-        let mut counts = vec![0_u32; self.entries.len()];
-        for HostEntryId(index) in nodes {
-            counts[index] += 1;
+    pub(super) fn check_integrity<'a>(&self, nodes: impl Iterator<Item = &'a Arc<HostEntry>>) {
+        let mut entries: BTreeMap<*const HostEntry, (&Arc<HostEntry>, usize)> = BTreeMap::new();
+        for entry in nodes {
+            entries.entry(Arc::as_ptr(entry)).or_insert((entry, 0)).1 += 1;
         }
-        for (index, (entry, count)) in self.entries.iter().zip(counts).enumerate() {
-            assert_eq!(entry.as_ref().map_or(0, |entry| entry.n_nodes), count, "nodes of entry {index}");
-        }
-        assert_eq!(self.entries.iter().flatten().map(HostEntry::n_bytes).sum::<u64>(), self.n_bytes, "bytes of the host cache");
-        assert_eq!(self.entries.iter().filter(|entry| entry.is_none()).count(), self.free.len(), "free indices");
+        assert!(entries.values().all(|(entry, n)| Arc::strong_count(entry) == *n), "only nodes refer to entries");
+        assert_eq!(entries.len(), self.n_entries, "entries of the host cache");
+        assert_eq!(entries.values().map(|(entry, _)| entry.n_bytes()).sum::<u64>(), self.n_bytes, "bytes of the host cache");
         assert!(self.max_bytes.is_none_or(|max| self.n_bytes <= max), "the host cache is bounded");
     }
 }
@@ -131,15 +92,15 @@ mod tests {
     #[test]
     fn an_entry_is_kept_until_its_last_node_releases_it() {
         let mut host_cache = HostCache::new(Some(2000));
-        let entry = host_cache.add(0..4, vec![7; 1000].into(), None);
-        assert_eq!((host_cache.n_bytes(), host_cache.n_entries()), (1000 + OVERHEAD, 1));
+        let entry = HostEntry { range: 0..4, bytes: vec![7; 1000].into(), logits: None, whole_from: 0 };
+        let entry = host_cache.add(entry);
+        assert_eq!(host_cache.size(), (1000 + OVERHEAD, Some(2000), 1));
         assert_eq!(host_cache.n_missing_bytes(1000), 2 * (1000 + OVERHEAD) - 2000);
         assert!(host_cache.can_ever_hold(1000) && !host_cache.can_ever_hold(2000));
-        host_cache.share(entry);
+        host_cache.release(Arc::clone(&entry));
+        assert_eq!(entry.bytes.len(), 1000);
         host_cache.release(entry);
-        assert_eq!(host_cache.entry(entry).bytes.len(), 1000);
-        host_cache.release(entry);
-        assert_eq!((host_cache.n_bytes(), host_cache.n_entries()), (0, 0));
+        assert_eq!(host_cache.size(), (0, Some(2000), 0));
         host_cache.check_integrity(std::iter::empty());
     }
 

@@ -2,8 +2,9 @@
 //! would not suffice, none is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::cache::host_cache::HostEntryId;
+use crate::cache::host_cache::HostEntry;
 use crate::cache::kinds::Dependents;
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_tree::{DropKey, NodeId};
@@ -49,7 +50,7 @@ struct HostEviction<'a> {
     /// Number of children of a node that would be in the host cache alone; computed on demand.
     n_host_only_children: BTreeMap<NodeId, usize>,
     /// Number of nodes of an entry that would have released it; the last one frees its bytes.
-    n_released: BTreeMap<HostEntryId, u32>,
+    n_released: BTreeMap<*const HostEntry, usize>,
     /// Entries that would become droppable.
     droppable: BTreeSet<(DropKey, NodeId)>,
 }
@@ -71,13 +72,13 @@ impl<'a> HostEviction<'a> {
     /// Simulates that `id` drops its entry.
     fn drop(&mut self, id: NodeId) {
         let node = self.cache.tree.node(id);
-        let entry = node.host_entry.expect("only a node with an entry can drop it");
+        let entry = node.host_entry.as_ref().expect("only a node with an entry can drop it");
         self.nodes.push(id);
         self.dropped.insert(id);
-        let n_released = self.n_released.entry(entry).or_default();
+        let n_released = self.n_released.entry(Arc::as_ptr(entry)).or_default();
         *n_released += 1;
-        if *n_released == self.cache.host_cache.entry(entry).n_nodes() {
-            self.n_bytes += self.cache.host_cache.bytes_of(entry);
+        if *n_released == Arc::strong_count(entry) {
+            self.n_bytes += entry.n_bytes();
         }
         let Some(parent) = node.parent else { return };
         if !node.is_on_device()
@@ -222,9 +223,7 @@ impl KvCache {
     }
 
     pub(super) fn drop_host_entry(&mut self, id: NodeId) {
-        let entry = self.tree.node_mut(id).host_entry.take().expect("the node has an entry");
-        self.host_cache.release(entry);
-        self.refresh_host_entry(id);
+        self.set_host_entry(id, None);
         self.prune(id);
     }
 }

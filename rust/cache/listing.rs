@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cache::host_cache::HostEntry;
 use crate::cache::prefix_tree::{NodeId, length};
 use crate::cache::{KvCache, KvSeqId, visit_counter};
 use crate::request::{AdapterScale, Token};
@@ -122,14 +123,12 @@ impl KvCache {
     /// Bytes of the host cache entry of a node; 0 if an ancestor shares the entry, where its bytes are counted.
     fn n_stored_bytes(&self, id: NodeId) -> u64 {
         let node = self.tree.node(id);
-        let Some(entry) = node.host_entry else { return 0 };
-        let start = self.host_cache.entry(entry).range.start;
+        let Some(entry) = &node.host_entry else { return 0 };
+        let is_same = |other: &Arc<HostEntry>| Arc::ptr_eq(other, entry);
         let above = node.parent.into_iter().flat_map(|parent| self.tree.upwards(parent));
-        let mut above = above.map(|at| self.tree.node(at)).take_while(|at| at.end() > start);
-        if self.host_cache.entry(entry).n_nodes() > 1 && above.any(|at| at.host_entry == Some(entry)) {
-            return 0;
-        }
-        self.host_cache.bytes_of(entry)
+        let mut above = above.map(|at| self.tree.node(at)).take_while(|at| at.end() > entry.range.start);
+        let is_shared = Arc::strong_count(entry) > 1 && above.any(|at| at.host_entry.as_ref().is_some_and(is_same));
+        if is_shared { 0 } else { entry.n_bytes() }
     }
 }
 

@@ -201,7 +201,7 @@ impl KvCache {
     /// Bytes of the host cache, its limit in bytes (`None` is no limit), and the number of its entries.
     #[must_use]
     pub fn host_cache_size(&self) -> (u64, Option<u64>, usize) {
-        (self.host_cache.n_bytes(), self.host_cache.max_bytes(), self.host_cache.n_entries())
+        self.host_cache.size()
     }
 
     /// Returns whether the host cache accepts entries.
@@ -456,10 +456,10 @@ impl KvCache {
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
         assert_eq!(self.pins.values().map(|pin| pin.n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
         self.tree.check_integrity(&pins, |id| self.is_pinned(id));
-        self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry));
+        self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry.as_ref()));
         for (id, node) in self.tree.nodes() {
-            if let Some(entry) = node.host_entry {
-                let range = &self.host_cache.entry(entry).range;
+            if let Some(entry) = &node.host_entry {
+                let range = &entry.range;
                 let is_inside = range.start <= node.start && node.end() <= range.end;
                 assert!(is_inside || self.kind.is_a_state(), "{range:?} holds {id:?}");
             }

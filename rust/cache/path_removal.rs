@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cache::cells::CellId;
+use crate::cache::host_cache::HostEntry;
 use crate::cache::kinds::TailPart;
 use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, KvSeqId, MIN_SHARED, Path, visit_counter};
@@ -149,27 +150,15 @@ impl KvCache {
             self.split(node, range.start - start);
         }
         // A saved state with a smaller part of the window must not replace the entry.
-        let is_better =
-            |saved: &SavedState| self.tree.node(node).host_entry.is_none() || saved.whole_from < self.tree.node(node).whole_from;
+        let entry = self.tree.node(node).host_entry.as_ref();
+        let is_better = |saved: &SavedState| entry.is_none_or(|entry| saved.whole_from < entry.whole_from);
         let Some(SavedState { bytes, whole_from }) = saved.filter(is_better) else { return false };
-        self.store_entry(node, range.clone(), bytes, None, whole_from);
+        self.store_entry(node, HostEntry { range: range.clone(), bytes, logits: None, whole_from });
         true
     }
 
-    pub(super) fn store_entry(
-        &mut self,
-        node: NodeId,
-        range: Range<u32>,
-        bytes: Arc<[u8]>,
-        logits: Option<Arc<[f32]>>,
-        whole_from: u32,
-    ) {
-        self.counts.n_offloaded += u64::from(range.end - range.start);
-        let entry = self.host_cache.add(range, bytes, logits);
-        if let Some(replaced) = self.tree.node_mut(node).host_entry.replace(entry) {
-            self.host_cache.release(replaced);
-        }
-        self.tree.node_mut(node).whole_from = whole_from;
-        self.refresh_host_entry(node);
+    pub(super) fn store_entry(&mut self, node: NodeId, entry: HostEntry) {
+        self.counts.n_offloaded += entry.range.len() as u64;
+        self.set_host_entry(node, Some(entry));
     }
 }

@@ -1,5 +1,8 @@
 //! Adds paths to the tree, moves their ends in it and removes them, and keeps the nodes up to date.
 
+use std::sync::Arc;
+
+use crate::cache::host_cache::HostEntry;
 use crate::cache::kinds::Dependents;
 use crate::cache::prefix_tree::{DropKey, Node, NodeId, common_prefix};
 use crate::cache::{CacheOp, KvCache, KvSeqId, visit_counter};
@@ -71,14 +74,8 @@ impl KvCache {
     /// Splits a node. Both parts are reloaded from the same host cache entry, unless it is a state.
     pub(super) fn split(&mut self, node: NodeId, n: u32) -> NodeId {
         let upper = self.tree.split(node, n);
-        let Node { host_entry, whole_from, .. } = *self.tree.node(node);
-        if let Some(entry) = host_entry
-            && !self.kind.is_a_state()
-        {
-            self.host_cache.share(entry);
-            let upper = self.tree.node_mut(upper);
-            (upper.host_entry, upper.whole_from) = (host_entry, whole_from);
-        }
+        let entry = self.tree.node(node).host_entry.clone().filter(|_| !self.kind.is_a_state());
+        self.tree.node_mut(upper).host_entry = entry;
         self.refresh(upper);
         self.refresh(node);
         upper
@@ -166,18 +163,11 @@ impl KvCache {
                     let (_, &child) = node.children.first_key_value().expect("there is one");
                     let below = self.tree.node(child);
                     // Either neither node has an entry, or both were split from the same one.
-                    let is_same_entry = match node.host_entry {
-                        Some(entry) => below.host_entry == Some(entry) && !self.kind.is_a_state(),
-                        None => below.host_entry.is_none(),
-                    };
+                    let is_same_entry = node.host_entry.as_ref().map(Arc::as_ptr) == below.host_entry.as_ref().map(Arc::as_ptr);
                     let has_same_pins = (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved);
                     if is_same_entry && has_same_pins && below.adapter_root == node.adapter_root {
-                        let host_entry = node.host_entry;
                         self.remove_drop_key(at);
                         self.tree.join_with_child(at);
-                        if let Some(entry) = host_entry {
-                            self.host_cache.release(entry);
-                        }
                         self.refresh(child);
                     }
                     return;
@@ -211,8 +201,12 @@ impl KvCache {
         self.tree.node_mut(id).drop_key = key;
     }
 
-    /// Updates the drop keys of `id`, whose entry was added or removed, and of its parent, whose entry may depend on it.
-    pub(super) fn refresh_host_entry(&mut self, id: NodeId) {
+    /// Replaces the host cache entry of `id`, and updates its drop key and that of its parent, whose entry may depend on it.
+    pub(super) fn set_host_entry(&mut self, id: NodeId, entry: Option<HostEntry>) {
+        let entry = entry.map(|entry| self.host_cache.add(entry));
+        if let Some(old) = std::mem::replace(&mut self.tree.node_mut(id).host_entry, entry) {
+            self.host_cache.release(old);
+        }
         self.refresh(id);
         if let Some(parent) = self.tree.node(id).parent {
             self.refresh(parent);

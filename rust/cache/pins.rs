@@ -63,7 +63,7 @@ impl KvCache {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let (_, n_pinned_bytes) = self.pinned_size();
         let (limit, fits) = if self.has_host_cache() {
-            let limit = self.host_cache.max_bytes().map_or(u64::MAX, |max| max / 2);
+            let limit = self.host_cache.size().1.map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
             (self.max_pinned_bytes(), self.can_hold(n_tokens))
@@ -122,14 +122,11 @@ impl KvCache {
     fn drop_longer_entries(&mut self, node: NodeId) {
         let end = self.tree.node(node).end();
         let is_longer_entry = |&at: &NodeId| {
-            let is_longer = |entry| self.host_cache.entry(entry).range.end > end;
-            self.tree.node(at).host_entry.is_some_and(is_longer) && self.rules().drops_longer_entry(self, at)
+            let entry = self.tree.node(at).host_entry.as_ref();
+            entry.is_some_and(|entry| entry.range.end > end) && self.rules().drops_longer_entry(self, at)
         };
         for at in self.tree.upwards(node).filter(is_longer_entry).collect::<Vec<_>>() {
-            if let Some(entry) = self.tree.node_mut(at).host_entry.take() {
-                self.host_cache.release(entry);
-            }
-            self.refresh_host_entry(at);
+            self.set_host_entry(at, None);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cache::host_cache::HostEntryId;
+use crate::cache::host_cache::HostEntry;
 use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
 use crate::cache::{AdapterSchedule, ForkRule, KvCache, KvSeqId, visit_counter};
 use crate::request::{SavedPrefix, Token};
@@ -83,6 +83,13 @@ pub struct Reload {
     pub kept: Range<u32>,
 }
 
+impl Reload {
+    /// Returns a reload of the tokens `kept` of a host cache entry.
+    pub(super) fn of(entry: &HostEntry, kept: Range<u32>) -> Self {
+        Self { bytes: Arc::clone(&entry.bytes), range: entry.range.clone(), kept }
+    }
+}
+
 /// Adds a reload; parts of the same entry become one reload.
 pub(super) fn add_part(reloads: &mut Vec<Reload>, part: Reload) {
     match reloads.last_mut() {
@@ -144,11 +151,5 @@ impl KvCache {
             let n_unchanged = self.path(id).adapters.n_common(query.adapters).saturating_sub(end);
             (id, end + common_prefix(tail, rest).min(n_unchanged))
         })
-    }
-
-    /// Returns a reload of the tokens `kept` of a host cache entry.
-    pub(super) fn part_of(&self, entry: HostEntryId, kept: Range<u32>) -> Reload {
-        let entry = self.host_cache.entry(entry);
-        Reload { bytes: Arc::clone(&entry.bytes), range: entry.range.clone(), kept }
     }
 }

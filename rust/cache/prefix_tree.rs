@@ -4,9 +4,10 @@ mod holders;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::cache::blocks::BlockHashes;
-use crate::cache::host_cache::HostEntryId;
+use crate::cache::host_cache::HostEntry;
 use crate::cache::{AdapterSchedule, AdapterSet, KvSeqId, Provenance, visit_counter};
 use crate::request::Token;
 
@@ -44,9 +45,7 @@ pub(super) struct Node {
     /// Number of preempted sequences that end here or below.
     pub(super) n_reserved: u32,
     /// The host cache entry that the node can be reloaded from.
-    pub(super) host_entry: Option<HostEntryId>,
-    /// Position from which the host cache entry holds what a sliding window sees.
-    pub(super) whole_from: u32,
+    pub(super) host_entry: Option<Arc<HostEntry>>,
     pub(super) n_hits: u64,
     /// The request that computed or used it last.
     pub(super) provenance: Option<Provenance>,
@@ -216,7 +215,6 @@ impl PrefixTree {
             n_pins: 0,
             n_reserved: 0,
             host_entry: None,
-            whole_from: 0,
             n_hits: 0,
             provenance: None,
             last_used: 0,

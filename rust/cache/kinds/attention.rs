@@ -4,7 +4,7 @@
 use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
-use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, add_part};
+use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload, add_part};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
@@ -24,8 +24,8 @@ impl MemoryRules for AttentionRules {
                 deepest = Some(id);
                 continue;
             }
-            let Some(entry) = node.host_entry else { break };
-            add_part(&mut matched.reloads, cache.part_of(entry, reached));
+            let Some(entry) = &node.host_entry else { break };
+            add_part(&mut matched.reloads, Reload::of(entry, reached));
         }
         matched.source = deepest.and_then(|id| cache.tree.any_holder(id));
         let tail_matches =

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use crate::cache::host_cache::HostEntry;
 use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
-use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery};
+use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload};
 use crate::cache::prefix_tree::{NodeId, Walk, length};
 use crate::cache::{AdapterSchedule, KvCache, KvSeqId};
 use crate::request::{EvictionCause, Token};
@@ -31,12 +32,12 @@ impl MemoryRules for RecurrentRules {
             {
                 return Some(PrefixMatch { source: Some(source), n_device: end, ..PrefixMatch::default() });
             }
-            let entry = cache.host_cache.entry(node.host_entry?);
+            let entry = node.host_entry.as_ref()?;
             let logits = entry.logits.clone().filter(|_| query.takes_logits && end == length(query.tokens));
             if end > query.at_most && logits.is_none() {
                 return None;
             }
-            Some(PrefixMatch { reloads: vec![cache.part_of(node.host_entry?, 0..end)], logits, ..PrefixMatch::default() })
+            Some(PrefixMatch { reloads: vec![Reload::of(entry, 0..end)], logits, ..PrefixMatch::default() })
         });
         // Of two equally long matches, `max_by_key` returns the last one: a fork of the device cache needs no reload.
         in_tree.into_iter().chain(tail_matches).max_by_key(PrefixMatch::n_tokens)
@@ -99,8 +100,8 @@ impl KvCache {
     pub fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;
-        let lacks_logits = |entry| logits.is_some() && self.host_cache.entry(entry).logits.is_none();
-        if self.tree.node(node).host_entry.is_some_and(|entry| !lacks_logits(entry)) {
+        let is_complete = |entry: &Arc<HostEntry>| logits.is_none() || entry.logits.is_some();
+        if self.tree.node(node).host_entry.as_ref().is_some_and(is_complete) {
             return true;
         }
         if !self.evict_for(node, n_bytes, EvictionReason::Pressed) {
@@ -108,7 +109,7 @@ impl KvCache {
         }
         // The eviction may have joined nodes of the path.
         let node = self.cut_at(id, n_tokens);
-        self.store_entry(node, 0..n_tokens, bytes, logits, 0);
+        self.store_entry(node, HostEntry { range: 0..n_tokens, bytes, logits, whole_from: 0 });
         true
     }
 
@@ -124,7 +125,7 @@ impl KvCache {
     pub fn checkpoint_logits(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
         let walk = self.tree.walk(adapters, tokens);
         let end = self.tree.node(*walk.nodes.last()?);
-        let entry = end.host_entry.filter(|_| end.end() as usize == tokens.len())?;
-        Some(self.host_cache.entry(entry).logits.clone())
+        let entry = end.host_entry.as_ref().filter(|_| end.end() as usize == tokens.len())?;
+        Some(entry.logits.clone())
     }
 }

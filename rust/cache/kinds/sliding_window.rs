@@ -122,13 +122,12 @@ fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> 
     // Number of reloads up to the last such position, and that position.
     let mut last_complete = (0, start);
     for (id, reached) in nodes {
-        let node = cache.tree.node(*id);
-        let Some(entry) = node.host_entry else { break };
+        let Some(entry) = &cache.tree.node(*id).host_entry else { break };
         // An entry without a gap continues the preceding tokens.
-        if node.whole_from > reached.start {
-            whole_from = node.whole_from.min(reached.end);
+        if entry.whole_from > reached.start {
+            whole_from = entry.whole_from.min(reached.end);
         }
-        add_part(&mut reloads, cache.part_of(entry, reached.clone()));
+        add_part(&mut reloads, Reload::of(entry, reached.clone()));
         if cache.kind.holds_window(whole_from, reached.end) {
             last_complete = (reloads.len(), reached.end);
         }
@@ -164,11 +163,9 @@ fn first_unsaved(
     let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && is_included(at));
     let unsaved = own.filter_map(|at| {
         let node = cache.tree.node(at);
-        if node.host_entry.is_none() {
-            return Some((at, node.start..node.end()));
-        }
+        let Some(entry) = &node.host_entry else { return Some((at, node.start..node.end())) };
         let lacking_from = node.start.max(needed_from);
-        let is_lacking = lacking_from < node.end() && lacking_from < node.whole_from;
+        let is_lacking = lacking_from < node.end() && lacking_from < entry.whole_from;
         is_lacking.then(|| (at, node.start.max(last_sees_from)..node.end()))
     });
     unsaved.last()
