@@ -29,7 +29,7 @@
 //! | `execute.rs` | the decode |
 //! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
 //! | `scheduler/lifecycle.rs` | sequences finish, fail, are cancelled, preempted or removed, and release their slots |
-//! | `publish.rs`, `output/stream.rs` | its events reach the reader |
+//! | `output/mod.rs`, `output/stream.rs` | its events reach the reader |
 //!
 //! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
 //! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that

@@ -18,7 +18,7 @@
 //! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity/distinct` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
-//! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
+//! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
 //! | `model_info` `validation` `control` `features/forks/control` | properties of the model, checks of requests, streams and commands of their readers |
 

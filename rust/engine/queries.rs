@@ -7,13 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use crate::cache::{AdapterSchedule, CachedBlock, CachedNode, DigestCursor};
+use crate::cache::{CachedBlock, CachedNode, DigestCursor};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::publish::publish_metrics;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::running_sequence::RunningSequence;
-use crate::engine::stats::StepTimes;
+use crate::engine::scheduler::slots::ErasedContents;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
 /// A query, with the channel for its answer.
@@ -58,7 +57,6 @@ impl QueryQueue {
         !self.waiting.is_empty()
     }
 
-    /// Takes the next query.
     pub(super) fn next(&mut self) -> Option<Query> {
         self.waiting.pop_front()
     }
@@ -77,88 +75,66 @@ impl QueryQueue {
     }
 }
 
-/// Answers a query; returns the units of work. `times` are the times per stage, which are published with changed metrics.
-pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, query: Query, times: StepTimes) -> usize {
+/// Takes the contents that `query` erases. `None` for other queries, and while a sequence runs in the slot.
+pub(super) fn take_erased(scheduler: &mut Scheduler, query: &Query) -> Option<ErasedContents> {
+    if let Query::EraseSlot(slot, _) = query { scheduler.take_contents(*slot) } else { None }
+}
+
+/// Answers a query; returns the units of work. `erased` is the result of [`take_erased`]. The metrics show a change before the
+/// caller receives the answer.
+pub(super) fn answer<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    query: Query,
+    erased: Option<ErasedContents>,
+) -> usize {
     let n_done = match query {
-        Query::Cached(answer) => {
+        Query::Cached(channel) => {
             let nodes = cache.kv_mut().listing(|id| scheduler.slots().slot_of(id));
-            let n_done = work_of_nodes(&nodes);
-            reply(&answer, nodes);
-            n_done
+            reply(&channel, work_of_nodes(&nodes), nodes)
         }
-        Query::RecentlyUsed(limit, answer) => {
+        Query::RecentlyUsed(limit, channel) => {
             let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots().slot_of(id));
-            let n_done = work_of_nodes(&nodes);
-            reply(&answer, (nodes, n_nodes));
-            n_done
+            reply(&channel, work_of_nodes(&nodes), (nodes, n_nodes))
         }
-        Query::Blocks(key, cursor, answer) => {
-            reply(&answer, cache.kv_mut().blocks(&key, cursor));
-            // Its work is bounded, to about the units of a step.
-            WORK_PER_STEP
-        }
-        Query::Pinned(answer) => {
+        // Its work is bounded, to about the units of a step.
+        Query::Blocks(key, cursor, channel) => reply(&channel, WORK_PER_STEP, cache.kv_mut().blocks(&key, cursor)),
+        Query::Pinned(channel) => {
             let pinned = cache.kv_mut().pinned();
-            let n_done = pinned.iter().map(|pinned| 1 + pinned.tokens.len() / TOKENS_PER_UNIT).sum();
-            reply(&answer, pinned);
-            n_done
+            reply(&channel, pinned.iter().map(|pinned| 1 + work_of(&pinned.tokens)).sum(), pinned)
         }
-        Query::Unpin(id, answer) => {
+        Query::Unpin(id, channel) => {
             let is_unpinned = cache.kv_mut().unpin_prefix(id);
-            publish_metrics(scheduler, cache, times);
-            reply(&answer, is_unpinned);
-            0
+            publish_metrics(scheduler, cache);
+            reply(&channel, 0, is_unpinned)
         }
-        Query::SlotContents(slot, answer) => {
-            let contents = slot_contents(scheduler, slot);
-            let n_done = contents.tokens.len() / TOKENS_PER_UNIT;
-            reply(&answer, contents);
-            n_done
+        Query::SlotContents(slot, channel) => {
+            let contents = scheduler.contents_of(slot);
+            reply(&channel, work_of(&contents.tokens), contents)
         }
-        Query::EraseSlot(slot, answer) => {
-            let contents = take_contents(scheduler, slot);
-            let n_tokens = contents.as_ref().map(|(_, tokens, _)| length(tokens));
-            if let Some((adapter_schedule, tokens, n_kept)) = contents {
-                cache.kv_mut().erase(&adapter_schedule, &tokens, n_kept);
+        Query::EraseSlot(_, channel) => {
+            if let Some(ErasedContents { adapter_schedule, tokens, n_shared }) = &erased {
+                cache.kv_mut().erase(adapter_schedule, tokens, *n_shared);
             }
-            publish_metrics(scheduler, cache, times);
-            reply(&answer, n_tokens);
-            n_tokens.unwrap_or(0) as usize / TOKENS_PER_UNIT
+            publish_metrics(scheduler, cache);
+            let tokens = erased.map(|erased| erased.tokens);
+            let n_tokens = tokens.as_ref().map(|tokens| u32::try_from(tokens.len()).expect("a sequence fits its context"));
+            reply(&channel, tokens.map_or(0, |tokens| work_of(&tokens)), n_tokens)
         }
     };
     n_done.max(WORK_PER_ANSWER)
+}
+
+fn work_of(tokens: &[Token]) -> usize {
+    tokens.len() / TOKENS_PER_UNIT
 }
 
 fn work_of_nodes(nodes: &[CachedNode]) -> usize {
     nodes.len() + nodes.iter().map(|node| node.tokens.len()).sum::<usize>() / TOKENS_PER_UNIT
 }
 
-/// Sends an answer; it is discarded if the caller has left.
-fn reply<T>(channel: &SyncSender<T>, answer: T) {
+/// Sends an answer, which is discarded if the caller has left. Returns `n_done`, the units of work.
+fn reply<T>(channel: &SyncSender<T>, n_done: usize, answer: T) -> usize {
     channel.send(answer).ok();
-}
-
-/// Returns the contents of `slot` and their adapters: of the sequence that runs there, or else of the last one.
-fn slot_contents(scheduler: &Scheduler, slot: u32) -> SlotContents {
-    let keeps_contents = |running: &&RunningSequence| scheduler.group(running.sequence.group_id).keeps_contents_of(slot);
-    let (adapter_schedule, tokens) = match scheduler.slots().running_in(slot).filter(keeps_contents) {
-        Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
-        None => scheduler.slots().contents_of(slot),
-    };
-    let adapter_schedule = adapter_schedule.prefix(length(&tokens));
-    SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
-}
-
-/// Takes the contents of `slot`, see [`Slots::take_contents`](crate::engine::scheduler::slots::Slots::take_contents). `None` while a sequence
-/// runs there: then the slot is reserved for another attempt.
-fn take_contents(scheduler: &mut Scheduler, slot: u32) -> Option<(AdapterSchedule, Vec<Token>, u32)> {
-    if scheduler.slots().running_in(slot).is_some() {
-        scheduler.slots_mut().reserve_for_erasing(slot);
-        return None;
-    }
-    Some(scheduler.slots_mut().take_contents(slot))
-}
-
-fn length(tokens: &[Token]) -> u32 {
-    u32::try_from(tokens.len()).expect("a sequence fits its context")
+    n_done
 }

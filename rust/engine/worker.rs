@@ -11,8 +11,8 @@ use crate::engine::execute::{execute, recover};
 use crate::engine::features::hooks;
 use crate::engine::features::state::FeatureCommand;
 use crate::engine::output::{Output, SharedState};
-use crate::engine::publish::{publish_events, publish_metrics};
-use crate::engine::queries::{Query, QueryQueue, answer};
+use crate::engine::publish::publish_metrics;
+use crate::engine::queries::{Query, QueryQueue, answer, take_erased};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::admission::{AdmissionBudget, admit};
@@ -202,13 +202,18 @@ impl<R: Runner> Worker<R> {
         let ended = self.scheduler.take_ended();
         self.output.watch_pins(&ended);
         self.publish_metrics();
-        publish_events(&mut self.scheduler, &mut self.output, ended, !self.cache.spent().is_zero());
+        let has_moved = !self.cache.spent().is_zero();
+        let is_urgent = has_moved || !ended.is_empty() || self.scheduler.has_urgent_events();
+        let n_streams = self.scheduler.drain_events(|group| self.output.send(group));
+        self.output.end(ended);
+        self.output.wake_rate_limited(n_streams, is_urgent);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.emit)
     }
 
     fn publish_metrics(&mut self) {
         hooks::on_eviction(self.scheduler.features_mut(), self.cache.kv_mut().take_evicted());
-        publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
+        self.scheduler.stats_mut().times = self.stopwatch.times();
+        publish_metrics(&self.scheduler, &mut self.cache);
     }
 
     /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
@@ -232,7 +237,8 @@ impl<R: Runner> Worker<R> {
     /// Answers a query; returns the units of work.
     fn answer(&mut self, query: Query) -> usize {
         self.output.drop_unread_pins(self.cache.kv_mut());
-        answer(&mut self.scheduler, &mut self.cache, query, self.stopwatch.times())
+        let erased = take_erased(&mut self.scheduler, &query);
+        answer(&self.scheduler, &mut self.cache, query, erased)
     }
 
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying

@@ -85,6 +85,18 @@ impl Output {
         }
     }
 
+    /// Publishes the last events of groups, and ends the streams that end with them.
+    pub(crate) fn end(&mut self, mut ended: Vec<EndedGroup>) {
+        for (group, _) in &mut ended {
+            self.send(group);
+        }
+        for (group, outcome) in ended {
+            if let Some(outcome) = outcome {
+                group.sender.end(outcome);
+            }
+        }
+    }
+
     /// Reviews the progress of readers that lag, see [`SlowConsumers::review`].
     pub(crate) fn review_slow_consumers(
         &mut self,

@@ -104,7 +104,7 @@ impl Scheduler {
     /// Ends requests with `error`, and drops the cells of their running sequences.
     pub(crate) fn fail(&mut self, group_ids: &[u64], error: &Error) {
         for &group_id in group_ids {
-            for running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
+            for running in self.take_running_of(group_id) {
                 self.drop_sequence(running);
             }
             self.fail_request(group_id, error.clone());
@@ -134,7 +134,7 @@ impl Scheduler {
     /// Removes a group and releases its resources.
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         self.queue.get(group_id)?;
-        for mut running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
+        for mut running in self.take_running_of(group_id) {
             drop_partial_media(&mut running);
             self.leave_slot(&running);
             self.count_shared(&running.sequence, &running.sequence.usage(running.n_held, true));
@@ -156,7 +156,7 @@ impl Scheduler {
             return self.preempt_one(running);
         }
         let group_id = running.sequence.group_id;
-        for running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
+        for running in self.take_running_of(group_id) {
             self.preempt_one(running);
         }
     }

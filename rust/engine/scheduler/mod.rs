@@ -38,9 +38,9 @@ use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_reserved};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
-use crate::engine::scheduler::slots::Slots;
+use crate::engine::scheduler::slots::{ErasedContents, Slots};
 use crate::engine::stats::Stats;
-use crate::request::{Event, Task};
+use crate::request::{Event, SlotContents, Task};
 
 /// Requests, slots and sequences.
 pub(crate) struct Scheduler {
@@ -130,16 +130,13 @@ impl Scheduler {
         &self.slots
     }
 
-    pub(crate) fn slots_mut(&mut self) -> &mut Slots {
-        &mut self.slots
+    /// Takes the running sequences of a group from their slots.
+    pub(crate) fn take_running_of(&mut self, group_id: u64) -> Vec<RunningSequence> {
+        self.slots.take_all(|running| running.sequence.group_id == group_id)
     }
 
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.outbox
-    }
-
-    pub(crate) fn outbox_mut(&mut self) -> &mut Outbox {
-        &mut self.outbox
     }
 
     pub(crate) fn features(&self) -> &SchedulerFeatures {
@@ -221,6 +218,27 @@ impl Scheduler {
     /// Returns true if there is work.
     pub(crate) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || hooks::is_busy(&self.features)
+    }
+
+    /// Returns the contents of `slot`: of the sequence that runs there, or else of the last one.
+    pub(crate) fn contents_of(&self, slot: u32) -> SlotContents {
+        let keeps_contents = |running: &&RunningSequence| self.group(running.sequence.group_id).keeps_contents_of(slot);
+        let (adapter_schedule, tokens) = match self.slots.running_in(slot).filter(keeps_contents) {
+            Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
+            None => self.slots.contents_of(slot),
+        };
+        let n_tokens = u32::try_from(tokens.len()).expect("a sequence fits its context");
+        let adapter_schedule = adapter_schedule.prefix(n_tokens);
+        SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
+    }
+
+    /// Takes the contents of `slot`. `None` while a sequence runs there: then the slot is reserved for another attempt.
+    pub(crate) fn take_contents(&mut self, slot: u32) -> Option<ErasedContents> {
+        if self.slots.running_in(slot).is_some() {
+            self.slots.reserve_for_erasing(slot);
+            return None;
+        }
+        Some(self.slots.take_contents(slot))
     }
 
     /// Queues an event for a stream; it is published when the step ends.

@@ -62,8 +62,8 @@ pub(crate) struct RequestGroup {
     pub(crate) sharing: CellSharing,
 }
 
-/// A request that ends with this step: well, or with an error that ends its stream.
-pub(crate) type EndedGroup = (RequestGroup, Result<()>);
+/// A group that ends with this step, and the outcome of its stream; `None` if other groups of the stream continue.
+pub(crate) type EndedGroup = (RequestGroup, Option<Result<()>>);
 
 /// Whether sequences that run together share the cells of the common prefixes of their texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

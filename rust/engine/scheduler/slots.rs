@@ -28,6 +28,14 @@ struct SlotRecord {
     erase_by: Option<Instant>,
 }
 
+/// Contents of a slot that are to be erased.
+pub(crate) struct ErasedContents {
+    pub(crate) adapter_schedule: AdapterSchedule,
+    pub(crate) tokens: Arc<[Token]>,
+    /// Number of the first tokens that other slots also contain.
+    pub(crate) n_shared: u32,
+}
+
 /// The slots and the sequences that run in them.
 pub(crate) struct Slots {
     /// Most senior first.
@@ -195,14 +203,14 @@ impl Slots {
         self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
     }
 
-    /// Takes the contents of `slot`: the tokens, their adapters, and how many of the first tokens other slots also contain.
-    pub(crate) fn take_contents(&mut self, slot: u32) -> (AdapterSchedule, Vec<Token>, u32) {
+    /// Takes the contents of an idle `slot`, for erasing.
+    pub(crate) fn take_contents(&mut self, slot: u32) -> ErasedContents {
         let tokens: Arc<[Token]> = self.contents_of(slot).1.into();
         let SlotRecord { adapter_schedule, .. } = std::mem::take(&mut self.contents[slot as usize]);
         let n_common = |other: &SlotRecord| {
             other.tokens.common_prefix(&tokens).min(other.n_held).min(other.adapter_schedule.n_common(&adapter_schedule))
         };
-        let n_kept = self.contents.iter().map(n_common).max().unwrap_or(0);
-        (adapter_schedule, tokens.to_vec(), n_kept)
+        let n_shared = self.contents.iter().map(n_common).max().unwrap_or(0);
+        ErasedContents { adapter_schedule, tokens, n_shared }
     }
 }

@@ -3,8 +3,9 @@
 use crate::engine::output::slow_consumers::SlowStreams;
 use crate::engine::output::stream::Backlog;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::outbox::Outbox;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
-use crate::engine::scheduler::running_sequence::Phase;
+use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 
 impl Scheduler {
     /// Returns the unread events of a stream; `None` if it has ended.
@@ -25,20 +26,46 @@ impl Scheduler {
     pub(crate) fn take_ended(&mut self) -> Vec<EndedGroup> {
         let mut ended = Vec::new();
         for (request_id, error) in std::mem::take(&mut self.outbox.failed) {
-            ended.extend(self.remove_stream(request_id).into_iter().map(|group| (group, Err(error.clone()))));
+            ended.extend(self.remove_stream(request_id).into_iter().map(|group| (group, Some(Err(error.clone())))));
         }
         let updated = std::mem::take(&mut self.outbox.groups_with_events);
         for &group_id in &updated {
-            if self.queue.get(group_id).is_some_and(RequestGroup::is_done) {
-                ended.extend(self.remove(group_id).map(|group| (group, Ok(()))));
+            if self.queue.get(group_id).is_some_and(RequestGroup::is_done)
+                && let Some(group) = self.remove(group_id)
+            {
+                // A stream ends with its last group.
+                let is_last = self.queue.groups_of(group.request_id).is_empty();
+                ended.push((group, is_last.then_some(Ok(()))));
             }
         }
         self.outbox.groups_with_events = updated;
         ended
     }
 
-    /// Returns true if no sequence did anything but sample one token.
-    pub(crate) fn only_decodes(&self) -> bool {
-        self.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::Reserved))
+    /// Marks a group as updated: it is published, and removed if it is done, when the step ends.
+    pub(crate) fn mark_updated(&mut self, group_id: u64) {
+        self.outbox.groups_with_events.push(group_id);
+    }
+
+    /// Returns true if readers must be woken when the step ends regardless of the rate limit: unless each sequence only sampled a
+    /// token after its first.
+    pub(crate) fn has_urgent_events(&self) -> bool {
+        let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Reserved);
+        self.outbox.is_urgent || !self.slots.running().iter().all(only_decodes)
+    }
+
+    /// Passes each group with events of this step to `send`, once its metrics are published. Returns the number of groups, including
+    /// ended ones.
+    pub(crate) fn drain_events(&mut self, mut send: impl FnMut(&mut RequestGroup)) -> usize {
+        let Outbox { groups_with_events, admitted, is_urgent, .. } = &mut self.outbox;
+        admitted.clear();
+        *is_urgent = false;
+        let n_groups = groups_with_events.len();
+        for group_id in groups_with_events.drain(..) {
+            if self.queue.get(group_id).is_some() {
+                send(self.queue.group_mut(group_id));
+            }
+        }
+        n_groups
     }
 }

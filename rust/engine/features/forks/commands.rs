@@ -102,7 +102,7 @@ enum ForkProgress {
 fn fail_unbuilt(scheduler: &mut Scheduler, group_id: u64) {
     // So that the queue length is correct immediately.
     drop(scheduler.group_mut(group_id).permit.take());
-    scheduler.outbox_mut().groups_with_events.push(group_id);
+    scheduler.mark_updated(group_id);
 }
 
 /// Continues the search for a byte position; once it is found, starts to build the forks.
