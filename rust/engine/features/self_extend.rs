@@ -28,7 +28,6 @@ fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Group
     scheduler.limits().grouping.filter(|_| running.sequence.request().task == Task::Complete)
 }
 
-/// Returns the number of first tokens of a sequence that are grouped.
 fn n_grouped(running: &RunningSequence) -> u32 {
     if running.shares_cells { 0 } else { running.sequence.features.self_extend }
 }

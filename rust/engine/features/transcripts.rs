@@ -115,7 +115,6 @@ fn lock(shared: &SharedFeatures) -> MutexGuard<'_, TranscriptCache> {
 }
 
 impl TranscriptCache {
-    /// Adds the text of a branch with its generated ranges.
     pub(crate) fn add(
         &mut self,
         owner: Option<Arc<str>>,
@@ -138,7 +137,6 @@ impl TranscriptCache {
         self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
     }
 
-    /// Returns the number of tokens and of transcripts.
     #[cfg(test)]
     fn size(&self) -> (usize, usize) {
         (self.n_tokens, self.texts.len())
@@ -182,7 +180,6 @@ impl Transcript {
         if n < shared.len() { n } else { n + n_common(own, &prompt[n..]) }
     }
 
-    /// Returns the end of the generated range that contains `at`.
     fn generated_until(&self, at: usize) -> Option<usize> {
         let is_in = |range: &&Range<u32>| (range.start as usize..range.end as usize).contains(&at);
         self.generated_ranges.iter().find(is_in).map(|range| range.end as usize)

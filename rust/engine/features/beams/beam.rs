@@ -153,10 +153,6 @@ impl Sequence {
             (beam.score, beam.rank, beam.proposals) = (score, rank, None);
         }
     }
-
-    pub(crate) fn record_token(&mut self, now: std::time::Instant) {
-        self.clock.record_token(now);
-    }
 }
 
 /// Detokenizer for the published part of a search.

@@ -29,15 +29,10 @@ use crate::engine::scheduler::sequence::{ScoredToken, Sequence};
 use crate::error::Error;
 use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage};
 
-/// Returns the number of beams of a request.
 pub(crate) fn width(request: &Request) -> u32 {
     request.diversity.beams().map_or(1, |search| search.width)
 }
 
-/// Checks that a search fits into the slots.
-///
-/// # Errors
-/// [`Error::InvalidRequest`].
 pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), Error> {
     let Limits { n_slots, grouping, .. } = limits;
     let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
@@ -79,7 +74,6 @@ pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     }
 }
 
-/// Returns true if a sequence is a beam without a text.
 pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
     features.beams.as_ref().is_some_and(|beam| !beam.is_live)
 }
@@ -91,7 +85,7 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
     for group_id in due.collect::<Vec<u64>>() {
         let all = beams_of(scheduler, group_id);
-        scheduler.sequence_mut(all[0]).sequence.record_token(now);
+        scheduler.sequence_mut(all[0]).sequence.clock.record_token(now);
         let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =
@@ -187,7 +181,6 @@ fn add_finished_text(
     texts.insert(at, FinishedText { unpublished, reason, rank, score });
 }
 
-/// Drops the texts beyond the width of the search.
 fn trim(scheduler: &mut Scheduler, first: SchedulingKey) {
     let width = beam(scheduler, first).search.width as usize;
     results_mut(scheduler, first).texts.truncate(width);
@@ -295,7 +288,6 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
     }
 }
 
-/// Publishes a token to all branches.
 fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &ScoredToken) {
     let n = scheduler.group(group_id).request.n;
     let RunningSequence { sequence, slot, .. } = scheduler.sequence_mut(first);
@@ -333,8 +325,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
             scheduler.emit(group_id, Event::Token(event));
         }
-        let first = &scheduler.sequence(all[0]).sequence;
-        let mut text_tokens = first.tokens.of_prompt();
+        let mut text_tokens = scheduler.sequence(all[0]).sequence.tokens.of_prompt();
         for token in tokens {
             text_tokens.push(token);
         }
@@ -351,7 +342,6 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     leave_slots(scheduler, group_id);
 }
 
-/// End of a branch of a search.
 struct BeamEnd {
     index: u32,
     n_predicted: u32,

@@ -24,7 +24,6 @@ pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sample
     }
 }
 
-/// Prepares branch `nth` of those with equal parameters.
 pub(crate) fn on_create(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
     sequence.features.diversity = spec.features.diversity.clone().map(|tokens| FirstToken { tokens, nth });
     if spec.request.diversity == Diversity::Arithmetic {

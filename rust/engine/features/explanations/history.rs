@@ -44,9 +44,7 @@ pub(crate) struct History {
     evicted: VecDeque<(Instant, EvictedRun)>,
 }
 
-/// A request that was started.
 pub(crate) struct RequestRecord {
-    /// Id of its stream.
     pub(crate) request_id: u64,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) adapter_schedule: AdapterSchedule,
@@ -56,7 +54,6 @@ pub(crate) struct RequestRecord {
     own: Vec<Token>,
 }
 
-/// The text of one branch.
 struct BranchText {
     index: u32,
     shared: Arc<[Token]>,
@@ -102,7 +99,6 @@ impl RequestRecord {
 pub(crate) struct NearestText<'a> {
     pub(crate) record: &'a RequestRecord,
     pub(crate) tokens: TokensView<'a>,
-    /// Length of the common prefix.
     pub(crate) n_common: u32,
 }
 
@@ -175,7 +171,6 @@ impl History {
         self.records.values().rev().filter(is_own)
     }
 
-    /// Returns the history of the prompt of a group.
     pub(crate) fn lookup(&self, group: &RequestGroup) -> PromptHistory<'_> {
         let compared = Comparison::new(&group.prompt);
         let mut found = PromptHistory::default();
@@ -328,7 +323,6 @@ impl<'a> Comparison<'a> {
         (n >= at_least).then_some(n)
     }
 
-    /// Returns true if the bound is reached.
     fn is_spent(&self) -> bool {
         self.n_left.get() == 0
     }

@@ -76,7 +76,6 @@ fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: 
     Explanation { request_id: group.request_id, n_prompt, n_found, n_awaited, computed }
 }
 
-/// Inputs of an explanation.
 struct ExplanationBuilder<'a, R> {
     scheduler: &'a Scheduler,
     cache: &'a CacheManager<R>,
@@ -201,7 +200,6 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         (if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
     }
 
-    /// Describes an earlier request of the same owner.
     fn earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();

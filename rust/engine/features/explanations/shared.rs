@@ -26,7 +26,6 @@ impl SharedExplanation {
         Self { explanation: Mutex::new(explanation), prompt, token_strings }
     }
 
-    /// Lowers the number of reused tokens to `n_found`.
     pub(crate) fn lower(&self, n_found: u32) {
         self.lock().lower(n_found);
     }
@@ -57,12 +56,10 @@ pub(crate) fn token_bytes<'a>(tokens: &[Token], token_strings: &'a TokenStrings)
     tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| token_strings.spelling(token)).collect()
 }
 
-/// Returns the beginning of a text.
 pub(crate) fn excerpt(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(MAX_EXCERPT)]).into_owned()
 }
 
-/// Returns the end of a text.
 fn excerpt_end(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_EXCERPT)..]).into_owned()
 }

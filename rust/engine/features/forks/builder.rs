@@ -18,30 +18,30 @@ use crate::sampling::Sampler;
 /// Minimum replay cost of one set of parameters, in tokens; longer prompts cost more. A step builds at most 256 of them.
 const MIN_REPLAY_COST: usize = 32;
 
-/// Maximum bytes of an incomplete character.
 const MAX_INCOMPLETE_BYTES: usize = 3;
 
 /// Maximum number of tokens without text that are skipped when searching for text that a branch held back before them.
 pub(crate) const MAX_EMPTY_TOKENS: u32 = 1 << 10;
 
-/// Fork position of a branch.
 pub(crate) struct ForkCut {
     pub(crate) source: ForkSource,
     /// The worker's end of the branch's stream.
     pub(crate) sender: Arc<Sender>,
     /// Group and index of the branch, if it is in the middle of its generation and is forked at its end.
     pub(crate) running_branch: Option<(u64, u32)>,
-    /// Number of sampled tokens before the fork position.
     pub(crate) n_sampled: u32,
-    /// Number of all tokens before the fork position.
     pub(crate) n_tokens: u32,
-    pub(crate) is_end: bool,
+}
+
+impl ForkCut {
+    pub(crate) fn is_end(&self) -> bool {
+        self.n_sampled == self.source.n_predicted
+    }
 }
 
 /// Queued command for branches of a stream.
 pub(crate) enum QueuedFork {
     Fork(ForkBuild),
-    /// Cancels this branch.
     CancelBranch(u32),
 }
 
@@ -59,7 +59,6 @@ pub(crate) enum BuildStage {
 }
 
 impl ForkBuild {
-    /// Returns the id of their group.
     pub(crate) fn group_id(&self) -> u64 {
         match &self.stage {
             BuildStage::Searching(search) => search.spec.group_id,
@@ -76,7 +75,6 @@ pub(crate) struct CutSearch {
     at: usize,
     /// Text of the first sampled tokens.
     bytes: Vec<u8>,
-    /// Number of those tokens.
     n_tokens: u32,
     /// Last valid position before the requested one, in bytes.
     last_valid: usize,
@@ -86,8 +84,7 @@ impl CutSearch {
     pub(crate) fn new(spec: ForkSpec, branch: (ForkSource, Arc<Sender>), at: usize) -> Result<Self> {
         if branch.0.shifted_at.is_some() {
             let message =
-                "the context of the branch was shifted, so that byte positions are unknown; give at as a token position"
-                    .to_owned();
+                "the context of the branch was shifted, so that byte positions are unknown; give at as a token position";
             return Err(refused("at", message));
         }
         let bytes = branch.0.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
@@ -130,19 +127,15 @@ impl CutSearch {
 /// Forks with a known position; the state they continue from is being replayed.
 pub(crate) struct ForkReplay {
     pub(crate) cut: ForkCut,
-    /// Id of their group.
     pub(crate) group_id: u64,
-    /// Whether they have their own stream.
     pub(crate) has_own_stream: bool,
     pub(crate) append: Vec<Token>,
-    /// State that they begin with.
     pub(crate) fork_state: ForkState,
     pub(crate) branches: ReplayedBranches,
     /// Bytes held back before the fork that the forks do not publish.
     held_back: Vec<u8>,
     /// Range of sampled tokens still to be replayed through text, grammar and sampler.
     unreplayed: Range<u32>,
-    /// Number of appended tokens that were replayed.
     n_appended: usize,
 }
 
@@ -201,8 +194,7 @@ impl ForkReplay {
 
     /// Returns how the text of the forks continues the text of their branch, once the replay is complete.
     pub(crate) fn text_boundary(&self) -> ForkTextBoundary {
-        let ForkCut { source, n_sampled, .. } = &self.cut;
-        let was_published = source.has_published_all && *n_sampled == source.n_predicted;
+        let was_published = self.cut.source.has_published_all && self.cut.is_end();
         let text = |bytes: &[u8]| String::from_utf8_lossy(complete_chars(bytes)).into_owned();
         match &self.branches {
             ReplayedBranches::Continue { .. } if self.append.is_empty() => ForkTextBoundary {
@@ -214,7 +206,6 @@ impl ForkReplay {
         }
     }
 
-    /// Returns true if nothing is left to replay.
     pub(crate) fn is_complete(&self) -> bool {
         let samplers_are_ready = match &self.branches {
             ReplayedBranches::Continue { .. } => true,
@@ -256,7 +247,6 @@ impl ForkReplay {
 }
 
 impl ReplayedBranches {
-    /// Returns the number of forks.
     pub(crate) fn n(&self) -> u32 {
         match self {
             Self::Continue { n, .. } => *n,
@@ -341,7 +331,6 @@ fn held_back_at(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Ve
     ForkState::pending_after(&before, stops, tokens, request, runner)
 }
 
-/// Returns the tokens of a prompt that can be sampled.
 fn can_be_sampled(source: &ForkSource, prompt: &Arc<[Token]>) -> Arc<[Token]> {
     if source.media.is_empty() {
         return Arc::clone(prompt);
@@ -349,13 +338,12 @@ fn can_be_sampled(source: &ForkSource, prompt: &Arc<[Token]>) -> Arc<[Token]> {
     prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
 }
 
-/// Returns the state of a branch before its first sampled token.
 fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
     let has_constraint = request.constraint.is_some() || request.reasoning.is_some();
     if has_constraint && source.shifted_at.is_some() {
         let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
-        return Err(refused("at", message.to_owned()));
+        return Err(refused("at", message));
     }
     let start = || ForkState::new(request, Arc::clone(stops), &runner.token_strings());
     Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {
@@ -401,9 +389,9 @@ fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
 }
 
 pub(crate) fn stream_has_ended() -> Error {
-    refused("stream", "the stream has ended; fork into a stream of its own".to_owned())
+    refused("stream", "the stream has ended; fork into a stream of its own")
 }
 
-pub(crate) fn refused(param: &'static str, message: String) -> Error {
-    Error::InvalidRequest { param, message }
+pub(crate) fn refused(param: &'static str, message: impl Into<String>) -> Error {
+    Error::InvalidRequest { param, message: message.into() }
 }

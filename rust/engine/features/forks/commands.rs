@@ -92,7 +92,6 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
     }
 }
 
-/// Progress of building forks.
 enum ForkProgress {
     Unfinished(BuildStage),
     Done(ForkOutcome),
@@ -142,13 +141,14 @@ fn start_build(
     scheduler.features_mut().forks.count_copied(n_prompt);
     let running = cut.running_branch.and_then(|branch| sequence_of(scheduler, branch));
     let replay = ForkReplay::new(runner, cut, running, (group_id, has_own_stream), branches, append, &prompt)?;
-    let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &replay;
-    let sender = own_stream.unwrap_or_else(|| Arc::clone(sender));
+    let ForkReplay { cut, append, .. } = &replay;
+    let source = &cut.source;
+    let sender = own_stream.unwrap_or_else(|| Arc::clone(&cut.sender));
     let mut group = RequestGroup::unbuilt(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.request_id = if has_own_stream { group_id } else { request_id };
     group.features = source.features.clone();
-    if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
-        hooks::on_generated_prompt(&mut group.features, source.n_prompt..*n_tokens);
+    if source.shifted_at.is_none() && cut.n_tokens > source.n_prompt {
+        hooks::on_generated_prompt(&mut group.features, source.n_prompt..cut.n_tokens);
     }
     (group.adapter_schedule, group.requested_adapters, group.media) =
         (source.adapter_schedule.clone(), source.requested_adapters.clone(), Arc::clone(&source.media));
@@ -156,7 +156,7 @@ fn start_build(
     let shares_all = group.shares_prompt();
     scheduler.queue_mut().push(group);
     scheduler.mark_changed();
-    if *is_end && shares_all {
+    if cut.is_end() && shares_all {
         follow_branch(scheduler, group_id, request_id, branch, append.is_empty());
     }
     Ok(BuildStage::Replaying(Box::new(replay)))
@@ -164,11 +164,10 @@ fn start_build(
 
 /// Continues the replay for forks; once it is complete, they get their branch indices, and their group waits like any request.
 fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: Box<ForkReplay>) -> Result<ForkProgress> {
-    let mut n_most = scheduler.features().forks.n_replayable();
-    while n_most > 0 && !replay.is_complete() {
-        let n_read = replay.replay(n_most, runner)?;
-        scheduler.features_mut().forks.count_replayed(n_read);
-        n_most = scheduler.features().forks.n_replayable();
+    let forks = &mut scheduler.features_mut().forks;
+    while forks.n_replayable() > 0 && !replay.is_complete() {
+        let n_read = replay.replay(forks.n_replayable(), runner)?;
+        forks.count_replayed(n_read);
     }
     if !replay.is_complete() {
         return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));
@@ -188,7 +187,6 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     Ok(ForkProgress::Done(ForkOutcome { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt }))
 }
 
-/// Determines the fork position.
 fn find_cut(
     scheduler: &Scheduler,
     runner: &impl Runner,
@@ -198,29 +196,28 @@ fn find_cut(
 ) -> Result<ForkCut> {
     let (source, sender) = source;
     let n_sampled = n_sampled(&source, at, runner)?;
-    let is_end = n_sampled == source.n_predicted;
     let Some(n_tokens) = source.length_at(n_sampled) else {
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
         let message =
             format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");
         return Err(refused("at", message));
     };
-    let running_branch =
-        scheduler.queue().find_branch(request_id, branch).filter(|&found| is_end && sequence_of(scheduler, found).is_some());
-    Ok(ForkCut { source, sender, running_branch, n_sampled, n_tokens, is_end })
+    let mut cut = ForkCut { source, sender, running_branch: None, n_sampled, n_tokens };
+    if cut.is_end() {
+        let found = scheduler.queue().find_branch(request_id, branch);
+        cut.running_branch = found.filter(|&found| sequence_of(scheduler, found).is_some());
+    }
+    Ok(cut)
 }
 
-/// Rejects options that forks of this branch cannot have.
 fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
     let ForkBranches::Restart { requests, .. } = branches else { return Ok(()) };
     if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
-        return Err(refused(
-            "beam_width",
-            "a fork cannot be a beam search; start one with the text of the branch as its prompt".to_owned(),
-        ));
+        let message = "a fork cannot be a beam search; start one with the text of the branch as its prompt";
+        return Err(refused("beam_width", message));
     }
     if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
-        let message = "a context with images or audio cannot be shifted; omit context_shift".to_owned();
+        let message = "a context with images or audio cannot be shifted; omit context_shift";
         return Err(refused("context_shift", message));
     }
     Ok(())
@@ -238,8 +235,7 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
         refused("n", format!("n is {n}, but the stream has at most {MAX_COMPLETIONS} branches; fork into a stream of its own"))
     };
     let branches = sender.add_branches(n).ok_or_else(too_many)?;
-    let seed_offset = branches.start;
-    Ok((branches, seed_offset))
+    Ok((branches.clone(), branches.start))
 }
 
 /// Makes a fork at the end of a branch (`is_next`), or after tokens appended there, wait for the next tokens that the branch
@@ -270,12 +266,8 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<(F
     if let Some((source, sender)) = scheduler.features().forks.ended(request_id, branch) {
         return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
     }
-    let unknown = || {
-        refused(
-            "branch",
-            format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended"),
-        )
-    };
+    let message = format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended");
+    let unknown = || refused("branch", message.as_str());
     let (group_id, index) = scheduler.queue().find_branch(request_id, branch).ok_or_else(unknown)?;
     let group = scheduler.group(group_id);
     if group.request.task != Task::Complete || group.branches[index as usize] == BranchState::Finished {
@@ -290,10 +282,8 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<(F
 
 fn reject_beams(source: ForkSource) -> Result<ForkSource> {
     if source.branch_spec.request.diversity.beams().is_some() {
-        return Err(refused(
-            "branch",
-            "the branch belongs to a beam search, which cannot be forked; fork a branch of another request".to_owned(),
-        ));
+        let message = "the branch belongs to a beam search, which cannot be forked; fork a branch of another request";
+        return Err(refused("branch", message));
     }
     Ok(source)
 }
@@ -305,7 +295,6 @@ pub(crate) fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) 
     running.chain(preempted).find(|sequence| sequence.group_id == group_id && sequence.index == index)
 }
 
-/// Returns the number of sampled tokens before the fork position.
 fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result<u32> {
     let n_all = source.n_predicted;
     match at {

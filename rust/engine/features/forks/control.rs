@@ -51,7 +51,6 @@ fn request_fork(
 }
 
 impl Inner {
-    /// Checks the parameters of forks and returns their number.
     fn validate_forks(&self, kind: ForkKind) -> Result<(ForkBranches, u32)> {
         let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         let n = match &kind {

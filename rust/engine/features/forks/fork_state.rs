@@ -83,7 +83,6 @@ impl ForkState {
         state.pending()
     }
 
-    /// Returns the approximate size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         let constraint_bytes = match self {
             Self::Continue { constraint: Some(constraint), .. } => constraint.n_bytes(),
@@ -102,7 +101,6 @@ impl ForkState {
 }
 
 impl Sequence {
-    /// Returns the state at the current end.
     pub(crate) fn fork_state(&self) -> ForkState {
         ForkState::Continue { constraint: self.constraint.clone(), text: self.text.clone() }
     }

@@ -21,52 +21,42 @@ use crate::request::{FinishReason, Task};
 
 /// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
 struct DueFork {
-    /// Group of the fork.
     group_id: u64,
     /// Group of the branch, and its index there.
     of: (u64, u32),
     n_tokens: u32,
 }
 
-/// The ended branches of a stream.
 struct EndedBranches {
     sender: Arc<Sender>,
     branches: BTreeMap<u32, ForkSource>,
     n_bytes: usize,
 }
 
-/// Registry of forks.
 #[derive(Default)]
 pub(crate) struct ForkRegistry {
     /// States that forks begin with, by the request id of the forks.
     states: BTreeMap<u64, Rc<ForkState>>,
     due: Vec<DueFork>,
-    /// By stream id.
     ended: BTreeMap<u64, EndedBranches>,
-    /// Size of `ended`.
     n_bytes: usize,
     /// Queued commands for branches, by stream, from the first unbuilt fork on.
     queues: BTreeMap<u64, VecDeque<QueuedFork>>,
     /// Stream id from which on queues are served next.
     next_request_id: u64,
-    /// Tokens copied in this step.
     n_copied: usize,
-    /// Tokens replayed in this step.
     n_replayed: usize,
 }
 
 impl ForkRegistry {
-    /// Starts a step.
     pub(crate) fn begin_step(&mut self) {
         (self.n_copied, self.n_replayed) = (0, 0);
     }
 
-    /// Counts copied tokens.
     pub(crate) fn count_copied(&mut self, n: usize) {
         self.n_copied += n;
     }
 
-    /// Counts replayed tokens.
     pub(crate) fn count_replayed(&mut self, n: usize) {
         self.n_replayed += n;
     }
@@ -81,17 +71,14 @@ impl ForkRegistry {
         (MAX_COPIED_TOKENS / REPLAY_COST).saturating_sub(self.n_replayed)
     }
 
-    /// Returns true while forks are being built.
     pub(crate) fn is_building(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// Returns true while forks of branches of this stream are being built.
     pub(crate) fn has_queue(&self, request_id: u64) -> bool {
         self.queues.contains_key(&request_id)
     }
 
-    /// Appends a command for branches of this stream.
     pub(crate) fn enqueue(&mut self, request_id: u64, command: QueuedFork) {
         self.queues.entry(request_id).or_default().push_back(command);
     }
@@ -112,7 +99,6 @@ impl ForkRegistry {
         Some((request_id, first))
     }
 
-    /// Puts unbuilt forks back at the front of their queue.
     pub(crate) fn push_front(&mut self, request_id: u64, build: ForkBuild) {
         self.queues.entry(request_id).or_default().push_front(QueuedFork::Fork(build));
     }
@@ -143,7 +129,6 @@ impl ForkRegistry {
         self.due.retain(|due| due.of != (group_id, index));
     }
 
-    /// Removes a group that has ended.
     pub(crate) fn remove_group(&mut self, group_id: u64) {
         self.states.remove(&group_id);
         self.due.retain(|due| due.group_id != group_id && due.of.0 != group_id);
@@ -162,7 +147,6 @@ impl ForkRegistry {
         self.queues.retain(|_, queue| !queue.is_empty());
     }
 
-    /// A branch of `group` ends.
     pub(crate) fn on_finish(&mut self, group: &RequestGroup, sequence: &Sequence, reason: &FinishReason) {
         if group.request.task == Task::Complete {
             let fork_state = self.state_of(group.group_id).cloned();
@@ -200,7 +184,6 @@ impl ForkRegistry {
         Some((branches_of_stream.branches.get(&branch)?, &branches_of_stream.sender))
     }
 
-    /// Removes the ended branches of a stream without a reader.
     pub(crate) fn remove_stream(&mut self, request_id: u64) {
         self.n_bytes -= self.ended.remove(&request_id).map_or(0, |ended| ended.n_bytes);
     }

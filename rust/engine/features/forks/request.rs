@@ -29,17 +29,14 @@ pub(crate) struct ForkRequest {
     pub(crate) answer: ForkAnswer,
 }
 
-/// Parameters of a fork command.
 pub(crate) struct ForkSpec {
     pub(crate) request_id: u64,
-    /// Index in the stream.
     pub(crate) branch: u32,
     pub(crate) at: ForkPoint,
     pub(crate) append: Vec<Token>,
     pub(crate) branches: ForkBranches,
     /// Id of the group that the forks become.
     pub(crate) group_id: u64,
-    /// Their new stream, if any.
     pub(crate) own_stream: Option<Arc<Sender>>,
     pub(crate) permit: QueuePermit,
 }
@@ -116,7 +113,6 @@ impl ForkSource {
         }
     }
 
-    /// Returns the same source advanced to the state of `sequence`.
     pub(crate) fn advanced_to(self, sequence: &Sequence) -> Self {
         Self {
             tokens: sequence.tokens.clone(),

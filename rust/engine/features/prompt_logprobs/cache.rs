@@ -42,7 +42,6 @@ pub(crate) struct LogprobPosition {
     n_tokens: u32,
 }
 
-/// A prefix tree of texts.
 #[derive(Debug, Default)]
 struct TextTree {
     /// Roots, by adapter schedule.
@@ -52,7 +51,6 @@ struct TextTree {
     n_nodes: u32,
 }
 
-/// The position after a token.
 #[derive(Debug)]
 struct Node {
     id: u32,

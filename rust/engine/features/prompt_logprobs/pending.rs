@@ -21,7 +21,6 @@ pub(crate) struct PendingPromptReport {
 
 #[derive(Debug)]
 pub(crate) struct PendingPromptLogprobs {
-    /// Number of top logprobs per position.
     pub(crate) n_probs: usize,
     /// `[from, n_reported)` of the prompt has been reported.
     pub(crate) from: u32,
@@ -31,7 +30,6 @@ pub(crate) struct PendingPromptLogprobs {
 }
 
 impl PendingPromptReport {
-    /// Creates the report that `request` asks for.
     pub(crate) fn new(request: &Request) -> Self {
         let from = request.prompt_logprobs_from;
         let logprobs = request.prompt_logprobs.map(|n| PendingPromptLogprobs {
