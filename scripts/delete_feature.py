@@ -287,19 +287,29 @@ def copy(root: Path, into: Path) -> None:
 
 
 def check(root: Path, *, with_tests: bool) -> bool:
-    """Compiles the crate at `root` without llama.cpp, and runs the tests of the engine. Returns whether that succeeds.
+    """Compiles the crate at `root` and its tests, without llama.cpp, and runs those of the engine. Returns whether that succeeds.
 
     What only the deleted feature used is left, and no error: cargo's warnings about it are counted.
     """
-    command = ["cargo", "test" if with_tests else "check", "--locked", "--no-default-features", "--lib"]
+    crate = ["--locked", "--no-default-features", "--lib"]
+    commands = [["check", *crate], ["test", *crate, "engine::"] if with_tests else ["check", *crate, "--profile", "test"]]
     environment = {**os.environ, "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))}
-    command += ["engine::"] if with_tests else []
-    done = subprocess.run(
-        command, cwd=root, env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    results = re.findall(r"^(?:warning: `weft`.*generated \d+ warnings|test result: .*)", done.stdout, flags=re.MULTILINE)
-    sys.stdout.write("".join(f"    {line}\n" for line in results) if done.returncode == 0 else done.stdout)
-    return done.returncode == 0
+    for command in commands:
+        done = subprocess.run(
+            ["cargo", *command],
+            cwd=root,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if done.returncode != 0:
+            sys.stdout.write(done.stdout)
+            return False
+        results = re.findall(r"^(?:warning: `weft`.*generated \d+ warnings|test result: .*)", done.stdout, flags=re.MULTILINE)
+        sys.stdout.write("".join(f"    {line}\n" for line in results))
+    return True
 
 
 def summary(name: str, deletion: Deletion) -> str:

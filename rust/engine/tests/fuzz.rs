@@ -161,7 +161,7 @@ fn text_of((family, n): (u64, usize)) -> String {
 
 impl Spec {
     fn new(dice: &mut Dice, setup: &Setup) -> Self {
-        let mut beams = None;
+        let mut beams: Option<BeamSearch> = None;
         // feature: beams
         if setup.n_slots > 1 && dice.one_in(4) {
             let width = 2 + dice.number(setup.n_slots - 1);
