@@ -86,7 +86,7 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     for group_id in due.collect::<Vec<u64>>() {
         let all = beams_of(scheduler, group_id);
         scheduler.sequence_mut(all[0]).sequence.clock.record_token(now);
-        let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+        let mut live = live_of(scheduler, &all);
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =
             live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
@@ -96,7 +96,6 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
             let chosen = take_token(&mut proposed, &successor);
             add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.score, reason);
         }
-        trim(scheduler, all[0]);
         match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
             Err(error) => scheduler.fail_request(group_id, error),
             Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.model(), group_id, &all),
@@ -132,6 +131,16 @@ fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
     scheduler.sequence_mut(key).sequence.features.beams.as_mut().expect("every sequence of a search is a beam")
 }
 
+/// Returns the beams that have a text.
+fn live_of(scheduler: &Scheduler, all: &[SchedulingKey]) -> Vec<SchedulingKey> {
+    all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect()
+}
+
+/// Returns the finished texts of the search whose first beam is `first`.
+fn texts_of(scheduler: &Scheduler, first: SchedulingKey) -> &[FinishedText] {
+    beam(scheduler, first).results.as_ref().map_or(&[], |results| &results.texts)
+}
+
 /// Returns the results of the search whose first beam is `first`.
 fn results_mut(scheduler: &mut Scheduler, first: SchedulingKey) -> &mut SearchResults {
     beam_mut(scheduler, first).results.as_mut().expect("the first beam keeps it")
@@ -152,8 +161,7 @@ fn choose(
     if !is_stochastic {
         return choose_likeliest(&proposals, width as usize, ends);
     }
-    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let ranks: Vec<f64> = texts.iter().map(|text| text.rank).collect();
+    let ranks: Vec<f64> = texts_of(scheduler, all[0]).iter().map(|text| text.rank).collect();
     choose_drawn(&proposals, &ranks, width as usize, ends)
 }
 
@@ -171,7 +179,7 @@ fn add_finished_text(
     beam_score: BeamScore,
     reason: FinishReason,
 ) {
-    let BeamSearch { length_penalty, is_stochastic, .. } = beam(scheduler, first).search;
+    let BeamSearch { width, length_penalty, is_stochastic } = beam(scheduler, first).search;
     let n_tokens = scheduler.sequence(key).sequence.n_predicted() + u32::from(chosen.is_some());
     let unpublished: Vec<ScoredToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = score(beam_score.logprob, n_tokens, length_penalty);
@@ -179,11 +187,7 @@ fn add_finished_text(
     let texts = &mut results_mut(scheduler, first).texts;
     let at = texts.partition_point(|other| other.rank >= rank);
     texts.insert(at, FinishedText { unpublished, reason, rank, score });
-}
-
-fn trim(scheduler: &mut Scheduler, first: SchedulingKey) {
-    let width = beam(scheduler, first).search.width as usize;
-    results_mut(scheduler, first).texts.truncate(width);
+    texts.truncate(width as usize);
 }
 
 /// Assigns the successors to slots. If that fails, the search cannot continue.
@@ -246,12 +250,11 @@ fn arrange<R: Runner>(
 /// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
 /// rates the best beam at its present length.
 fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
-    let live = all.iter().filter(|&&key| beam(scheduler, key).is_live);
-    let best = live.map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
-    let (Some(best), Some(first)) = (best, all.iter().find(|&&key| beam(scheduler, key).is_live)) else { return true };
-    let Beam { search, results, .. } = beam(scheduler, all[0]);
-    let texts = results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let n_tokens = scheduler.sequence(*first).sequence.n_predicted();
+    let live = live_of(scheduler, all);
+    let best = live.iter().map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
+    let Some(best) = best else { return true };
+    let (search, texts) = (beam(scheduler, all[0]).search, texts_of(scheduler, all[0]));
+    let n_tokens = scheduler.sequence(live[0]).sequence.n_predicted();
     let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
@@ -263,21 +266,15 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
     for text in results_mut(scheduler, all[0]).texts.iter_mut().skip(n) {
         text.unpublished.clear();
     }
-    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let live = all.iter().map(|&key| beam(scheduler, key)).filter(|beam| beam.is_live).map(|beam| &beam.unpublished);
-    let mut ends = texts.iter().take(n).map(|text| &text.unpublished).chain(live);
+    let live = live_of(scheduler, all);
+    let texts = texts_of(scheduler, all[0]).iter().take(n).map(|text| &text.unpublished);
+    let mut ends = texts.chain(live.iter().map(|&key| &beam(scheduler, key).unpublished));
     let Some(first) = ends.next() else { return };
     let n_common = |other: &Vec<ScoredToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
     let n_settled = ends.map(n_common).fold(first.len(), usize::min);
     let settled = first[..n_settled].to_vec();
-    if settled.is_empty() {
-        return;
-    }
-    for &key in all {
-        let beam = beam_mut(scheduler, key);
-        if beam.is_live {
-            beam.unpublished.drain(..n_settled);
-        }
+    for key in live {
+        beam_mut(scheduler, key).unpublished.drain(..n_settled);
     }
     for text in results_mut(scheduler, all[0]).texts.iter_mut().take(n) {
         text.unpublished.drain(..n_settled);
@@ -311,8 +308,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     let mut texts = texts.into_iter();
     for index in 0..n {
         let (mut cursor, mut tokens) = (cursor.clone(), published.clone());
-        let finished = texts.next();
-        let (unpublished, reason, score) = match finished {
+        let (unpublished, reason, score) = match texts.next() {
             Some(FinishedText { unpublished, reason, score, .. }) => (unpublished, reason, Some(score)),
             // With fewer texts than branches, the remaining branches are cancelled.
             None => (Vec::new(), FinishReason::Cancelled, None),
@@ -378,7 +374,7 @@ fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
 /// beam has no token yet.
 pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
     let all = beams_of(scheduler, group_id);
-    let live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+    let live = live_of(scheduler, &all);
     if live.iter().any(|&key| scheduler.sequence(key).sequence.n_predicted() == 0) {
         return false;
     }
@@ -386,7 +382,6 @@ pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id
         let beam_score = beam(scheduler, key).score;
         add_finished_text(scheduler, all[0], key, None, beam_score, FinishReason::ContextFull);
     }
-    trim(scheduler, all[0]);
     finish_search(scheduler, runner, group_id, &all);
     true
 }
@@ -398,26 +393,22 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
     if group.request.diversity.beams().is_none() {
         return false;
     }
-    if index >= group.request.n || group.is_done() {
+    let n = group.request.n;
+    if index >= n || group.is_done() {
         return true;
     }
-    let (n, waiting) = (group.request.n, (0..).zip(&group.branches).filter(|&(_, &branch)| branch == BranchState::Waiting));
-    let waiting: Vec<u32> = waiting.map(|(index, _)| index).collect();
     scheduler.mark_changed();
-    for index in waiting {
-        drop(scheduler.queue_mut().drop_waiting(group_id, index));
+    while let Some(waiting) = scheduler.group(group_id).next_branch() {
+        drop(scheduler.queue_mut().drop_waiting(group_id, waiting));
     }
     let preempted = scheduler.queue_mut().remove_preempted(group_id);
-    let all = beams_of(scheduler, group_id);
-    let mut results = None;
-    if let Some(&first) = all.first() {
-        results = beam_mut(scheduler, first).results.take();
-    }
+    let first = beams_of(scheduler, group_id).first().copied();
+    let results = first.and_then(|first| beam_mut(scheduler, first).results.take());
     let (n_predicted, text) =
         results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
     for index in 0..n {
         let (text, reason) = (text.clone(), FinishReason::Cancelled);
-        if let Some(&first) = all.first() {
+        if let Some(first) = first {
             end_branch(scheduler, group_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
             continue;
         }
