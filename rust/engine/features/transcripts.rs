@@ -23,14 +23,14 @@ pub const MAX_TRANSCRIPT_TOKENS: usize = 1 << 20;
 pub const MAX_TRANSCRIPTS: usize = 1024;
 
 /// Maximum tokens that one prompt is compared with; older transcripts are skipped beyond it.
-const MAX_COMPARED: usize = 1 << 20;
+const MAX_COMPARED: u32 = 1 << 20;
 
 /// Maximum number of transcripts for which the replacement is tried, among those with the same bytes after the common tokens:
 /// those with the most common tokens.
 const MAX_TRIED: usize = 8;
 
 /// Maximum tokens of a run that is split differently, in either text.
-const MAX_RUN: usize = 256;
+const MAX_RUN: u32 = 256;
 
 /// The most recent texts of chats.
 #[derive(Debug, Default)]
@@ -146,10 +146,10 @@ impl TranscriptCache {
 /// Replaces tokens of `prompt` by tokens of its owner's transcripts; `None` if nothing changes.
 pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &TokenStrings) -> Option<RetokenizedPrompt> {
     let mut n_left = MAX_COMPARED;
-    let mut candidates: Vec<(usize, &Transcript)> = Vec::new();
+    let mut candidates: Vec<(u32, &Transcript)> = Vec::new();
     for text in texts {
         let n_common = text.n_common(prompt);
-        if n_common < prompt.len() && text.boundary(prompt, n_common, n_common, token_strings).is_some() {
+        if (n_common as usize) < prompt.len() && text.boundary(prompt, n_common, n_common, token_strings).is_some() {
             candidates.push((n_common, text));
         }
         n_left = n_left.saturating_sub(n_common);
@@ -165,57 +165,43 @@ pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_stri
 }
 
 impl Transcript {
-    fn at(&self, at: usize) -> Token {
-        self.tokens.at(u32::try_from(at).expect("a sequence fits its context"))
-    }
-
-    fn len(&self) -> usize {
-        self.tokens.len() as usize
-    }
-
-    fn n_common(&self, prompt: &[Token]) -> usize {
+    fn n_common(&self, prompt: &[Token]) -> u32 {
         let [shared, own] = self.tokens.slices(0..self.tokens.len());
         let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
         let n = n_common(shared, prompt);
-        if n < shared.len() { n } else { n + n_common(own, &prompt[n..]) }
-    }
-
-    fn generated_until(&self, at: usize) -> Option<usize> {
-        let is_in = |range: &&Range<u32>| (range.start as usize..range.end as usize).contains(&at);
-        self.generated_ranges.iter().find(is_in).map(|range| range.end as usize)
+        let n = if n < shared.len() { n } else { n + n_common(own, &prompt[n..]) };
+        u32::try_from(n).expect("a sequence fits its context")
     }
 
     /// Returns the number of tokens of `prompt` from `at` on, and of this text from `here` on, up to their next common
     /// boundary, within a generated range. `None` if their bytes differ before.
-    fn boundary(&self, prompt: &[Token], at: usize, here: usize, token_strings: &TokenStrings) -> Option<(usize, usize)> {
-        let end = self.generated_until(here)?.min(self.len()).min(here + MAX_RUN);
-        let number = |n: usize| u32::try_from(n).expect("a sequence fits its context");
-        let [shared, own] = self.tokens.slices(number(here)..number(end));
-        next_boundary(&prompt[at..], shared.iter().chain(own), token_strings)
+    fn boundary(&self, prompt: &[Token], at: u32, here: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {
+        let generated = self.generated_ranges.iter().find(|range| range.contains(&here))?;
+        let end = generated.end.min(self.tokens.len()).min(here + MAX_RUN);
+        let [shared, own] = self.tokens.slices(here..end);
+        next_boundary(&prompt[at as usize..], shared.iter().chain(own), token_strings)
     }
 
     /// Replaces tokens of `prompt`, whose first `n_common` are equal to this text's, while the bytes agree; also returns the
     /// number of tokens of this text that were used. `None` if nothing changes.
-    fn retokenize(&self, prompt: &[Token], n_common: usize, token_strings: &TokenStrings) -> Option<(usize, RetokenizedPrompt)> {
+    fn retokenize(&self, prompt: &[Token], n_common: u32, token_strings: &TokenStrings) -> Option<(u32, RetokenizedPrompt)> {
         let (mut at, mut here) = (n_common, n_common);
         let mut replaced = Vec::new();
-        let number = |n: usize| u32::try_from(n).expect("a prompt has fewer than 2³² tokens");
         loop {
-            while at < prompt.len() && here < self.len() && prompt[at] == self.at(here) {
+            while here < self.tokens.len() && prompt.get(at as usize) == Some(&self.tokens.at(here)) {
                 (at, here) = (at + 1, here + 1);
             }
             let Some((n, n_here)) = self.boundary(prompt, at, here, token_strings) else { break };
-            replaced.push((number(at)..number(at + n), number(here + n_here)));
+            replaced.push((at..at + n, here + n_here));
             (at, here) = (at + n, here + n_here);
         }
         if replaced.is_empty() {
             return None;
         }
-        let mut tokens = self.tokens.first(number(here));
-        tokens.extend_from_slice(&prompt[at..]);
-        let n_taken = number(here);
-        let generated_ranges = self.generated_ranges.iter().filter(|range| range.start < n_taken);
-        let generated_ranges = generated_ranges.map(|range| range.start..range.end.min(n_taken)).collect();
+        let mut tokens = self.tokens.first(here);
+        tokens.extend_from_slice(&prompt[at as usize..]);
+        let generated_ranges = self.generated_ranges.iter().filter(|range| range.start < here);
+        let generated_ranges = generated_ranges.map(|range| range.start..range.end.min(here)).collect();
         Some((here, RetokenizedPrompt { tokens, generated_ranges, replaced }))
     }
 }
@@ -226,9 +212,9 @@ fn next_boundary<'a>(
     left: &'a [Token],
     right: impl Iterator<Item = &'a Token> + 'a,
     token_strings: &TokenStrings,
-) -> Option<(usize, usize)> {
+) -> Option<(u32, u32)> {
     let pieces = |token: &Token| token_strings.piece(*token);
-    let (mut left, mut right) = (left.iter().take(MAX_RUN).map(pieces), right.take(MAX_RUN).map(pieces));
+    let (mut left, mut right) = (left.iter().take(MAX_RUN as usize).map(pieces), right.map(pieces));
     let (mut n_left, mut n_right) = (0, 0);
     // Bytes by which one text is ahead of the other.
     let mut ahead: &[u8] = &[];
