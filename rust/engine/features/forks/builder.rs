@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
 use crate::engine::features::state::SpecFeatures;
-use crate::engine::output::stream::{ForkTextBoundary, Sender};
+use crate::engine::output::stream::ForkTextBoundary;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::request_group::BranchSpec;
 use crate::engine::scheduler::sequence::{Sequence, append_text, incomplete_tail};
@@ -25,8 +25,6 @@ pub(crate) const MAX_EMPTY_TOKENS: u32 = 1 << 10;
 
 pub(crate) struct ForkCut {
     pub(crate) source: ForkSource,
-    /// The worker's end of the branch's stream.
-    pub(crate) sender: Arc<Sender>,
     /// Group and index of the branch, if it is in the middle of its generation and is forked at its end.
     pub(crate) running_branch: Option<(u64, u32)>,
     pub(crate) n_sampled: u32,
@@ -70,8 +68,8 @@ impl ForkBuild {
 /// Search for the position after a number of bytes of a branch's text.
 pub(crate) struct CutSearch {
     pub(crate) spec: ForkSpec,
-    /// The branch at the time of the command, and the worker's end of its stream.
-    pub(crate) branch: (ForkSource, Arc<Sender>),
+    /// The branch at the time of the command.
+    pub(crate) source: ForkSource,
     at: usize,
     /// Text of the first sampled tokens.
     bytes: Vec<u8>,
@@ -81,19 +79,19 @@ pub(crate) struct CutSearch {
 }
 
 impl CutSearch {
-    pub(crate) fn new(spec: ForkSpec, branch: (ForkSource, Arc<Sender>), at: usize) -> Result<Self> {
-        if branch.0.shifted_at.is_some() {
+    pub(crate) fn new(spec: ForkSpec, source: ForkSource, at: usize) -> Result<Self> {
+        if source.shifted_at.is_some() {
             let message =
                 "the context of the branch was shifted, so that byte positions are unknown; give at as a token position";
             return Err(refused("at", message));
         }
-        let bytes = branch.0.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
-        Ok(Self { spec, branch, at, bytes, n_tokens: 0, last_valid: 0 })
+        let bytes = source.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
+        Ok(Self { spec, source, at, bytes, n_tokens: 0, last_valid: 0 })
     }
 
     /// Reads at most `n_most` further tokens. Returns how many were read, and the position in tokens once it is found.
     pub(crate) fn replay(&mut self, n_most: usize, runner: &impl Runner) -> Result<(usize, Option<u32>)> {
-        let Self { branch: (source, _), at, bytes, n_tokens, last_valid, .. } = self;
+        let Self { source, at, bytes, n_tokens, last_valid, .. } = self;
         let at = *at;
         let first = source.sampled_range(source.n_predicted).start;
         for n_read in 0.. {

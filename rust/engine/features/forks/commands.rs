@@ -106,26 +106,21 @@ fn fail_unbuilt(scheduler: &mut Scheduler, group_id: u64) {
 
 /// Continues the search for a byte position; once it is found, starts to build the forks.
 fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
-    if search.spec.own_stream.as_ref().unwrap_or(&search.branch.1).is_cancelled() {
+    if search.spec.own_stream.as_ref().unwrap_or(&search.source.sender).is_cancelled() {
         return Err(stream_has_ended());
     }
     let n_most = scheduler.features().forks.n_replayable();
     let (n_read, found) = search.replay(n_most, runner)?;
     scheduler.features_mut().forks.count_replayed(n_read);
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
-    let CutSearch { spec, branch: source, .. } = *search;
+    let CutSearch { spec, source, .. } = *search;
     // The branch may have advanced, ended, or lost its reader in the meantime.
     let source = find_source(scheduler, spec.request_id, spec.branch).unwrap_or(source);
     start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
 }
 
 /// Starts to build forks at a known token position: their group enters the queue, where it waits until they are built.
-fn start_build(
-    scheduler: &mut Scheduler,
-    runner: &impl Runner,
-    spec: ForkSpec,
-    source: (ForkSource, Arc<Sender>),
-) -> Result<BuildStage> {
+fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, source: ForkSource) -> Result<BuildStage> {
     let ForkSpec { request_id, branch, at, append, branches, group_id, own_stream, permit } = spec;
     let cut = find_cut(scheduler, runner, (request_id, branch), at, source)?;
     check_options(&cut.source, &branches)?;
@@ -133,7 +128,7 @@ fn start_build(
     if n_prompt >= n_ctx {
         return Err(Error::ContextOverflow { n_prompt, n_ctx });
     }
-    if own_stream.is_none() && cut.sender.has_ended() {
+    if own_stream.is_none() && cut.source.sender.has_ended() {
         return Err(stream_has_ended());
     }
     let has_own_stream = own_stream.is_some();
@@ -143,7 +138,7 @@ fn start_build(
     let replay = ForkReplay::new(runner, cut, running, (group_id, has_own_stream), branches, append, &prompt)?;
     let ForkReplay { cut, append, .. } = &replay;
     let source = &cut.source;
-    let sender = own_stream.unwrap_or_else(|| Arc::clone(&cut.sender));
+    let sender = own_stream.unwrap_or_else(|| Arc::clone(&source.sender));
     let mut group = RequestGroup::unbuilt(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.request_id = if has_own_stream { group_id } else { request_id };
     group.features = source.features.clone();
@@ -176,7 +171,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     let ForkReplay { cut, group_id, has_own_stream, append, fork_state, branches: fork_branches, .. } = *replay;
     let (n_prompt, n) = (cut.n_tokens as usize + append.len(), fork_branches.n());
     // Nothing may fail after the indices are assigned.
-    let (branches, seed_offset) = assign_indices(&cut.sender, n, has_own_stream)?;
+    let (branches, seed_offset) = assign_indices(&cut.source.sender, n, has_own_stream)?;
     let BranchSpec { request, first, .. } = &*cut.source.branch_spec;
     let specs =
         fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
@@ -192,9 +187,8 @@ fn find_cut(
     runner: &impl Runner,
     (request_id, branch): (u64, u32),
     at: ForkPoint,
-    source: (ForkSource, Arc<Sender>),
+    source: ForkSource,
 ) -> Result<ForkCut> {
-    let (source, sender) = source;
     let n_sampled = n_sampled(&source, at, runner)?;
     let Some(n_tokens) = source.length_at(n_sampled) else {
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
@@ -202,7 +196,7 @@ fn find_cut(
             format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");
         return Err(refused("at", message));
     };
-    let mut cut = ForkCut { source, sender, running_branch: None, n_sampled, n_tokens };
+    let mut cut = ForkCut { source, running_branch: None, n_sampled, n_tokens };
     if cut.is_end() {
         let found = scheduler.queue().find_branch(request_id, branch);
         cut.running_branch = found.filter(|&found| sequence_of(scheduler, found).is_some());
@@ -261,10 +255,10 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
     }
 }
 
-/// Returns a branch of a stream, and the worker's end of the stream.
-fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
-    if let Some((source, sender)) = scheduler.features().forks.ended(request_id, branch) {
-        return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
+/// Returns a branch of a stream.
+fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<ForkSource> {
+    if let Some(source) = scheduler.features().forks.ended(request_id, branch) {
+        return Ok(source.clone());
     }
     let message = format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended");
     let unknown = || refused("branch", message.as_str());
@@ -273,17 +267,13 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<(F
     if group.request.task != Task::Complete || group.branches[index as usize] == BranchState::Finished {
         return Err(unknown());
     }
+    if group.request.diversity.beams().is_some() {
+        let message = "the branch belongs to a beam search, which cannot be forked; fork a branch of another request";
+        return Err(refused("branch", message));
+    }
     let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(group_id).cloned());
     if let Some(sequence) = sequence_of(scheduler, (group_id, index)) {
         source = source.advanced_to(sequence);
-    }
-    Ok((reject_beams(source)?, Arc::clone(&group.sender)))
-}
-
-fn reject_beams(source: ForkSource) -> Result<ForkSource> {
-    if source.branch_spec.request.diversity.beams().is_some() {
-        let message = "the branch belongs to a beam search, which cannot be forked; fork a branch of another request";
-        return Err(refused("branch", message));
     }
     Ok(source)
 }

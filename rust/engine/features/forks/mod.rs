@@ -153,20 +153,20 @@ impl ForkRegistry {
             let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
             // The event of a cancelled branch does not publish text that was held back.
             source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
-            self.end(group.request_id, sequence.branch, source, &group.sender);
+            self.end(group.request_id, sequence.branch, source);
         }
     }
 
     /// Branch `index` of `group` is cancelled before it was ever in a slot.
     pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
         let source = ForkSource::new(group, index, self.state_of(group.group_id).cloned());
-        self.end(group.request_id, group.index_in_stream(index), source, &group.sender);
+        self.end(group.request_id, group.index_in_stream(index), source);
     }
 
     /// Adds an ended branch, which may be forked while the stream has a reader.
-    pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
+    pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource) {
         self.drop_unread_streams();
-        let new = || EndedBranches { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
+        let new = || EndedBranches { sender: Arc::clone(&source.sender), branches: BTreeMap::new(), n_bytes: 0 };
         let branches_of_stream = self.ended.entry(request_id).or_insert_with(new);
         let n_bytes = source.n_own_bytes() + source.n_shared_bytes(&branches_of_stream.branches.values());
         branches_of_stream.n_bytes += n_bytes;
@@ -178,10 +178,8 @@ impl ForkRegistry {
         }
     }
 
-    /// Returns an ended branch and the worker's end of its stream.
-    pub(crate) fn ended(&self, request_id: u64, branch: u32) -> Option<(&ForkSource, &Arc<Sender>)> {
-        let branches_of_stream = self.ended.get(&request_id)?;
-        Some((branches_of_stream.branches.get(&branch)?, &branches_of_stream.sender))
+    pub(crate) fn ended(&self, request_id: u64, branch: u32) -> Option<&ForkSource> {
+        self.ended.get(&request_id)?.branches.get(&branch)
     }
 
     pub(crate) fn remove_stream(&mut self, request_id: u64) {
@@ -221,7 +219,7 @@ mod tests {
     fn end(forks: &mut ForkRegistry, group: &RequestGroup, branch: u32, n_drawn: u32) {
         let mut source = ForkSource::new(group, 0, None);
         (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
-        forks.end(group.request_id, branch, source, &group.sender);
+        forks.end(group.request_id, branch, source);
     }
 
     #[test]
@@ -237,7 +235,7 @@ mod tests {
         let n_before = forks.n_bytes;
         let (mut fork, _) = group(1, 1, 50_000);
         fork.request_id = 0;
-        forks.end(0, 3, ForkSource::new(&fork, 0, None), &first.sender);
+        forks.end(0, 3, ForkSource::new(&fork, 0, None));
         assert_eq!(forks.n_bytes - n_before, n_first - 400);
     }
 
@@ -247,10 +245,10 @@ mod tests {
         let (group, _reader) = group(0, 2, 20);
         let fork_state = Rc::new(ForkState::Restart(vec![b'x'; 3_000]));
         let source = || ForkSource::new(&group, 0, Some(Rc::clone(&fork_state)));
-        forks.end(0, 0, source(), &group.sender);
+        forks.end(0, 0, source());
         let n_bytes = forks.n_bytes;
         assert!(n_bytes >= 3_000);
-        forks.end(0, 1, source(), &group.sender);
+        forks.end(0, 1, source());
         assert_eq!(forks.n_bytes - n_bytes, size_of::<ForkSource>());
     }
 
@@ -302,7 +300,7 @@ mod tests {
         // Further groups of the stream have the same picture, and another one.
         let (mut further, _) = with(1, &[&one, &other]);
         further.request_id = 0;
-        forks.end(0, 2, ForkSource::new(&further, 0, None), &first.sender);
+        forks.end(0, 2, ForkSource::new(&further, 0, None));
         assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // The ones of another stream count separately, which together exceeds the limit.
         let (second, _second) = with(2, &[&one, &other]);

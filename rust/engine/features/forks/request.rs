@@ -79,6 +79,8 @@ impl Drop for ForkAnswer {
 /// A branch that can be forked. A clone copies almost nothing.
 #[derive(Clone)]
 pub(crate) struct ForkSource {
+    /// The worker's end of its stream.
+    pub(crate) sender: Arc<Sender>,
     pub(crate) tokens: Tokens,
     pub(crate) n_prompt: u32,
     /// Number of sampled tokens, at the end of `tokens`.
@@ -99,6 +101,7 @@ impl ForkSource {
     /// Branch `index` of a group, without sampled tokens; `fork_state` is the state that the group's branches began with.
     pub(crate) fn new(group: &RequestGroup, index: u32, fork_state: Option<Rc<ForkState>>) -> Self {
         Self {
+            sender: Arc::clone(&group.sender),
             tokens: Tokens::new(Arc::clone(&group.prompt)),
             n_prompt: group.n_prompt(),
             n_predicted: 0,
