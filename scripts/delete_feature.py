@@ -4,6 +4,7 @@
     python scripts/delete_feature.py --list
     python scripts/delete_feature.py --feature beams --into /tmp/without-beams
     python scripts/delete_feature.py --feature beams --check [--test]
+    python scripts/delete_feature.py --together --check [--test]
 
 A feature is a file or a folder of `rust/engine/features`. With it go:
 
@@ -324,6 +325,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree to copy")
     parser.add_argument("--feature", action="append", help="a feature to delete; may be given several times")
     parser.add_argument("--list", action="store_true", help="prints what goes with each feature")
+    parser.add_argument("--together", action="store_true", help="deletes all of the features in one copy")
     parser.add_argument("--into", type=Path, help="keeps the copy in this folder, without all of the features")
     parser.add_argument("--check", action="store_true", help="compiles a copy without each of the features")
     parser.add_argument("--test", action="store_true", help="also runs the tests of the engine")
@@ -337,15 +339,16 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(summary(name, delete(options.into, name)))
         return 0
     failed = []
-    for name in names:
+    for group in [names] if options.together else [[name] for name in names]:
         with tempfile.TemporaryDirectory() as folder:
             copy(options.root, Path(folder))
-            sys.stdout.write(summary(name, delete(Path(folder), name)))
+            for name in group:
+                sys.stdout.write(summary(name, delete(Path(folder), name)))
             sys.stdout.flush()
             if (options.check or options.test) and not check(Path(folder), with_tests=options.test):
-                failed.append(name)
+                failed += group
     if failed:
-        sys.stderr.write(f"The crate needs {', '.join(failed)}.\n")
+        sys.stderr.write(f"The crate does not compile, or its tests fail, without {', '.join(failed)}.\n")
     return 1 if failed else 0
 
 
