@@ -3,8 +3,8 @@
 
     python scripts/delete_feature.py --list
     python scripts/delete_feature.py --feature beams --into /tmp/without-beams
-    python scripts/delete_feature.py --feature beams --check [--test]
-    python scripts/delete_feature.py --together --check [--test]
+    python scripts/delete_feature.py --feature beams (--check | --test)
+    python scripts/delete_feature.py --together (--check | --test)
 
 A feature is a file or a folder of `rust/engine/features`. With it go:
 
@@ -324,11 +324,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree to copy")
     parser.add_argument("--feature", action="append", help="a feature to delete; may be given several times")
-    parser.add_argument("--list", action="store_true", help="prints what goes with each feature")
     parser.add_argument("--together", action="store_true", help="deletes all of the features in one copy")
-    parser.add_argument("--into", type=Path, help="keeps the copy in this folder, without all of the features")
-    parser.add_argument("--check", action="store_true", help="compiles a copy without each of the features")
-    parser.add_argument("--test", action="store_true", help="also runs the tests of the engine")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--list", action="store_true", help="prints what goes with each feature")
+    action.add_argument("--into", type=Path, help="keeps the copy in this folder, without all of the features")
+    action.add_argument("--check", action="store_true", help="compiles a copy without each of the features")
+    action.add_argument("--test", action="store_true", help="compiles it, and runs the tests of the engine")
     options = parser.parse_args(arguments)
     names = options.feature or features(options.root)
     if unknown := set(names) - set(features(options.root)):
@@ -338,7 +339,7 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             sys.stdout.write(summary(name, delete(options.into, name)))
         return 0
-    failed = []
+    failed: list[str] = []
     for group in [names] if options.together else [[name] for name in names]:
         with tempfile.TemporaryDirectory() as folder:
             copy(options.root, Path(folder))

@@ -175,5 +175,5 @@ def test_a_malformed_mark_is_refused(tree: Path, mark: str, message: str) -> Non
 
 def test_a_feature_that_does_not_exist_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        SCRIPT["main"](["--root", str(tree), "--feature", "pins"])
+        SCRIPT["main"](["--root", str(tree), "--feature", "pins", "--list"])
     assert "pins is no feature; there are beams, forks" in capsys.readouterr().err
