@@ -1,6 +1,5 @@
 //! Forks that are being built. Replaying their branch's text may take several steps.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -139,16 +138,8 @@ pub(crate) struct ForkReplay {
 
 /// Parameters of the forks, with samplers that are being replayed.
 pub(crate) enum ReplayedBranches {
-    Continue {
-        n: u32,
-        sampler: Box<Sampler>,
-    },
-    Restart {
-        unreplayed: VecDeque<(Request, Sampler)>,
-        replayed: Vec<(Request, Sampler)>,
-        with_own_seeds: bool,
-        can_be_sampled: Arc<[Token]>,
-    },
+    Continue { n: u32, sampler: Box<Sampler> },
+    Restart { requests: Vec<(Request, Sampler)>, n_replayed: usize, with_own_seeds: bool, can_be_sampled: Arc<[Token]> },
 }
 
 impl ForkReplay {
@@ -169,13 +160,7 @@ impl ForkReplay {
         let (fork_state, unreplayed, branches) = match (branches, running) {
             (ForkBranches::Restart { requests, with_own_seeds }, _) => {
                 let can_be_sampled = can_be_sampled(source, prompt);
-                let n_requests = requests.len();
-                let branches = ReplayedBranches::Restart {
-                    unreplayed: requests.into(),
-                    replayed: Vec::with_capacity(n_requests),
-                    with_own_seeds,
-                    can_be_sampled,
-                };
+                let branches = ReplayedBranches::Restart { requests, n_replayed: 0, with_own_seeds, can_be_sampled };
                 held_back = held_back_at(source, cut.n_sampled, runner);
                 (restart_state(source, cut.n_sampled, runner), 0..0, branches)
             }
@@ -207,7 +192,7 @@ impl ForkReplay {
     pub(crate) fn is_complete(&self) -> bool {
         let samplers_are_ready = match &self.branches {
             ReplayedBranches::Continue { .. } => true,
-            ReplayedBranches::Restart { unreplayed, .. } => unreplayed.is_empty(),
+            ReplayedBranches::Restart { requests, n_replayed, .. } => *n_replayed == requests.len(),
         };
         self.unreplayed.is_empty() && self.n_appended == self.append.len() && samplers_are_ready
     }
@@ -248,7 +233,7 @@ impl ReplayedBranches {
     pub(crate) fn n(&self) -> u32 {
         match self {
             Self::Continue { n, .. } => *n,
-            Self::Restart { unreplayed, replayed, .. } => replayed.iter().chain(unreplayed).map(|(request, _)| request.n).sum(),
+            Self::Restart { requests, .. } => requests.iter().map(|(request, _)| request.n).sum(),
         }
     }
 
@@ -261,10 +246,10 @@ impl ReplayedBranches {
 
     /// Replays the prompt through the next sampler; returns the cost in replayed tokens.
     fn replay_next_prompt(&mut self) -> usize {
-        let Self::Restart { unreplayed, replayed, can_be_sampled, .. } = self else { return 0 };
-        let Some((request, mut sampler)) = unreplayed.pop_front() else { return 0 };
+        let Self::Restart { requests, n_replayed, can_be_sampled, .. } = self else { return 0 };
+        let Some((_, sampler)) = requests.get_mut(*n_replayed) else { return 0 };
         sampler.accept_prompt(Arc::clone(can_be_sampled));
-        replayed.push((request, sampler));
+        *n_replayed += 1;
         (can_be_sampled.len() / REPLAY_COST).max(MIN_REPLAY_COST)
     }
 
@@ -274,16 +259,10 @@ impl ReplayedBranches {
         match self {
             Self::Continue { n, sampler } => {
                 let request = Arc::new(fork_request(&source.branch_spec.request, n, seed));
-                vec![BranchSpec {
-                    first,
-                    n,
-                    request,
-                    stops: Arc::clone(&source.branch_spec.stops),
-                    sampler: *sampler,
-                    features: SpecFeatures::default(),
-                }]
+                let (stops, features) = (Arc::clone(&source.branch_spec.stops), SpecFeatures::default());
+                vec![BranchSpec { first, n, request, stops, sampler: *sampler, features }]
             }
-            Self::Restart { replayed, with_own_seeds, .. } => {
+            Self::Restart { requests, with_own_seeds, .. } => {
                 let branch_spec = |(mut request, sampler): (Request, Sampler)| {
                     let n = request.n;
                     if !with_own_seeds {
@@ -293,7 +272,7 @@ impl ReplayedBranches {
                     (first, seed) = (first + n, seed.wrapping_add(n));
                     branch_spec
                 };
-                replayed.into_iter().map(branch_spec).collect()
+                requests.into_iter().map(branch_spec).collect()
             }
         }
     }
