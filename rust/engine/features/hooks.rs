@@ -28,6 +28,13 @@ use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
 use crate::sampling::{Sampler, Threads};
 
+// Submission, on the caller's thread.
+
+/// A stream was opened. On the caller's thread.
+pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
+    forks::control::on_open_stream(inner, request_id, completions);
+}
+
 /// A request with `adapters` is validated, on the caller's thread; `invoked_at` is a position in its prompt.
 ///
 /// # Errors
@@ -49,6 +56,18 @@ pub(crate) fn on_new_request(request: &Request, pending: &mut SequenceFeatures) 
     pending.prompt_logprobs = prompt_logprobs::pending::PendingPromptReport::new(request);
 }
 
+/// The parameters of `n` branches are known. On any thread.
+pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sampler: &Sampler, n: u32) {
+    diversity::on_new_spec(features, request, sampler, n);
+}
+
+/// Returns the number of sequences of a request that run together: they start, are preempted and resume together.
+pub(crate) fn n_together(request: &Request) -> u32 {
+    let mut n = 1;
+    n = n.max(beams::width(request));
+    n
+}
+
 /// A group was created. On any thread.
 pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
     self_extend::on_new_group(limits, group);
@@ -59,16 +78,18 @@ pub(crate) fn on_generated_prompt(features: &mut GroupFeatures, range: Range<u32
     features.transcripts.push(range);
 }
 
-/// Returns the number of sequences of a request that run together: they start, are preempted and resume together.
-pub(crate) fn n_together(request: &Request) -> u32 {
-    let mut n = 1;
-    n = n.max(beams::width(request));
-    n
+/// Returns the explanation of a stream's prompt, for its reader.
+pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
+    let mut explanation = None;
+    explanation = explanation.or_else(|| explanations::explanation_of(features));
+    explanation
 }
 
-/// A stream was opened. On the caller's thread.
-pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
-    forks::control::on_open_stream(inner, request_id, completions);
+// Stage `receive`.
+
+/// Before the commands of a step are handled.
+pub(crate) fn begin_step(features: &mut SchedulerFeatures) {
+    features.forks.begin_step();
 }
 
 /// Handles a command of a stream's reader.
@@ -76,11 +97,6 @@ pub(crate) fn on_command(scheduler: &mut Scheduler, runner: &impl Runner, comman
     match command {
         FeatureCommand::Forks(request) => forks::commands::fork(scheduler, runner, *request),
     }
-}
-
-/// Before the commands of a step are handled.
-pub(crate) fn begin_step(features: &mut SchedulerFeatures) {
-    features.forks.begin_step();
 }
 
 /// Returns true if further commands must wait for the next step.
@@ -97,14 +113,49 @@ pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
     is_busy
 }
 
+/// A reader cancels a branch of its stream. Returns true if that happens later.
+pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+    let mut is_deferred = false;
+    is_deferred |= forks::commands::defer_cancel(scheduler, request_id, index);
+    is_deferred
+}
+
+/// A stream has lost its reader.
+pub(crate) fn on_remove_stream(features: &mut SchedulerFeatures, request_id: u64) {
+    features.forks.remove_stream(request_id);
+}
+
+// Stage `schedule`: admission, then the rows of the next decode.
+
 /// Before sequences are admitted.
 pub(crate) fn before_admission(scheduler: &mut Scheduler, runner: &impl Runner) {
     forks::commands::advance_forks(scheduler, runner);
 }
 
-/// The parameters of `n` branches are known. On any thread.
-pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sampler: &Sampler, n: u32) {
-    diversity::on_new_spec(features, request, sampler, n);
+/// Returns the first prompt position whose logits the next branch of a group needs, besides the last; at least 1.
+pub(crate) fn first_needed(features: &SchedulerFeatures, group: &RequestGroup) -> Option<u32> {
+    let mut first = None;
+    first = first.or_else(|| prompt_logprobs::pending::first_uncached(&features.prompt_logprobs, group));
+    first
+}
+
+/// Returns how many of `n_common` tokens that `running` computes are usable for a group that needs logits from `first_needed` on.
+pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_needed: u32, n_common: u32) -> u32 {
+    let mut n = n_common;
+    n = n.min(prompt_logprobs::pending::n_usable(running, group, first_needed, n_common));
+    n
+}
+
+/// Returns the maximum number of cached tokens that a sequence may reuse.
+pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
+    let mut n = u32::MAX;
+    n = n.min(prompt_logprobs::pending::max_reusable(sequence));
+    n
+}
+
+/// Prefixes were evicted.
+pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
+    features.explanations.add_evictions(evicted, Instant::now());
 }
 
 /// Sequence `nth` with the parameters `spec` was created.
@@ -135,37 +186,21 @@ pub(crate) fn after_start(scheduler: &mut Scheduler, key: SchedulingKey) {
     prompt_logprobs::report_start(scheduler, key);
 }
 
-/// A sequence is cancelled, or will start again: what is `pending` in its group goes to the next branch.
-pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
-    prompt_logprobs::pending::on_end(sequence, pending);
+/// A sequence can use only the first `n_cached` of its cached tokens.
+pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
+    explanations::on_lower_n_cached(features, n_cached);
 }
 
-/// Returns the first prompt position whose logits the next branch of a group needs, besides the last; at least 1.
-pub(crate) fn first_needed(features: &SchedulerFeatures, group: &RequestGroup) -> Option<u32> {
-    let mut first = None;
-    first = first.or_else(|| prompt_logprobs::pending::first_uncached(&features.prompt_logprobs, group));
-    first
+/// Returns true if a sequence has no text and waits for one.
+pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
+    let mut is_reserved = false;
+    is_reserved |= beams::is_reserved(features);
+    is_reserved
 }
 
-/// Returns how many of `n_common` tokens that `running` computes are usable for a group that needs logits from `first_needed` on.
-pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_needed: u32, n_common: u32) -> u32 {
-    let mut n = n_common;
-    n = n.min(prompt_logprobs::pending::n_usable(running, group, first_needed, n_common));
-    n
-}
-
-/// Returns the maximum number of cached tokens that a sequence may reuse.
-pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
-    let mut n = u32::MAX;
-    n = n.min(prompt_logprobs::pending::max_reusable(sequence));
-    n
-}
-
-/// Returns true if features need the logits after the token at `position`.
-pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
-    let mut is_wanted = false;
-    is_wanted |= prompt_logprobs::pending::wants_logits(sequence, position);
-    is_wanted
+/// Before the next decode is planned.
+pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    self_extend::group(scheduler, cache);
 }
 
 /// Returns the number of uncomputed rows whose logits features need, except the last.
@@ -173,33 +208,6 @@ pub(crate) fn rows_wanted(running: &RunningSequence) -> Option<u32> {
     let mut n = None;
     n = n.or_else(|| prompt_logprobs::pending::n_rows_wanted(running));
     n
-}
-
-/// Returns true if the prompts of a group are computed or shared by other branches first.
-pub(crate) fn continues_others(features: &SchedulerFeatures, group_id: u64) -> bool {
-    let mut continues = false;
-    continues |= features.forks.state_of(group_id).is_some();
-    continues
-}
-
-/// The logits after all tokens of `sequence` are known.
-pub(crate) fn on_logits(
-    features: &mut SchedulerFeatures,
-    queue: &mut Queue,
-    sequence: &Sequence,
-    logits: impl FnOnce() -> Arc<[f32]>,
-) {
-    forks::commands::pass_logits(&mut features.forks, queue, sequence, logits);
-}
-
-/// A sequence can use only the first `n_cached` of its cached tokens.
-pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
-    explanations::on_lower_n_cached(features, n_cached);
-}
-
-/// Before the next decode is planned.
-pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    self_extend::group(scheduler, cache);
 }
 
 /// Returns the maximum number of rows of a sequence in the next decode, if `n_more` may have logits in addition to the last.
@@ -216,11 +224,37 @@ pub(crate) fn max_rows(scheduler: &Scheduler, running: &RunningSequence) -> u32 
     n
 }
 
+/// Returns true if features need the logits after the token at `position`.
+pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
+    let mut is_wanted = false;
+    is_wanted |= prompt_logprobs::pending::wants_logits(sequence, position);
+    is_wanted
+}
+
+/// A group fills the device cache by itself. Returns true if a feature has ended it.
+pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
+    let mut has_ended = false;
+    has_ended |= beams::end_full(scheduler, runner, group_id);
+    has_ended
+}
+
+// Stages `execute` and `sample`.
+
 /// After a decode. Returns the number of tokens whose logprobs were reported.
 pub(crate) fn after_decode(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
     let mut n_reported = 0;
     n_reported += prompt_logprobs::report_prompts(scheduler, runner, samplers);
     n_reported
+}
+
+/// The logits after all tokens of `sequence` are known.
+pub(crate) fn on_logits(
+    features: &mut SchedulerFeatures,
+    queue: &mut Queue,
+    sequence: &Sequence,
+    logits: impl FnOnce() -> Arc<[f32]>,
+) {
+    forks::commands::pass_logits(&mut features.forks, queue, sequence, logits);
 }
 
 /// Samples a sequence from `logits`, on any thread. Returns false if no feature does.
@@ -231,11 +265,16 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     is_sampled
 }
 
-/// Returns true if a sequence has no text and waits for one.
-pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
-    let mut is_reserved = false;
-    is_reserved |= beams::is_reserved(features);
-    is_reserved
+/// After tokens were sampled, at `now`.
+pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+    beams::advance(scheduler, cache, now);
+}
+
+// Sequences and requests leave, at any stage.
+
+/// The context of a sequence is shifted: its text is another one.
+pub(crate) fn on_shift(features: &mut SchedulerFeatures, sequence: &Sequence) {
+    features.forks.drop_due(sequence.group_id, sequence.index);
 }
 
 /// A sequence is preempted.
@@ -243,23 +282,14 @@ pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     beams::on_preempt(features);
 }
 
-/// After tokens were sampled, at `now`.
-pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
-    beams::advance(scheduler, cache, now);
+/// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
+pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
+    features.explanations.update_text(sequence.group_id, sequence.index, tokens, n_held);
 }
 
-/// A group fills the device cache by itself. Returns true if a feature has ended it.
-pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
-    let mut has_ended = false;
-    has_ended |= beams::end_full(scheduler, runner, group_id);
-    has_ended
-}
-
-/// A reader cancels a branch of its stream. Returns true if that happens later.
-pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    let mut is_deferred = false;
-    is_deferred |= forks::commands::defer_cancel(scheduler, request_id, index);
-    is_deferred
+/// A sequence is cancelled, or will start again: what is `pending` in its group goes to the next branch.
+pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
+    prompt_logprobs::pending::on_end(sequence, pending);
 }
 
 /// A branch is cancelled. Returns true if a feature has cancelled it, with all branches of its group.
@@ -269,9 +299,16 @@ pub(crate) fn cancel_together(scheduler: &mut Scheduler, request_id: u64, index:
     is_cancelled
 }
 
-/// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
-pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
-    features.explanations.update_text(sequence.group_id, sequence.index, tokens, n_held);
+/// Branch `index` of `group` is cancelled before it was ever in a slot.
+pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
+    features.forks.on_cancel_waiting(group, index);
+}
+
+/// Returns true if the prompts of a group are computed or shared by other branches first.
+pub(crate) fn continues_others(features: &SchedulerFeatures, group_id: u64) -> bool {
+    let mut continues = false;
+    continues |= features.forks.state_of(group_id).is_some();
+    continues
 }
 
 /// A branch of `group` ends; `finished` is published.
@@ -297,34 +334,7 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
     transcripts::on_text(shared, group, tokens);
 }
 
-/// Branch `index` of `group` is cancelled before it was ever in a slot.
-pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
-    features.forks.on_cancel_waiting(group, index);
-}
-
-/// The context of a sequence is shifted: its text is another one.
-pub(crate) fn on_shift(features: &mut SchedulerFeatures, sequence: &Sequence) {
-    features.forks.drop_due(sequence.group_id, sequence.index);
-}
-
-/// Prefixes were evicted.
-pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
-    features.explanations.add_evictions(evicted, Instant::now());
-}
-
 /// A request is removed.
 pub(crate) fn on_remove(features: &mut SchedulerFeatures, group_id: u64) {
     features.forks.remove_group(group_id);
-}
-
-/// A stream has lost its reader.
-pub(crate) fn on_remove_stream(features: &mut SchedulerFeatures, request_id: u64) {
-    features.forks.remove_stream(request_id);
-}
-
-/// Returns the explanation of a stream's prompt, for its reader.
-pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
-    let mut explanation = None;
-    explanation = explanation.or_else(|| explanations::explanation_of(features));
-    explanation
 }
