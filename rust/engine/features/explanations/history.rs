@@ -227,47 +227,36 @@ impl History {
         })
     }
 
-    /// Returns a text of the same owner that differs only by the token `opening` at its beginning, and the position of that
-    /// token.
-    pub(crate) fn without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<(NearestText<'a>, u32)> {
+    /// Iterates over the texts of the first branches of earlier requests with the same owner and adapters.
+    fn first_texts<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (&'a RequestRecord, TokensView<'a>)> {
+        let records = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
+        records.filter_map(|record| Some((record, record.tokens(record.texts.first()?))))
+    }
+
+    /// Returns a text that differs in the first or second token, and only by the token `opening` there.
+    pub(crate) fn without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<NearestText<'a>> {
         let (compared, prompt) = (Comparison::new(&group.prompt), &group.prompt);
-        self.other_beginnings(group).find_map(|(near, at)| {
-            let (own, other) =
-                (prompt.get(at as usize) == Some(&opening), near.tokens.len() > at && near.tokens.at(at) == opening);
-            let n = match (own, other) {
-                (true, false) => compared.common_from(near.tokens, at + 1, at),
-                (false, true) => compared.common_from(near.tokens, at, at + 1),
+        self.first_texts(group).find_map(|(record, tokens)| {
+            let token_at = |at: u32| (tokens.len() > at).then(|| tokens.at(at));
+            let at = u32::from(prompt.first().copied() == token_at(0));
+            let (own, other) = (prompt.get(at as usize).copied(), token_at(at));
+            let n = match (own == Some(opening), other == Some(opening)) {
+                (true, false) => compared.common_from(tokens, at + 1, at),
+                (false, true) => compared.common_from(tokens, at, at + 1),
                 _ => 0,
             };
-            (n >= MIN_SHARED).then_some((near, at))
+            (n >= MIN_SHARED).then_some(NearestText { record, tokens, n_common: at })
         })
     }
 
-    /// Iterates over the texts of the same owner and adapters that differ in the first or second token.
-    fn other_beginnings<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (NearestText<'a>, u32)> {
-        let texts = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
-        texts.flat_map(move |record| {
-            record.texts.first().into_iter().filter_map(move |text| {
-                let tokens = record.tokens(text);
-                let is_same = |at: u32| tokens.len() > at && group.prompt.get(at as usize) == Some(&tokens.at(at));
-                let n_common = u32::from(is_same(0));
-                let near = NearestText { record, tokens, n_common };
-                (n_common == 0 || !is_same(1)).then_some((near, n_common))
-            })
-        })
-    }
-
-    /// Returns a text of the same owner and adapters that contains a part of the prompt after its first `at` tokens, which is
-    /// the longest common prefix with any text.
-    pub(crate) fn nearest_repeat(&self, group: &RequestGroup, at: u32) -> Option<NearestText<'_>> {
+    /// Returns a text that contains a part of the prompt after its first `at` tokens, which is the longest common prefix with any
+    /// text.
+    pub(crate) fn nearest_repeat<'a>(&'a self, group: &'a RequestGroup, at: u32) -> Option<NearestText<'a>> {
         let end = group.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &group.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
-        let texts = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
-        let near = texts.take(MAX_SEARCHED_REQUESTS).filter_map(|record| {
-            let tokens = record.tokens(record.texts.first()?);
-            Some(NearestText { record, tokens, n_common: tokens.common_prefix(&group.prompt) })
-        });
+        let near = self.first_texts(group).take(MAX_SEARCHED_REQUESTS);
+        let near = near.map(|(record, tokens)| NearestText { record, tokens, n_common: tokens.common_prefix(&group.prompt) });
         let has_common_run = |near: &NearestText<'_>| {
             let n_searched = u32::try_from(MAX_BEGINNING).expect("small");
             let range = near.n_common..near.tokens.len().min(near.n_common + n_searched);

@@ -170,10 +170,9 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         {
             return (Cause::OtherAdapters, Some(other), at);
         }
-        if let Some((near, place)) =
-            token_strings.opening().filter(|_| at < 2).and_then(|opening| history.without_opening(group, opening))
+        if let Some(near) = token_strings.opening().filter(|_| at < 2).and_then(|opening| history.without_opening(group, opening))
         {
-            return (Cause::Opening, Some(near), place);
+            return (Cause::Opening, Some(near), near.n_common);
         }
         if at > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| at < end) {
             return (Cause::SystemChanged, nearest, at);
