@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::explanations::history::{NearestText, PromptHistory};
-use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, SharedExplanation, excerpt, token_bytes};
+use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, SharedExplanation, excerpt, text_of};
 use crate::engine::features::hooks;
 use crate::engine::features::state::{SequenceFeatures, StreamFeatures};
 use crate::engine::runner::Runner;
@@ -203,7 +203,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
-        let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().token_strings()).concat();
+        let text = text_of(&tokens.slices(range).concat(), &self.cache.model().token_strings());
         Some(EarlierRequest { request_id: record.request_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }

@@ -35,13 +35,13 @@ impl SharedExplanation {
         let mut explanation = self.lock().clone();
         for run in &mut explanation.computed {
             let (before, after) = self.prompt.split_at(run.at as usize);
-            let text: Vec<u8> = token_bytes(before, &self.token_strings).concat();
+            let text = text_of(before, &self.token_strings);
             run.byte = text.len() as u64;
             run.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
-            run.before = excerpt_end(
-                &token_bytes(&before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..], &self.token_strings).concat(),
-            );
-            run.here = excerpt(&token_bytes(&after[..after.len().min(N_TOKENS_AFTER as usize)], &self.token_strings).concat());
+            let before = &before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..];
+            let after = &after[..after.len().min(N_TOKENS_AFTER as usize)];
+            run.before = excerpt_end(&text_of(before, &self.token_strings));
+            run.here = excerpt(&text_of(after, &self.token_strings));
         }
         explanation
     }
@@ -51,9 +51,10 @@ impl SharedExplanation {
     }
 }
 
-/// Returns the bytes of each token, without media tokens.
-pub(crate) fn token_bytes<'a>(tokens: &[Token], token_strings: &'a TokenStrings) -> Vec<&'a [u8]> {
-    tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| token_strings.spelling(token)).collect()
+/// Returns the text of tokens, without media.
+pub(crate) fn text_of(tokens: &[Token], token_strings: &TokenStrings) -> Vec<u8> {
+    let tokens = tokens.iter().filter(|&&token| !is_of_medium(token));
+    tokens.flat_map(|&token| token_strings.spelling(token)).copied().collect()
 }
 
 pub(crate) fn excerpt(text: &[u8]) -> String {
