@@ -1,4 +1,7 @@
-//! Features beyond the generation of tokens, called at the [`hooks`]. `scripts/delete_feature.py` deletes one in a copy of the tree.
+//! Features beyond the generation of tokens, each a file or a folder.
+//!
+//! A feature attaches its state by a field of its name in [`state`], and has a line in each of the [`hooks`] at which it is called.
+//! `scripts/delete_feature.py` deletes a feature with these lines in a copy of the tree; the rest compiles and passes its tests.
 //!
 //! | feature | purpose |
 //! | --- | --- |

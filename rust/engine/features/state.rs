@@ -58,8 +58,8 @@ pub(crate) struct SpecFeatures {
 pub(crate) struct SequenceFeatures {
     pub(crate) beams: Option<Box<beams::beam::Beam>>,
     pub(crate) diversity: Option<diversity::FirstToken>,
+    pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,
+    pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
     /// Number of its first tokens that are grouped, while it shares no cells.
     pub(crate) self_extend: u32,
-    pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
-    pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,
 }
