@@ -61,7 +61,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns an error with the expected and the actual input.
     fn refuse<T>(&self, expected: &str) -> Result<T, Refusal> {
         let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
         refuse_at(self.at, format!("{expected}, found {found}"))
@@ -99,7 +98,6 @@ impl Reader<'_> {
         Ok((name, self.value(depth + 1)?))
     }
 
-    /// Parses comma-separated items up to the byte `end`.
     fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
         self.at += 1;
         self.skip_space();

@@ -56,7 +56,6 @@ pub(super) struct Matcher {
     /// Computed transitions on the other symbols.
     next_rare: HashMap<(State, u32), State>,
     completable: HashMap<(State, PartialChar), bool>,
-    /// The round in which each stack was last visited.
     visited_in: Vec<u32>,
     round: u32,
     pending: Vec<Stack>,

@@ -37,7 +37,6 @@ pub(super) fn refuse_at<T>(at: usize, message: impl Into<String>) -> Result<T, R
     Err((at, message.into()))
 }
 
-/// Most characters of the input that a message quotes.
 const MAX_EXCERPT: usize = 200;
 
 /// The start of the input, as a message quotes it.

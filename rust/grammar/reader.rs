@@ -335,7 +335,6 @@ impl<'a> Reader<'a> {
         u32::try_from(self.rules.len() - 1).expect("a grammar's size is bounded")
     }
 
-    /// Number of bytes that follow for which `is_part` is true.
     fn length_of(&self, is_part: impl Fn(u8) -> bool) -> usize {
         let rest = &self.text.as_bytes()[self.at..];
         rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())

@@ -51,7 +51,7 @@ impl<'a> SchemaAlternatives<'a> {
     }
 
     pub(super) fn anything() -> Self {
-        Self::exactly([Shape::default()])
+        Self::exactly([Shape::anything()])
     }
 
     pub(super) fn none() -> Self {
@@ -92,7 +92,6 @@ impl<'a> Reader<'a> {
         Self { root, has_inner_id, read_schemas: HashMap::new(), path: Vec::new(), n_steps: 0 }
     }
 
-    /// The alternatives of a value that fits all of these schemas.
     pub(super) fn of_all(&mut self, parts: &[Part<'a>]) -> Result<SchemaAlternatives<'a>, Refusal> {
         let mut alternatives = SchemaAlternatives::anything();
         for part in parts {
@@ -102,7 +101,6 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    /// The alternatives of a value that fits one of these schemas.
     pub(super) fn of_any(
         &mut self,
         parts: impl Iterator<Item = Part<'a>>,
@@ -232,7 +230,7 @@ impl<'a> Reader<'a> {
             for (name, needed) in members {
                 check_name(name, needed)?;
                 let absent = Shape { mentioned: OBJECT, types: ALL, is_typed: false, ..unmet_property(name, part(&NEVER)) };
-                let mut present = Shape { mentioned: OBJECT, types: OBJECT, ..Shape::default() };
+                let mut present = Shape { mentioned: OBJECT, types: OBJECT, ..Shape::anything() };
                 present.object.require(name);
                 let mut present = match needed.items() {
                     Some(names) if keyword != "dependentSchemas" => {
@@ -300,38 +298,20 @@ impl<'a> Reader<'a> {
     }
 
     fn one_of(&mut self, schema: &'a Value, value: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let parts: Vec<&'a Value> = list(schema, "oneOf")?.iter().collect();
+        let parts = list(schema, "oneOf")?;
         let mut choices = Vec::new();
-        for part in &parts {
+        for part in parts {
             choices.push((*self.alternatives_of(part)?).clone());
         }
         check_n_alternatives(choices.iter().map(|alternatives| alternatives.shapes.len()).sum(), value)?;
         let mut common = self.common(&choices)?;
-        if !common.is_empty() {
-            // The property that distinguishes them must be present.
-            let declared = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
-            let names: Vec<&'a str> = choices
-                .iter()
-                .flat_map(|alternatives| alternatives.shapes.iter().flat_map(|shape| shape.object.property_names()))
-                .collect();
-            let mut tried = HashSet::new();
-            for tag in declared.into_iter().chain(names).filter(|name| tried.insert(*name)).take(32) {
-                let mut tagged = choices.clone();
-                for shape in tagged.iter_mut().flat_map(|alternatives| &mut alternatives.shapes) {
-                    shape.object.require(tag);
-                }
-                if self.common(&tagged)?.is_empty() {
-                    // Without the property, a value may still fit exactly one of them.
-                    for alternatives in &mut tagged {
-                        alternatives.is_exact = false;
-                    }
-                    (choices, common) = (tagged, Vec::new());
-                    break;
-                }
-            }
+        if !common.is_empty()
+            && let Some(tagged) = self.tagged(schema, &choices)?
+        {
+            (choices, common) = (tagged, Vec::new());
         }
         for (one, other) in common {
-            let (mine, theirs) = (self.negated(parts[other]), self.negated(parts[one]));
+            let (mine, theirs) = (self.negated(&parts[other]), self.negated(&parts[one]));
             let (Ok(mine), Ok(theirs)) = (mine, theirs) else {
                 let (one, other) = (one + 1, other + 1);
                 let message =
@@ -342,8 +322,33 @@ impl<'a> Reader<'a> {
             choices[other] = self.intersection(&choices[other], &theirs, value)?;
         }
         let mut all = SchemaAlternatives::none();
-        choices.iter().for_each(|alternatives| all.or(alternatives));
+        for alternatives in &choices {
+            all.or(alternatives);
+        }
         Ok(all)
+    }
+
+    /// Requires a property that distinguishes the schemas of `oneOf`, if there is one.
+    fn tagged(
+        &mut self,
+        schema: &'a Value,
+        choices: &[SchemaAlternatives<'a>],
+    ) -> Result<Option<Vec<SchemaAlternatives<'a>>>, Refusal> {
+        let declared = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
+        let names = choices.iter().flat_map(|choice| &choice.shapes).flat_map(|shape| shape.object.property_names());
+        let mut tried = HashSet::new();
+        for tag in declared.into_iter().chain(names).filter(|name| tried.insert(*name)).take(32) {
+            let mut tagged = choices.to_vec();
+            for alternatives in &mut tagged {
+                alternatives.shapes.iter_mut().for_each(|shape| shape.object.require(tag));
+            }
+            if self.common(&tagged)?.is_empty() {
+                // Without the property, a value may still fit exactly one of them.
+                tagged.iter_mut().for_each(|alternatives| alternatives.is_exact = false);
+                return Ok(Some(tagged));
+            }
+        }
+        Ok(None)
     }
 
     /// Pairs of alternatives that may have a common value.

@@ -232,7 +232,6 @@ impl StringConstraint {
         Ok(states)
     }
 
-    /// Returns whether the text meets the constraints.
     pub(super) fn fits(&self, text: &str) -> Result<bool, String> {
         if !self.length.contains(text.chars().count()) {
             return Ok(false);

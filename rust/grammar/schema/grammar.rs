@@ -268,7 +268,6 @@ fn escaped_class(ranges: &Ranges) -> Expr {
     Expr::Choice(choices)
 }
 
-/// Writes a character as in a JSON string.
 fn escape(character: char, out: &mut String) {
     match character {
         '"' | '\\' => out.extend(['\\', character]),
@@ -284,7 +283,6 @@ fn escape(character: char, out: &mut String) {
     }
 }
 
-/// A text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = "\"".to_owned();
     text.chars().for_each(|character| escape(character, &mut out));

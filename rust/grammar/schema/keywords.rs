@@ -13,7 +13,7 @@ use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, ensure, 
 
 /// The shape of the values that fit a schema, without the schemas that it refers to or combines; `None` if no value fits.
 pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
-    let mut shape = Shape::default();
+    let mut shape = Shape::anything();
     if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
         shape.types = types(value)?;
         shape.is_typed = true;
@@ -87,7 +87,7 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     if let Some(contains) = schema.get("contains") {
         let mut count = counts(schema, "minContains", "maxContains")?;
         count.min.get_or_insert(1);
-        array.contains.push(Contains { part: Part::new(contains), count, at: contains.at });
+        array.contains.push(Contains { part: Part::new(contains), count });
     }
     match schema.get("uniqueItems") {
         Some(Value { kind: ValueKind::Bool(true), at }) => array.unique = Some(*at),

@@ -13,7 +13,6 @@ use super::shape::{
 use super::{Refusal, refuse};
 
 impl<'a> Reader<'a> {
-    /// The alternatives of a value that does not fit.
     pub(super) fn complement(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
         let members = match &schema.kind {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::none()),
@@ -71,7 +70,7 @@ impl<'a> Reader<'a> {
             "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
                 let mut shape = Shape::typed(ARRAY);
                 let count = CountRange { min: Some(1), ..CountRange::default() };
-                shape.array.contains.push(Contains { part: Part::new(value).negated(), count, at: value.at });
+                shape.array.contains.push(Contains { part: Part::new(value).negated(), count });
                 SchemaAlternatives::exactly([shape])
             }
             "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {

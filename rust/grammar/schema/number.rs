@@ -234,7 +234,6 @@ impl Digits {
         Ok(Expr::Choice(choices))
     }
 
-    /// Compiles one more digit, before or after the decimal point.
     fn digit(&mut self, state: DigitState, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices: Vec<(RuleNumber, Vec<(u32, u32)>)> = Vec::new();
         let index = state.n_whole.wrapping_sub(state.n_left);

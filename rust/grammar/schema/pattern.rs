@@ -203,7 +203,6 @@ impl Reader {
         if character == '\\' { self.escape(true) } else { Ok(one(character)) }
     }
 
-    /// Parses an escape after the backslash.
     fn escape(&mut self, in_class: bool) -> Result<Ranges, String> {
         let Some(character) = self.peek() else { return Err("the backslash at the end escapes nothing".to_owned()) };
         self.at += 1;

@@ -59,7 +59,7 @@ pub(super) fn add<'a>(parts: &mut Parts<'a>, more: &[Part<'a>]) {
 }
 
 /// One alternative of a schema: the common constraints of its values.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Shape<'a> {
     pub(super) types: Types,
     /// True if the schema restricts its types or values.
@@ -110,7 +110,6 @@ pub(super) struct Arrays<'a> {
 pub(super) struct Contains<'a> {
     pub(super) part: Part<'a>,
     pub(super) count: CountRange,
-    pub(super) at: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -140,21 +139,6 @@ pub(super) struct NamePattern<'a> {
     pub(super) parts: Parts<'a>,
 }
 
-impl Default for Shape<'_> {
-    fn default() -> Self {
-        Self {
-            types: ALL,
-            is_typed: false,
-            mentioned: 0,
-            values: None,
-            number: number::NumberConstraint::default(),
-            string: Strings::default(),
-            array: Arrays::default(),
-            object: Objects::default(),
-        }
-    }
-}
-
 impl CountRange {
     pub(super) fn min(&self) -> usize {
         self.min.unwrap_or(0)
@@ -175,6 +159,10 @@ impl CountRange {
 }
 
 impl Shape<'_> {
+    pub(super) fn anything() -> Self {
+        Self { types: ALL, ..Self::default() }
+    }
+
     pub(super) fn typed(types: Types) -> Self {
         Self { types, is_typed: true, ..Self::default() }
     }

@@ -150,7 +150,6 @@ impl<'a> Writer<'a> {
         self.texts(&constraint, position)
     }
 
-    /// A string whose text meets the constraints.
     fn texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr, Refusal> {
         let dfa = constraint.dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
         Ok(Expr::in_quotes(self.rules.texts(&dfa)))
@@ -225,7 +224,7 @@ impl<'a> Writer<'a> {
         let n_counts = most.unwrap_or(contains.count.min());
         if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
-                contains.at,
+                contains.part.schema.at,
                 format!(
                     "contains is not supported for this many items: the number of items times (maxContains + 1) must be at most {MAX_POSITIONS}"
                 ),
@@ -390,7 +389,6 @@ impl<'a> Writer<'a> {
         Ok(if choices.is_empty() { None } else { Some(Expr::Choice(choices)) })
     }
 
-    /// A name that meets the constraints and fits `parts`.
     fn names(&mut self, constraint: &StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
         if parts.is_empty() {
             return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(constraint, at) };
