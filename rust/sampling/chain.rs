@@ -128,7 +128,6 @@ impl Chain {
         }
     }
 
-    /// Returns the approximate memory in bytes, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         self.patches.n_bytes() + self.penalties().map(Penalty::n_bytes).sum::<usize>()
     }

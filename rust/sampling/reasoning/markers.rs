@@ -1,6 +1,5 @@
 //! Incremental search for start or end markers in a growing text.
 
-/// The markers, and the end of the text so far.
 #[derive(Debug, Clone)]
 pub(super) struct Markers {
     texts: Vec<Box<[u8]>>,
