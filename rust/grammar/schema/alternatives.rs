@@ -339,12 +339,14 @@ impl<'a> Reader<'a> {
         let mut tried = HashSet::new();
         for tag in declared.into_iter().chain(names).filter(|name| tried.insert(*name)).take(32) {
             let mut tagged = choices.to_vec();
-            for alternatives in &mut tagged {
-                alternatives.shapes.iter_mut().for_each(|shape| shape.object.require(tag));
+            for shape in tagged.iter_mut().flat_map(|alternatives| &mut alternatives.shapes) {
+                shape.object.require(tag);
             }
             if self.common(&tagged)?.is_empty() {
                 // Without the property, a value may still fit exactly one of them.
-                tagged.iter_mut().for_each(|alternatives| alternatives.is_exact = false);
+                for alternatives in &mut tagged {
+                    alternatives.is_exact = false;
+                }
                 return Ok(Some(tagged));
             }
         }
