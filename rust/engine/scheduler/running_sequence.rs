@@ -84,9 +84,9 @@ pub(crate) struct RunningSequence {
     pub(crate) n_held: u32,
     /// Number of tokens that the next decode computes.
     pub(crate) n_planned: u32,
-    /// Number of consecutive steps in which it yielded to others.
+    /// Number of consecutive steps in which it yielded its row.
     pub(crate) n_skipped: u32,
-    /// Finish reason, if it finishes with this step.
+    /// `Some` if it finishes with this step.
     pub(crate) finish_reason: Option<FinishReason>,
 }
 
