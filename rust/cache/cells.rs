@@ -53,7 +53,6 @@ impl Cells {
         self.n_used
     }
 
-    /// Index of the highest used cell, plus one.
     pub(super) fn n_reached(&self) -> usize {
         self.n_reached
     }
@@ -81,10 +80,7 @@ impl Cells {
         cell_at(index)
     }
 
-    /// Takes `n` cells in order, as [`Cells::take`] does.
-    ///
-    /// # Panics
-    /// If fewer than `n` cells are free.
+    /// Takes `n` cells, as [`Cells::take`] does.
     pub(super) fn take_all(&mut self, n: usize) -> Vec<CellId> {
         (0..n).map(|_| self.take()).collect()
     }
@@ -116,7 +112,7 @@ impl Cells {
         (word + 1) * WORD - bits.leading_zeros() as usize
     }
 
-    /// Compares every count with a recount of all used cells; panics if one differs.
+    /// Panics if a count differs from a recount of the cells.
     pub(super) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
         let mut counted = vec![false; self.n_total];
         for cell in used {

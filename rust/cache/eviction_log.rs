@@ -14,20 +14,20 @@ pub const MAX_EVICTED_RUNS: usize = 4096;
 /// A request that computes or uses cached tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
-    /// Number of the request.
+    /// The request.
     pub group_id: u64,
-    /// Cache owner that the request names, if any.
+    /// Cache owner that it names, if any.
     pub owner: Option<Arc<str>>,
 }
 
 /// A run of computed tokens that is in neither tier any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvictedRun {
-    /// The request that computed or used the run last; its text identifies the tokens.
+    /// The request that computed or used the run last.
     pub group_id: u64,
-    /// Range of the run in that text.
+    /// Range of the run in the text of that request.
     pub range: Range<u32>,
-    /// Why it was evicted.
+    /// The reason.
     pub cause: EvictionCause,
 }
 

@@ -72,7 +72,7 @@ impl HostCache {
         }
     }
 
-    /// Compares every count with a recount of the entries that `nodes` refer to; panics if one differs.
+    /// Panics if a count differs from a recount of the entries that `nodes` refer to.
     pub(super) fn check_integrity<'a>(&self, nodes: impl Iterator<Item = &'a Arc<HostEntry>>) {
         let mut entries: BTreeMap<*const HostEntry, (&Arc<HostEntry>, usize)> = BTreeMap::new();
         for entry in nodes {

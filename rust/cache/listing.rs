@@ -13,7 +13,7 @@ use crate::request::{AdapterScale, Token};
 pub struct CachedNode {
     /// Index of its parent in the listing; `None` for a node below a root.
     pub parent: Option<usize>,
-    /// Tokens of the node.
+    /// The run.
     pub tokens: Vec<Token>,
     /// Number of tokens before the node.
     pub start: u32,

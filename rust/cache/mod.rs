@@ -53,7 +53,7 @@ pub use prefix_match::{PrefixMatch, PrefixQuery, Reload};
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 
-/// Id of a llama.cpp sequence, which owns cells: `0 ≤ id < n_seq_max`.
+/// A llama.cpp sequence, which owns cells: `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvSeqId(pub u16);
 
@@ -65,11 +65,11 @@ pub const MIN_SHARED: u32 = 16;
 pub enum CacheOp {
     /// Adds `to` as a holder of the cells of `[0, n_tokens)` of `from`.
     Fork {
-        /// Holds the tokens.
+        /// The source.
         from: KvSeqId,
         /// Holds nothing yet.
         to: KvSeqId,
-        /// Length of the shared prefix, in tokens.
+        /// Length of the shared prefix.
         n_tokens: u32,
     },
     /// Removes all but the first `n_kept` tokens of this id.
@@ -87,9 +87,8 @@ struct Path {
     tail: Vec<Token>,
     /// Hashes of the blocks that end in the tail.
     blocks: blocks::BlockHashes,
-    /// Adapters that the tokens are computed with.
     adapters: AdapterSchedule,
-    /// True if the path is never shared.
+    /// Never shared.
     is_private: bool,
     /// The request that runs on the path, or ran on it last.
     provenance: Option<Provenance>,
@@ -103,18 +102,17 @@ pub struct KvCache {
     /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
     free_ids: BTreeSet<KvSeqId>,
-    /// Sequence ids that pinned prefixes leave to the sequences in slots.
+    /// Ids that pinned prefixes leave to the sequences in slots.
     n_ids_for_slots: usize,
     cell_runs: CellRuns,
     host_cache: HostCache,
-    /// Nodes whose host cache entries can be dropped, in the order in which they are dropped.
+    /// Nodes whose host cache entries can be dropped, in that order.
     droppable: BTreeSet<(DropKey, NodeId)>,
     pins: BTreeMap<u64, pins::Pin>,
     n_pinned_ever: u64,
     /// Bytes of all pinned prefixes; tokens that two of them share are counted twice.
     n_pinned_bytes: u64,
     ops: Vec<CacheOp>,
-    /// True if cells are being moved to lower free cells.
     is_compacting: bool,
     now: u64,
     counts: TierMetrics,
@@ -204,7 +202,7 @@ impl KvCache {
         self.host_cache.size()
     }
 
-    /// Returns whether the host cache accepts entries.
+    /// Returns whether the host cache is on.
     #[must_use]
     pub fn has_host_cache(&self) -> bool {
         self.host_cache.is_on()

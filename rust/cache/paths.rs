@@ -219,7 +219,7 @@ impl KvCache {
         }
     }
 
-    /// The drop key of the host cache entry of `id`; `None` if there is no entry, or a pin or another node needs it.
+    /// `None` if there is no host cache entry, or a pin or another node needs it.
     pub(super) fn drop_key(&self, id: NodeId) -> Option<DropKey> {
         let node = self.tree.node(id);
         if node.host_entry.is_none() || node.n_pins > 0 {
@@ -234,8 +234,7 @@ impl KvCache {
         (!is_needed).then_some((self.drop_class(id), node.last_used))
     }
 
-    /// The eviction class: 0 for a copy of tokens in the device cache, 1 for an entry that no sequence waits for, 2 for one of
-    /// a preempted sequence.
+    /// The first part of the [`DropKey`].
     pub(super) fn drop_class(&self, id: NodeId) -> u8 {
         let node = self.tree.node(id);
         if node.is_on_device() {

@@ -10,9 +10,8 @@ use crate::request::{EvictionCause, PinnedPrefix, Token};
 pub(super) struct Pin {
     /// Node at which it ends.
     pub(super) node: NodeId,
-    /// The id whose path holds the prefix in the device cache, if the host cache is off or the prefix could not be saved.
+    /// The id whose path holds it in the device cache, if the host cache is off or the prefix could not be saved.
     pub(super) holder: Option<KvSeqId>,
-    /// Adapters that it was computed with.
     adapters: AdapterSchedule,
     pub(super) n_bytes: u64,
 }

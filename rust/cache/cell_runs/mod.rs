@@ -58,7 +58,7 @@ struct CellOwner {
 /// The cells of one id.
 #[derive(Debug, Clone, Copy, Default)]
 struct SequenceCells {
-    /// The last cell run; `None` if the id holds no cells.
+    /// The last run; `None` if the id holds no cells.
     end: Option<CellRunId>,
     is_pinned: bool,
 }
@@ -78,7 +78,6 @@ pub(super) struct CellRuns {
 }
 
 impl CellRuns {
-    /// Creates `n_cells` free cells and `n_ids` ids that hold none.
     pub(super) fn new(n_cells: u32, n_ids: u32) -> Self {
         Self {
             runs: Vec::new(),

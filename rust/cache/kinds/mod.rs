@@ -25,7 +25,7 @@ pub enum ForkRule {
 }
 
 impl ForkRule {
-    /// Returns whether the memory is a state: it is saved and restored as a whole, and can be forked only at its end.
+    /// Returns whether the memory is a state, which is saved, restored and forked as a whole.
     #[must_use]
     pub fn is_a_state(self) -> bool {
         self == Self::AtEnd
@@ -92,7 +92,7 @@ impl MemoryKind {
         }
     }
 
-    /// Returns whether the memory is a state: saved and restored as a whole, and forked only at its end.
+    /// See [`ForkRule::is_a_state`].
     #[must_use]
     pub fn is_a_state(self) -> bool {
         self.forks.is_a_state()
@@ -124,10 +124,10 @@ impl MemoryKind {
     }
 }
 
-/// The part of an idle path that is removed from the device cache next.
+/// The part of an idle path that is removed next.
 #[derive(Debug)]
 pub(super) struct TailPart {
-    /// The node that ends with the part, or the node that is saved.
+    /// The node that ends with the part, or that is saved.
     pub(super) node: NodeId,
     /// Tokens that can be removed.
     pub(super) range: Range<u32>,
