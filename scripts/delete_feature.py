@@ -277,14 +277,14 @@ def _delete_from_tables(path: Path, name: str) -> None:
 
 
 def copy(root: Path, into: Path) -> None:
-    """Copies what cargo needs of the tree at `root`."""
+    """Copies what cargo needs of the tree at `root`. The files are new, so that cargo takes no earlier copy's build for fresh."""
     into.mkdir(parents=True, exist_ok=True)
     for name in NEEDED:
         source = root / name
         if source.is_dir():
-            shutil.copytree(source, into / name, dirs_exist_ok=True)
+            shutil.copytree(source, into / name, copy_function=shutil.copy, dirs_exist_ok=True)
         elif source.exists():
-            shutil.copy2(source, into / name)
+            shutil.copy(source, into / name)
 
 
 def check(root: Path, *, with_tests: bool) -> bool:
