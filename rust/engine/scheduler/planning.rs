@@ -79,9 +79,14 @@ impl Planner {
     /// if streams of other sets wait.
     fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
         let running = scheduler.slots.running();
-        self.withdraw_outranked_prompts(running);
-        let gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
-        let max_step_s = self.adapters.choose(&self.adapter_demands(running), gap_s);
+        let mut sets = self.adapter_demands(running);
+        let mut gap_s = 0.0;
+        if sets.len() > 1 {
+            self.withdraw_outranked_prompts(running);
+            sets = self.adapter_demands(running);
+            gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
+        }
+        let max_step_s = self.adapters.choose(&sets, gap_s);
         let current = self.adapters.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {
             if running.adapter_set() != current {
@@ -145,7 +150,7 @@ impl Planner {
         }
     }
 
-    /// Grants cells by seniority; if there are too few, preempts the most junior sequence.
+    /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
     pub(crate) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let mut n_planned = 0;
         let mut next = scheduler.slots.next_key(None);
@@ -156,11 +161,9 @@ impl Planner {
             let takes_all = running.takes_all_available();
             let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
             let n = cache.free_cells(n_planned + n_wanted, urgency, || scheduler.release_cells(key)).saturating_sub(n_planned);
-            let n = if n < n_wanted && takes_all { 0 } else { n.min(n_wanted) };
-            scheduler.slots.sequence_mut(key).n_planned = n;
-            let is_out_of_time = urgency == Urgency::WithinMoveTime && cache.is_out_of_time();
-            // Without time left in this step, cells are freed in a later one.
-            if n == 0 && n_wanted > 0 && !(is_out_of_time && cache.kv_mut().n_evictable() > 0) {
+            let n = if n < n_wanted && takes_all { 0 } else { n };
+            scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
+            if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
                 let running = scheduler.slots.running();
                 if running.iter().skip(1).all(|other| other.runs_with(&running[0])) {
                     end_oversized(scheduler, cache);
@@ -169,7 +172,7 @@ impl Planner {
                 }
                 break;
             }
-            n_planned += n;
+            n_planned += n.min(n_wanted);
             next = scheduler.slots.next_key(Some(key));
         }
     }
@@ -243,7 +246,8 @@ impl Scheduler {
     }
 }
 
-/// Rows of tokens and of media are computed separately. Nothing of a medium is computed until it is encoded.
+/// Returns the number of tokens before a sequence's next medium, or the remainder of that medium once it is encoded: rows of
+/// tokens and of media are computed separately.
 fn n_until_media_boundary(running: &RunningSequence) -> u32 {
     let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
     match placed.media.encoding() {
@@ -279,6 +283,11 @@ fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> 
         max_step: None,
         priority: decoding.map(|running| running.sequence.request().priority).max().unwrap_or_default(),
     }
+}
+
+/// Returns true if cells can be freed in a later step, for which this one had no time.
+fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> bool {
+    urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv_mut().n_evictable() > 0
 }
 
 /// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
