@@ -24,6 +24,7 @@ pub(crate) struct Planner {
     pub(crate) plan: Plan,
     /// Whether this step's adapters differ from the last decode's.
     pub(crate) changes_adapters: bool,
+    sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
     /// Highest used cell before this step's rows, plus one.
@@ -37,6 +38,7 @@ impl Planner {
             adapters: AdapterRoundRobin::default(),
             plan: Plan::default(),
             changes_adapters: false,
+            sets: Vec::new(),
             demands: Vec::new(),
             n_rows: Vec::new(),
             n_cells: 0,
@@ -79,14 +81,16 @@ impl Planner {
     /// if streams of other sets wait.
     fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
         let running = scheduler.slots.running();
-        let mut sets = self.adapter_demands(running);
+        self.count_adapter_demands(running);
         let mut gap_s = 0.0;
-        if sets.len() > 1 {
+        if self.sets.len() > 1 {
             self.withdraw_outranked_prompts(running);
-            sets = self.adapter_demands(running);
+            for set in &mut self.sets {
+                set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
+            }
             gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
         }
-        let max_step_s = self.adapters.choose(&sets, gap_s);
+        let max_step_s = self.adapters.choose(&self.sets, gap_s);
         let current = self.adapters.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {
             if running.adapter_set() != current {
@@ -96,25 +100,21 @@ impl Planner {
         max_step_s.map(Duration::from_secs_f64)
     }
 
-    /// Returns the demand for each adapter set that has any, in order of their most senior sequences.
-    fn adapter_demands(&self, running: &[RunningSequence]) -> Vec<AdapterDemand> {
-        let mut sets: Vec<AdapterDemand> = Vec::new();
+    /// Counts the demand for each adapter set that has any, in order of their most senior sequences.
+    fn count_adapter_demands(&mut self, running: &[RunningSequence]) {
+        self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
             let adapter_set = running.adapter_set();
-            let at = sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
-                sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
-                sets.len() - 1
+            let at = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
+                self.sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
+                self.sets.len() - 1
             });
-            sets[at].n_streams += u32::from(demand.n_ready == 1);
+            self.sets[at].n_streams += u32::from(demand.n_ready == 1);
         }
-        for set in &mut sets {
-            set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
-        }
-        sets
     }
 
     /// Withdraws the demand of prompts that a more senior prompt of higher priority and another set outranks, as the step
-    /// budget does within a set.
+    /// budget does within a set; and sets without other demand.
     fn withdraw_outranked_prompts(&mut self, running: &[RunningSequence]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
             let outranks = |other: usize| {
@@ -125,6 +125,10 @@ impl Planner {
                 self.demands[nth].n_ready = 0;
             }
         }
+        self.sets.retain(|set| {
+            let mut members = running.iter().zip(&self.demands).filter(|(running, _)| *running.adapter_set() == set.adapter_set);
+            members.any(|(_, demand)| demand.n_ready > 0)
+        });
     }
 
     /// Counts the steps in which each sequence yielded its row.
