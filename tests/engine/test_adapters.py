@@ -1,6 +1,7 @@
 """Adapters from Python: who computes with which, and what is shared."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: P
         "there is no such file": tmp_path / "nothing.gguf",
     }
     for words, path in cases.items():
-        with pytest.raises(weft.InvalidConfig, match=words) as caught:
+        with pytest.raises(weft.InvalidConfig, match=re.escape(words)) as caught:
             await weft.Engine(lora=[path]).start()
         assert caught.value.param == "lora"
         assert str(path) in caught.value.message

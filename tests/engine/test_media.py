@@ -306,7 +306,7 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
     most = seeing.vector_stats().max_tokens
     with pytest.raises(weft.InvalidRequest, match=rf"text 1 has \d+ tokens; it may have at most {most}"):
         await seeing.embed(["a", [media] * (most // media.n_tokens + 1)])
-    with pytest.raises(weft.InvalidRequest, match="token -2 of text 0 is outside"):
+    with pytest.raises(weft.InvalidRequest, match="token -2 of text 0 is not in the vocabulary"):
         await seeing.embed([[media, -2]])
 
 

@@ -141,7 +141,7 @@ async def test_what_no_branch_can_have_is_refused_by_name(client: httpx.AsyncCli
     ("message", "wrong"),
     [
         (r"branches\[2\]: invalid grammar: line 1.*", {"grammar": "root ::= ("}),
-        (r"branches\[2\]: token 1000000 is outside.*", {"suffix_prompt": [10**6]}),
+        (r"branches\[2\]: token 1000000 is not in the vocabulary.*", {"suffix_prompt": [10**6]}),
         (r"branches\[2\]: n_predict is -2; .*", {"n_predict": -2}),
         (r"branches\[2\]: samplers: 'bogus' is not one of .*", {"samplers": ["bogus"]}),
         (r"branches\[2\]: lora has 9; .*", {"lora": [{"id": 9, "scale": 1.0}]}),
@@ -161,7 +161,7 @@ async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
 @pytest.mark.parametrize(
     ("param", "message", "wrong"),
     [
-        ("prompt", r"token 1000000 is outside.*", {"prompt": [10**6]}),
+        ("prompt", r"token 1000000 is not in the vocabulary.*", {"prompt": [10**6]}),
         ("prompt", r".*(no tokens|is empty).*", {"prompt": [[]]}),
         ("repeat_penalty", r"repeat_penalty is 0; .*", {"repeat_penalty": 0}),
         ("n_predict", r"n_predict is -2; .*", {"n_predict": -2}),
