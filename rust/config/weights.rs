@@ -41,7 +41,7 @@ pub struct LoadFacts {
 }
 
 impl LoadFacts {
-    fn use_own_products(&self) -> bool {
+    fn use_own_products(self) -> bool {
         self.own_products && self.has_cpu_layers
     }
 }

@@ -374,7 +374,7 @@ fn insert<K: Ord, V: Ord>(index: &mut Index<K, V>, key: K, value: V) {
     index.entry(key).or_default().insert(value);
 }
 
-fn remove<K: Ord, V: Ord>(index: &mut Index<K, V>, key: K, value: &V) {
+fn remove<K: Ord + Copy, V: Ord>(index: &mut Index<K, V>, key: K, value: &V) {
     let Some(values) = index.get_mut(&key) else { return };
     values.remove(value);
     if values.is_empty() {
