@@ -97,10 +97,9 @@ impl KvCache {
         self.prune(node);
     }
 
-    /// Drops idle paths that end at `node`, which the path of `by` passes or ends at: they are redundant if any prefix can be
-    /// forked.
+    /// Drops idle paths that end at `node`, which the path of `by` passes or ends at, if they are redundant.
     pub(super) fn drop_redundant_paths(&mut self, node: NodeId, by: KvSeqId) {
-        if !self.kind.forks.can_truncate() {
+        if !self.rules().frees_redundant_ids() {
             return;
         }
         let idle: Vec<KvSeqId> =
@@ -134,13 +133,13 @@ impl KvCache {
         self.ops.push(CacheOp::Truncate(id, end));
     }
 
-    /// Removes the last node of the idle path of `id`; drops the path if others hold the rest or it cannot be cut.
+    /// Removes the last node of the idle path of `id`; drops the path if others hold the rest.
     pub(super) fn drop_last_node(&mut self, id: KvSeqId) {
         let node = self.tree.node(self.path(id).tip);
         let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
         let above = self.tree.node(parent);
         let is_shared = !above.tips.is_empty() || above.device_children.len() > 1;
-        if is_shared || node.start == 0 || !self.kind.forks.can_truncate() {
+        if is_shared || node.start == 0 {
             self.drop_path(id);
         } else {
             self.truncate_after(id, parent);
