@@ -262,7 +262,7 @@ impl KvCache {
             is_private: false,
             provenance: None,
         });
-        self.start_path_at(tip, id);
+        self.start_path_at(tip, None, id);
         self.drop_redundant_paths(tip, id);
         Some(id)
     }
@@ -387,8 +387,8 @@ impl KvCache {
     fn stop_running(&mut self, id: KvSeqId) -> NodeId {
         let tip = self.path(id).tip;
         self.cell_runs.unpin(id);
-        self.tree.set_last_used(tip, self.now);
-        self.refresh(tip);
+        let last = self.tree.stop_running(tip, self.now);
+        self.refresh_upwards(tip, last);
         tip
     }
 
@@ -453,7 +453,7 @@ impl KvCache {
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
         assert_eq!(self.pins.values().map(|pin| pin.n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
-        self.tree.check_integrity(&pins);
+        self.tree.check_integrity(&pins, |id| self.is_pinned(id));
         self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry.as_ref()));
         for (id, node) in self.tree.nodes() {
             if let Some(entry) = &node.host_entry {
