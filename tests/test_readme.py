@@ -335,7 +335,8 @@ def range_of(name: str) -> list[float]:
     return [abs(about.low), about.high]
 
 
-CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/output/stream.rs", "embedding/queue.rs"
+CONFIG, BACKLOG, VECTORS = "config/mod.rs", "engine/output/backlog.rs", "embedding/queue.rs"
+WAKES = "engine/output/wake_handle.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/vocabulary/grammar.rs"
 DIVERSITY = "request/diversity.rs"
@@ -349,7 +350,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
     "what is kept of branches that have ended, for forks while their streams are held; the oldest streams' go first": lambda: [
-        constant("engine/output/stream.rs", "MAX_ENDED_BYTES") >> 20
+        constant("engine/output/fork.rs", "MAX_ENDED_BYTES") >> 20
     ],
     "what forks take over in one step; further ones wait for the next": lambda: [
         constant("engine/features/forks/request.rs", "MAX_COPIED_TOKENS"),
@@ -517,14 +518,14 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "requests of one HTTP/2 connection at once": lambda: [place.N_STREAMS],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [
-        constant(STREAM, "MAX_EVENTS_BEHIND"),
-        constant(STREAM, "MAX_BYTES_BEHIND") >> 20,
+        constant(BACKLOG, "MAX_EVENTS_BEHIND"),
+        constant(BACKLOG, "MAX_BYTES_BEHIND") >> 20,
         constant(CONFIG, "SLOW_CONSUMER_TIMEOUT"),
     ],
     "what a token waits at most, beside its step, to be read together with those after it": lambda: [
-        constant(STREAM, "WAKE_INTERVAL"),
-        constant(STREAM, "STREAMS_PER_REST"),
-        constant(STREAM, "MAX_WAKE_INTERVAL"),
+        constant(WAKES, "WAKE_INTERVAL"),
+        constant(WAKES, "STREAMS_PER_INTERVAL"),
+        constant(WAKES, "MAX_WAKE_INTERVAL"),
     ],
     "`beam_width` of a request, and `length_penalty`": lambda: [
         constant(DIVERSITY, "MIN_BEAMS"),

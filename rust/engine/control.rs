@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::Inner;
 use crate::engine::features::hooks;
-use crate::engine::output::stream::{self, Completions, WakeHandle};
+use crate::engine::output::completions::{self, Completions};
+use crate::engine::output::stream::Sender;
+use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::worker::Command;
 
 /// Returns both ends of a new stream of `n` branches, which the request groups from `request_id` on write to.
@@ -13,14 +15,14 @@ pub(in crate::engine) fn open_stream(
     request_id: u64,
     n: u32,
     wake_handle: Option<Arc<dyn WakeHandle>>,
-) -> (stream::Sender, Completions) {
+) -> (Sender, Completions) {
     let canceller = inner.commands.clone();
     // If the worker has stopped, there is nothing to cancel.
     let cancel = move |branch: Option<u32>| {
         let command = branch.map_or(Command::Cancel(request_id), |index| Command::CancelBranch(request_id, index));
         canceller.send(command).unwrap_or_default();
     };
-    let (sender, mut completions) = stream::stream(request_id, n, wake_handle, Box::new(cancel));
+    let (sender, mut completions) = completions::open_stream(request_id, n, wake_handle, Box::new(cancel));
     hooks::on_open_stream(inner, request_id, &mut completions);
     (sender, completions)
 }

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `features` `runner` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves, free cells and ids |
-//! | `output/stream` `output/slow_consumers` | streams, and the ones whose readers lag |
+//! | `output/wake_handle` `output/fork` `output/backlog` `output/stream` `output/completions` `output/slow_consumers` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
@@ -42,10 +42,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use output::stream::{
-    Completions, Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, MAX_BYTES_BEHIND, MAX_ENDED_BYTES,
-    MAX_EVENTS_BEHIND, MAX_WAKE_INTERVAL, PendingFork, Ready, WAKE_INTERVAL, WakeHandle,
-};
+pub use output::backlog::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND};
+pub use output::completions::{Completions, ForkResult, PendingFork, Ready};
+pub use output::fork::{Fork, ForkDestination, ForkKind, ForkPoint, ForkTextBoundary, MAX_ENDED_BYTES};
+pub use output::wake_handle::{MAX_WAKE_INTERVAL, WAKE_INTERVAL, WakeHandle};
 pub use scheduler::scheduling_key::STARTS_PER_PRIORITY;
 pub use stats::{
     BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
@@ -189,16 +189,14 @@ impl Engine {
     /// As [`Engine::submit`], for any of the requests; also [`Error::InvalidRequest`] if the list is empty, if they have more
     /// than [`MAX_COMPLETIONS`] branches together, or if one of several is not a completion. No request is queued then.
     pub fn submit_branches(&self, requests: Vec<Request>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
-        let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
+        let Inner { limits, n_submitted, commands, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
         let prompt_groups = group(each_branch(requests.into_iter(), |request| self.inner.validate(request))?);
-        let acquire_permit = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
-        let permits = prompt_groups.iter().map(acquire_permit).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
-        let permits = permits.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
+        let permits = prompt_groups.iter().map(|_| self.inner.queue_permit()).collect::<Result<Vec<QueuePermit>>>()?;
         let request_id = n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
-        let (sender, mut completions) = open_stream(&self.inner, request_id, n, wake_handle);
-        completions.set_prompt(prompt_groups[0].0[0].1.request.prompt.n_tokens());
+        let (sender, completions) = open_stream(&self.inner, request_id, n, wake_handle);
+        let completions = completions.with_prompt(prompt_groups[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);
         let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, PromptGroup(same_beginning)), permit)| {
             let mut requests = Vec::with_capacity(same_beginning.len());
@@ -360,6 +358,12 @@ impl Engine {
 }
 
 impl Inner {
+    /// Counts a request in the queue until the permit is dropped.
+    fn queue_permit(&self) -> Result<QueuePermit> {
+        QueuePermit::acquire(&self.published.n_waiting, self.limits.max_queue as usize)
+            .map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })
+    }
+
     fn default_adapters(&self) -> Vec<AdapterScale> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -16,7 +16,7 @@ use crate::engine::features::state::{
     FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, SpecFeatures, StreamFeatures,
 };
 use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, self_extend, transcripts};
-use crate::engine::output::stream::Completions;
+use crate::engine::output::completions::Completions;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;

@@ -1,7 +1,11 @@
 //! Events, metrics and wakes that the worker publishes.
 
+pub(crate) mod backlog;
+pub(crate) mod completions;
+pub(crate) mod fork;
 pub(crate) mod slow_consumers;
 pub(crate) mod stream;
+pub(crate) mod wake_handle;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -10,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
 use crate::engine::features::state::SharedFeatures;
+use crate::engine::output::backlog::Backlog;
 use crate::engine::output::slow_consumers::{SlowConsumers, SlowStreams};
-use crate::engine::output::stream::{Backlog, PublishOutcome, ReadReceipt, WakeHandle};
+use crate::engine::output::stream::Sender;
+use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::request::{Event, TaskResult};
@@ -73,7 +79,7 @@ impl Output {
 
     /// Publishes the events of a group; [`Output::wake_all`] wakes its reader.
     pub(crate) fn send(&mut self, group: &mut RequestGroup) {
-        let PublishOutcome { wake_handle, backlog } = group.sender.send(&mut group.events);
+        let (backlog, wake_handle) = group.sender.send(&mut group.events);
         self.wake_handles.extend(wake_handle);
         if backlog.is_over_limit() {
             self.slow_consumers.add(group.request_id, &backlog, Instant::now());
@@ -143,7 +149,7 @@ impl Output {
     pub(crate) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
         for _ in 0..self.unread_pins.len().min(MAX_RECEIPTS) {
             let Some(pin) = self.unread_pins.pop_front() else { return };
-            match pin.receipt.was_read() {
+            match pin.sender.was_read() {
                 None => self.unread_pins.push_back(pin),
                 Some(true) => {}
                 Some(false) => drop(cache.unpin_prefix(pin.id)),
@@ -155,7 +161,7 @@ impl Output {
 /// A pinned prefix whose id may not have been read yet.
 struct UnreadPin {
     id: u64,
-    receipt: ReadReceipt,
+    sender: Arc<Sender>,
 }
 
 impl UnreadPin {
@@ -164,7 +170,7 @@ impl UnreadPin {
             Event::Finished(finished) => finished.result.as_deref().and_then(pin_id),
             Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
         };
-        Some(Self { id: group.events.iter().find_map(pin_of)?, receipt: group.sender.receipt() })
+        Some(Self { id: group.events.iter().find_map(pin_of)?, sender: Arc::clone(&group.sender) })
     }
 }
 

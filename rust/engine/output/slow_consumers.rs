@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::engine::output::stream::Backlog;
+use crate::engine::output::backlog::Backlog;
 use crate::error::Error;
 
 /// Streams over their limit of unread events. They are not computed further until half of the limit has been read.

@@ -408,7 +408,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::output::stream;
+    use crate::engine::output::completions::test_stream;
     use crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY;
     use crate::request::{Prompt, Request};
     use crate::sampling::Sampler;
@@ -416,7 +416,7 @@ mod tests {
 
     fn group(group_id: u64, n: u32, priority: i32) -> RequestGroup {
         let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(group_id, n, None, Box::new(|_| {}));
+        let (sender, _) = test_stream(group_id, n);
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
         RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), waiting)

@@ -211,7 +211,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::engine::output::stream;
+    use crate::engine::output::completions::test_stream;
     use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
     use crate::request::{Prompt, Request};
     use crate::sampling::Sampler;
@@ -220,7 +220,7 @@ mod tests {
     /// Creates a sequence with a prompt of 20 tokens that was preempted before it sampled from stored logits.
     fn preempted() -> Sequence {
         let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(0, 1, None, Box::new(|_| {}));
+        let (sender, _) = test_stream(0, 1);
         let request = Request::new(Prompt::from_tokens(vec![1; 20]), 0);
         let token_strings = Pieces::none(&[]);
         let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);

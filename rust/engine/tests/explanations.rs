@@ -790,7 +790,7 @@ fn group(request_id: u64, n: usize) -> crate::engine::scheduler::request_group::
     use std::sync::atomic::AtomicUsize;
 
     let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-    let (sender, _) = crate::engine::output::stream::stream(request_id, 1, None, Box::new(|_| {}));
+    let (sender, _) = crate::engine::output::completions::test_stream(request_id, 1);
     let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
     let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
     RequestGroup::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)

@@ -335,7 +335,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::output::stream;
+    use crate::engine::output::completions::test_stream;
     use crate::engine::scheduler::request_group::QueuePermit;
     use crate::request::{Prompt, Request};
     use crate::sampling::Sampler;
@@ -344,7 +344,7 @@ mod tests {
     /// Creates a group with the prompt `tokens`.
     fn group(group_id: u64, tokens: &[Token]) -> RequestGroup {
         let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(group_id, 1, None, Box::new(|_| {}));
+        let (sender, _) = test_stream(group_id, 1);
         let request = Request::new(Prompt::from_tokens(tokens.to_vec()), 0);
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
         RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), place)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
 use crate::engine::features::state::SpecFeatures;
-use crate::engine::output::stream::ForkTextBoundary;
+use crate::engine::output::fork::ForkTextBoundary;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::request_group::BranchSpec;
 use crate::engine::scheduler::sequence::{Sequence, append_text, incomplete_tail};

@@ -9,7 +9,9 @@ use crate::engine::features::forks::builder::{
 };
 use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
 use crate::engine::features::hooks;
-use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender};
+use crate::engine::output::completions::ForkResult;
+use crate::engine::output::fork::ForkPoint;
+use crate::engine::output::stream::Sender;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
@@ -94,7 +96,7 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
 
 enum ForkProgress {
     Unfinished(BuildStage),
-    Done(ForkOutcome),
+    Done(ForkResult),
 }
 
 /// Fails forks while they are built: their group is removed when the step ends, and its stream too if that was its last group.
@@ -179,7 +181,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     scheduler.features_mut().forks.set_initial_state(group_id, fork_state);
     scheduler.queue_mut().set_branch_specs(group_id, specs);
     scheduler.stats_mut().branches.n_forked += u64::from(n);
-    Ok(ForkProgress::Done(ForkOutcome { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt }))
+    Ok(ForkProgress::Done(ForkResult { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt, stream: None }))
 }
 
 fn find_cut(

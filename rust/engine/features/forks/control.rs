@@ -8,8 +8,9 @@ use crate::engine::Inner;
 use crate::engine::control::open_stream;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
 use crate::engine::features::state::FeatureCommand;
-use crate::engine::output::stream::{Completions, Fork, ForkCommand, ForkDestination, ForkKind, PendingFork, WakeHandle};
-use crate::engine::scheduler::request_group::QueuePermit;
+use crate::engine::output::completions::{Completions, PendingFork};
+use crate::engine::output::fork::{Fork, ForkDestination, ForkKind};
+use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::worker::Command;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
@@ -33,10 +34,9 @@ fn request_fork(
     let Fork { branch, at, append, kind, destination } = fork;
     inner.check_tokens("append", &append)?;
     let (branches, n) = inner.validate_forks(kind)?;
-    let permit = QueuePermit::acquire(&inner.published.n_waiting, inner.limits.max_queue as usize);
-    let permit = permit.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
+    let permit = inner.queue_permit()?;
     let group_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
-    let (sender, own_stream) = match destination {
+    let (sender, stream) = match destination {
         ForkDestination::SameStream => (None, None),
         ForkDestination::OwnStream(wake_handle) => {
             let (sender, completions) = open_stream(&inner, group_id, n, wake_handle);
@@ -47,7 +47,7 @@ fn request_fork(
     let spec = ForkSpec { request_id, branch, at, append, branches, group_id, own_stream: sender, permit };
     let request = ForkRequest { spec, answer: ForkAnswer::new(answer, wake_handle) };
     inner.commands.send(Command::Feature(FeatureCommand::Forks(Box::new(request)))).map_err(|_| Error::Stopped)?;
-    Ok(PendingFork::new(ForkCommand { receiver, answer: None, stream: own_stream }))
+    Ok(PendingFork::new(receiver, stream))
 }
 
 impl Inner {

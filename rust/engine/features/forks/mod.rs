@@ -14,7 +14,8 @@ use std::sync::Arc;
 use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_has_ended};
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkSource, MAX_COPIED_TOKENS, REPLAY_COST};
-use crate::engine::output::stream::{MAX_ENDED_BYTES, Sender};
+use crate::engine::output::fork::MAX_ENDED_BYTES;
+use crate::engine::output::stream::Sender;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::{FinishReason, Task};
@@ -201,7 +202,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::output::stream::{self, Completions};
+    use crate::engine::output::completions::{Completions, test_stream};
     use crate::engine::scheduler::request_group::QueuePermit;
     use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
     use crate::sampling::Sampler;
@@ -210,7 +211,7 @@ mod tests {
     /// Creates a group of `n` branches after `n_prompt` tokens, and its reader.
     fn group(group_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
         let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, reader) = stream::stream(group_id, n, None, Box::new(|_| {}));
+        let (sender, reader) = test_stream(group_id, n);
         let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
         (RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)

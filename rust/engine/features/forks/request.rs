@@ -8,7 +8,10 @@ use std::sync::mpsc::SyncSender;
 use crate::cache::{AdapterSchedule, AdapterSet};
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::state::GroupFeatures;
-use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender, WakeHandle};
+use crate::engine::output::completions::ForkResult;
+use crate::engine::output::fork::ForkPoint;
+use crate::engine::output::stream::Sender;
+use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::scheduler::request_group::{BranchSpec, QueuePermit, RequestGroup};
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Result;
@@ -41,7 +44,7 @@ pub(crate) struct ForkSpec {
     pub(crate) permit: QueuePermit,
 }
 
-/// As [`ForkKind`](crate::engine::output::stream::ForkKind), validated, and with samplers that have accepted nothing.
+/// As [`ForkKind`](crate::engine::output::fork::ForkKind), validated, and with samplers that have accepted nothing.
 pub(crate) enum ForkBranches {
     Continue(u32),
     Restart { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
@@ -50,17 +53,17 @@ pub(crate) enum ForkBranches {
 /// Sends the answer to a fork command. The wake handle is called on drop, after the channel is closed.
 pub(crate) struct ForkAnswer {
     /// `Some` until the drop.
-    reply: Option<SyncSender<Result<ForkOutcome>>>,
+    reply: Option<SyncSender<Result<ForkResult>>>,
     wake_handle: Option<Arc<dyn WakeHandle>>,
 }
 
 impl ForkAnswer {
-    pub(crate) fn new(reply: SyncSender<Result<ForkOutcome>>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Self {
+    pub(crate) fn new(reply: SyncSender<Result<ForkResult>>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Self {
         Self { reply: Some(reply), wake_handle }
     }
 
     /// Sends the answer; it is discarded if the caller has left.
-    pub(crate) fn send(self, outcome: Result<ForkOutcome>) {
+    pub(crate) fn send(self, outcome: Result<ForkResult>) {
         if let Some(reply) = &self.reply {
             reply.send(outcome).unwrap_or_default();
         }

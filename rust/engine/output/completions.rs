@@ -1,0 +1,298 @@
+//! The reader's end of a stream.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::engine::features::hooks;
+use crate::engine::output::fork::{Fork, ForkTextBoundary};
+use crate::engine::output::stream::{Sender, Shared};
+use crate::engine::output::wake_handle::WakeHandle;
+use crate::error::{Error, Result};
+use crate::request::{Event, Explanation};
+
+/// Result of [`Completions::try_events`].
+#[derive(Debug, PartialEq)]
+pub enum Ready {
+    /// Events, in order; at least one.
+    Events(Vec<Event>),
+    /// Nothing yet.
+    Pending,
+    /// Every branch has finished and every event was read.
+    Ended,
+}
+
+/// Result of [`Completions::fork`].
+#[derive(Debug)]
+pub struct ForkResult {
+    /// Indices of the forks in their stream.
+    pub branches: Range<u32>,
+    /// Seed of the first fork.
+    pub seed: u32,
+    /// Fork position: number of tokens that the branch had sampled.
+    pub n_sampled: u32,
+    /// How the text of the forks continues the text of the branch.
+    pub text_boundary: ForkTextBoundary,
+    /// Length of the forks' prompt in tokens: the branch's tokens up to the fork position, without the ones that context shifts
+    /// dropped before the fork, plus the appended ones.
+    pub n_prompt: usize,
+    /// The new stream, for [`ForkDestination::OwnStream`](crate::engine::ForkDestination::OwnStream).
+    pub stream: Option<Completions>,
+}
+
+/// Pending answer of the worker to a fork command.
+pub struct PendingFork {
+    /// `None` after [`PendingFork::take`].
+    answer: Mutex<Option<PendingAnswer>>,
+}
+
+struct PendingAnswer {
+    receiver: Receiver<Result<ForkResult>>,
+    received: Option<Result<ForkResult>>,
+    /// The new stream of the forks, if any.
+    stream: Option<Completions>,
+}
+
+impl PendingAnswer {
+    /// Returns the result, which the worker sends without the stream.
+    fn into_result(self, received: Result<ForkResult>) -> Result<ForkResult> {
+        let forked = received?;
+        let stream = self.stream.map(|stream| stream.with_prompt(forked.n_prompt));
+        Ok(ForkResult { stream, ..forked })
+    }
+}
+
+impl PendingFork {
+    /// Creates the fork that `receiver` answers, without its stream, which is `stream` if the forks get a new one.
+    pub(crate) fn new(receiver: Receiver<Result<ForkResult>>, stream: Option<Completions>) -> Self {
+        Self { answer: Mutex::new(Some(PendingAnswer { receiver, received: None, stream })) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<PendingAnswer>> {
+        self.answer.lock().expect("no code that holds a fork can panic")
+    }
+
+    /// Returns true if [`PendingFork::take`] would return a result.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut answer = self.lock();
+        let Some(PendingAnswer { receiver, received, .. }) = &mut *answer else { return true };
+        if received.is_none() {
+            *received = match receiver.try_recv() {
+                Ok(result) => Some(result),
+                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped)),
+                Err(TryRecvError::Empty) => None,
+            };
+        }
+        received.is_some()
+    }
+
+    /// Returns the result, once. `None` until the worker has answered, and after the result was taken.
+    pub fn take(&self) -> Option<Result<ForkResult>> {
+        if !self.is_ready() {
+            return None;
+        }
+        let mut answer = self.lock().take()?;
+        let received = answer.received.take()?;
+        Some(answer.into_result(received))
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// As [`Completions::fork`].
+    pub fn wait(self) -> Result<ForkResult> {
+        let mut answer = self.lock().take().ok_or(Error::Stopped)?;
+        let received = answer.received.take().unwrap_or_else(|| answer.receiver.recv().unwrap_or(Err(Error::Stopped)));
+        answer.into_result(received)
+    }
+}
+
+/// Sends a command to cancel one branch; with `None`, when the reader leaves before the end, the whole request.
+type CancelSender = dyn Fn(Option<u32>) + Send + Sync;
+
+/// Sends a fork command to the worker; the wake handle, if any, is called when the answer is available.
+type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> + Send + Sync;
+
+/// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
+///
+/// Any thread may read; every event is read once.
+pub struct Completions {
+    shared: Arc<Shared>,
+    request_id: u64,
+    n_prompt: usize,
+    cancel: Box<CancelSender>,
+    fork: Option<Box<ForkSender>>,
+    /// Dropped with the reader; until then, ended branches may be forked.
+    _reader: Arc<()>,
+}
+
+impl Completions {
+    /// Returns the request's number in order of submission, from 0; the same as
+    /// [`RunningStats::request_id`](crate::engine::RunningStats::request_id).
+    #[must_use]
+    pub fn request_id(&self) -> u64 {
+        self.request_id
+    }
+
+    /// Returns the length of the computed prompt in tokens.
+    #[must_use]
+    pub fn n_prompt(&self) -> usize {
+        self.n_prompt
+    }
+
+    pub(crate) fn with_prompt(mut self, n_prompt: usize) -> Self {
+        self.n_prompt = n_prompt;
+        self
+    }
+
+    pub(crate) fn set_fork(&mut self, fork: Box<ForkSender>) {
+        self.fork = Some(fork);
+    }
+
+    /// Takes events that are ready, without waiting: at least one, until those taken have `max_bytes` bytes, as
+    /// [`Event::n_bytes`] counts them.
+    ///
+    /// # Errors
+    /// The error that ended the stream, once; afterwards the stream has ended.
+    pub fn try_events(&self, max_bytes: usize) -> Result<Ready> {
+        let mut queue = self.shared.lock();
+        let floor = queue.n_bytes.saturating_sub(max_bytes);
+        let Some(first) = queue.pop() else {
+            return queue.take_end().map_or(Ok(Ready::Pending), |end| end.map(|()| Ready::Ended));
+        };
+        let mut events = vec![first];
+        while queue.n_bytes > floor
+            && let Some(event) = queue.pop()
+        {
+            events.push(event);
+        }
+        Ok(Ready::Events(events))
+    }
+
+    /// Returns true if [`Completions::try_events`] would not return [`Ready::Pending`].
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let queue = self.shared.lock();
+        !queue.events.is_empty() || queue.end.is_some()
+    }
+
+    /// Waits for the next event; `None` once every branch has finished, or after an error.
+    pub fn wait(&self) -> Option<Result<Event>> {
+        let mut queue = self.shared.lock();
+        loop {
+            if let Some(event) = queue.pop() {
+                return Some(Ok(event));
+            }
+            if let Some(end) = queue.take_end() {
+                return end.err().map(Err);
+            }
+            queue.n_waiting += 1;
+            queue = self.shared.arrived.wait(queue).expect("no code that holds the queue can panic");
+            queue.n_waiting -= 1;
+        }
+    }
+
+    /// Returns why parts of the prompt must be computed, for a request with
+    /// [`Request::explains_cache`](crate::request::Request::explains_cache). Available from the start of the first branch, before
+    /// any token, until the stream is dropped. It may change until the first token, if a saved prefix cannot be reloaded;
+    /// [`Finished::explanation`] has the final one. Detokenizing a long prompt takes milliseconds.
+    ///
+    /// [`Finished::explanation`]: crate::request::Finished::explanation
+    #[must_use]
+    pub fn explanation(&self) -> Option<Explanation> {
+        // Not under the lock, which the worker takes too.
+        let features = self.shared.lock().features.clone();
+        hooks::explanation_of(&features)
+    }
+
+    /// Cancels the request: its slots are free before the next decode, and the stream has ended.
+    pub fn close(&self) {
+        let is_early = self.shared.lock().close();
+        self.shared.arrived.notify_all();
+        if is_early {
+            (self.cancel)(None);
+        }
+    }
+
+    /// Cancels one branch: its slot is free before the next decode, it ends with
+    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others continue. Does nothing if there is
+    /// no such branch or it has already ended; a branch that is just finishing keeps its own finish reason. Cancelling a branch
+    /// of a beam search ends all branches of the search.
+    pub fn cancel_branch(&self, index: u32) {
+        if self.shared.lock().end.is_none() {
+            (self.cancel)(Some(index));
+        }
+    }
+
+    /// Forks a branch that runs, waits or has ended: the forks continue its prompt, its text up to the fork position, and the
+    /// appended tokens. The worker answers between two steps; this waits for the answer.
+    ///
+    /// The forks share all computed cells of that. A fork at the end of a running branch samples from the same row of logits as
+    /// the branch's next token, and nothing is computed for it; at an earlier position, the last preceding token is computed.
+    /// Recurrent and windowed memory compute from the last checkpoint before the position. Adapters are inherited from the
+    /// branch.
+    ///
+    /// Forks are queued like any request, with one queue position for all of them, and are junior to earlier requests. With
+    /// [`ForkKind::Restart`](crate::engine::ForkKind::Restart) and explicit seeds, fork `k` of a request samples with `seed + k`.
+    /// Otherwise, the fork that becomes branch `i` of the same stream samples with `seed + i`, where `seed` is the seed of the
+    /// stream's branch 0, and fork `k` of all that got new streams with `seed + 256 + k`.
+    ///
+    /// An ended branch can be forked while its stream is held and it is within the last
+    /// [`MAX_ENDED_BYTES`](crate::engine::MAX_ENDED_BYTES) of ended branches.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] if there is no such branch or position, if its grammar rejects the appended tokens, if the
+    /// destination stream has ended or would have more than [`MAX_COMPLETIONS`](crate::request::MAX_COMPLETIONS) branches, and for
+    /// requests as in [`Engine::submit`](crate::engine::Engine::submit); [`Error::ContextOverflow`], [`Error::QueueFull`],
+    /// [`Error::Stopped`].
+    pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
+        self.request_fork(fork, None)?.wait()
+    }
+
+    /// As [`Completions::fork`], without waiting: `wake_handle` is called when the worker has answered.
+    ///
+    /// # Errors
+    /// As [`Completions::fork`], for errors that are detected before the command is sent.
+    pub fn request_fork(&self, fork: Fork, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> {
+        self.fork.as_ref().map_or(Err(Error::Stopped), |send| send(fork, wake_handle))
+    }
+}
+
+impl std::fmt::Debug for Completions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completions").field("request_id", &self.request_id).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Completions {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.wait()
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Opens the stream of request `request_id`, with `n` branches and a prompt of unknown length.
+pub(crate) fn open_stream(
+    request_id: u64,
+    n: u32,
+    wake_handle: Option<Arc<dyn WakeHandle>>,
+    cancel: Box<CancelSender>,
+) -> (Sender, Completions) {
+    let (shared, reader) = (Arc::<Shared>::default(), Arc::new(()));
+    let sender = Sender::new(Arc::clone(&shared), n, wake_handle, Arc::downgrade(&reader));
+    (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })
+}
+
+/// Opens a stream without a worker.
+#[cfg(test)]
+pub(crate) fn test_stream(request_id: u64, n: u32) -> (Sender, Completions) {
+    open_stream(request_id, n, None, Box::new(|_| {}))
+}
