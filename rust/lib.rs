@@ -24,7 +24,7 @@
 //! | `scheduler/queue.rs`, `scheduler/request_group.rs` | the request waits, and is next |
 //! | `scheduler/admission.rs` | a branch enters a slot, or resumes |
 //! | `scheduler/prefix_match.rs` | the cached prefix that it starts on; who decides that it waits for one |
-//! | `cache_manager/mod.rs`, `scheduler/tier_moves.rs` | idle prefixes leave the device cache; saved cells are reloaded |
+//! | `cache_manager/moves.rs`, `scheduler/tier_moves.rs` | idle prefixes leave the device cache; saved cells are reloaded |
 //! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
 //! | `execute.rs` | the decode |
 //! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |

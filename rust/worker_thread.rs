@@ -55,6 +55,12 @@ impl WorkerThread {
         process::id() == self.process_id
     }
 
+    /// Returns true until the thread has ended or is joined. Never waits.
+    pub(crate) fn is_running(&self) -> bool {
+        // Another thread that holds the lock waits for this one.
+        self.handle.try_lock().map_or(true, |handle| handle.as_ref().is_some_and(|handle| !handle.is_finished()))
+    }
+
     /// Waits until the thread has ended; concurrent calls all wait. Returns immediately on the thread itself, which may drop
     /// its owner in a callback, and in a forked child. A panic of the thread was already reported by itself.
     pub(crate) fn join(&self) {
@@ -113,9 +119,11 @@ mod tests {
             }
         })
         .expect("the system starts threads");
+        assert!(thread.is_running());
         open_gate.send(()).expect("the thread waits for it");
         thread.join();
         assert!(has_ended.load(Ordering::Acquire));
+        assert!(!thread.is_running());
         thread.join();
     }
 

@@ -9,7 +9,7 @@
 //! | files | content |
 //! | --- | --- |
 //! | `features` `runner` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
-//! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves, free cells and ids |
+//! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
 //! | `output/wake_handle` `output/fork` `output/backlog` `output/stream` `output/completions` `output/slow_consumers` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
@@ -20,13 +20,13 @@
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
-//! | `model_info` `validation` `control` `features/forks/control` | properties of the model, checks of requests, streams and commands of their readers |
+//! | `model_capabilities` `validation` `control` `features/forks/control` | capabilities of the model, checks of requests, streams and commands of their readers |
 
 mod cache_manager;
 mod control;
 mod execute;
 mod features;
-mod model_info;
+mod model_capabilities;
 mod output;
 mod publish;
 mod queries;
@@ -60,12 +60,13 @@ use crate::worker_thread::WorkerThread;
 use control::open_stream;
 use features::hooks;
 use features::state::SequenceFeatures;
-use model_info::ModelInfo;
+use model_capabilities::ModelCapabilities;
 use output::SharedState;
+use output::stream::Sender;
 use queries::Query;
 use runner::{DefaultAdapters, MemoryKind, Runner};
 use scheduler::request_group::{QueuePermit, RequestGroup};
-use validation::{PromptGroup, ValidatedRequest, check_branches, group};
+use validation::{PromptGroup, check_branches, merge};
 use worker::{Command, Worker};
 
 /// Handle to the worker thread. Clones share it. Dropping the last one stops the worker and ends every open stream with
@@ -77,7 +78,7 @@ pub struct Engine {
 
 struct Inner {
     limits: Limits,
-    model: ModelInfo,
+    model: ModelCapabilities,
     /// Default adapters, for requests that name none.
     adapters: DefaultAdapters,
     n_submitted: AtomicU64,
@@ -85,22 +86,6 @@ struct Inner {
     commands: mpsc::Sender<Command>,
     published: Arc<SharedState>,
     worker: WorkerThread,
-}
-
-/// Marks the worker as running until dropped, which also happens if the worker panics.
-struct AliveGuard(Arc<SharedState>);
-
-impl AliveGuard {
-    fn new(published: &Arc<SharedState>) -> Self {
-        published.is_running.store(true, Ordering::Release);
-        Self(Arc::clone(published))
-    }
-}
-
-impl Drop for AliveGuard {
-    fn drop(&mut self) {
-        self.0.is_running.store(false, Ordering::Release);
-    }
 }
 
 impl Engine {
@@ -121,14 +106,9 @@ impl Engine {
             let published = Arc::clone(&published);
             move || {
                 let runner = build()?;
-                let model = (ModelInfo::of(&runner), runner.default_adapters());
-                let alive = AliveGuard::new(&published);
+                let model = (ModelCapabilities::of(&runner), runner.default_adapters());
                 let worker = Worker::new(runner, limits, received, published);
-                let run = move || {
-                    let _alive = alive;
-                    worker.run();
-                };
-                Ok((model, run))
+                Ok((model, move || worker.run()))
             }
         })?;
         let adapters = Arc::new(Mutex::new(adapters));
@@ -189,33 +169,24 @@ impl Engine {
     /// As [`Engine::submit`], for any of the requests; also [`Error::InvalidRequest`] if the list is empty, if they have more
     /// than [`MAX_COMPLETIONS`] branches together, or if one of several is not a completion. No request is queued then.
     pub fn submit_branches(&self, requests: Vec<Request>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
-        let Inner { limits, n_submitted, commands, .. } = &*self.inner;
+        let inner = &self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
-        let prompt_groups = group(each_branch(requests.into_iter(), |request| self.inner.validate(request))?);
-        let permits = prompt_groups.iter().map(|_| self.inner.queue_permit()).collect::<Result<Vec<QueuePermit>>>()?;
-        let request_id = n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
-        let (sender, completions) = open_stream(&self.inner, request_id, n, wake_handle);
-        let completions = completions.with_prompt(prompt_groups[0].0[0].1.request.prompt.n_tokens());
+        let prompt_groups = merge(each_branch(requests.into_iter(), |request| inner.validate(request))?);
+        let permits = prompt_groups.iter().map(|_| inner.queue_permit()).collect::<Result<Vec<QueuePermit>>>()?;
+        let request_id = inner.n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
+        let (sender, completions) = open_stream(inner, request_id, n, wake_handle);
+        let completions = completions.with_prompt(prompt_groups[0].requests[0].1.prompt.n_tokens());
         let sender = Arc::new(sender);
-        let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, PromptGroup(same_beginning)), permit)| {
-            let mut requests = Vec::with_capacity(same_beginning.len());
-            let mut shared = None;
-            for (first, ValidatedRequest { mut request, adapter_schedule, requested_adapters, features }) in same_beginning {
-                let sampler = self.inner.sampler(&mut request);
-                requests.push((first, request, sampler));
-                shared.get_or_insert((adapter_schedule, requested_adapters, features));
-            }
-            let mut group = RequestGroup::new(group_id, requests, Arc::clone(&sender), permit);
-            (group.adapter_schedule, group.requested_adapters, group.features) = shared.expect("there is a request of each kind");
+        let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, prompt_group), permit)| {
+            let mut group = inner.request_group(group_id, prompt_group, Arc::clone(&sender), permit);
             group.request_id = request_id;
             if group_id != request_id {
                 group.pending = SequenceFeatures::default();
             }
-            hooks::on_new_group(limits, &mut group);
             group
         });
-        commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;
+        inner.commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }
 
@@ -348,7 +319,7 @@ impl Engine {
     /// Returns true while the worker runs: it was not stopped and has not panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.inner.published.is_running.load(Ordering::Acquire)
+        self.inner.worker.is_running()
     }
 
     /// Stops the worker and waits for it. Every open stream ends with [`Error::Stopped`]; later requests fail with it.
@@ -358,6 +329,18 @@ impl Engine {
 }
 
 impl Inner {
+    fn request_group(&self, group_id: u64, prompt_group: PromptGroup, sender: Arc<Sender>, permit: QueuePermit) -> RequestGroup {
+        let PromptGroup { requests, adapter_schedule, requested_adapters, features } = prompt_group;
+        let requests = requests.into_iter().map(|(first, mut request)| {
+            let sampler = self.sampler(&mut request);
+            (first, request, sampler)
+        });
+        let mut group = RequestGroup::new(group_id, requests.collect(), sender, permit);
+        (group.adapter_schedule, group.requested_adapters, group.features) = (adapter_schedule, requested_adapters, features);
+        hooks::on_new_group(&self.limits, &mut group);
+        group
+    }
+
     /// Counts a request in the queue until the permit is dropped.
     fn queue_permit(&self) -> Result<QueuePermit> {
         QueuePermit::acquire(&self.published.n_waiting, self.limits.max_queue as usize)

@@ -131,27 +131,23 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
+    fn stages(&mut self) -> [&mut Duration; 9] {
+        let Self { receive, place, plan, decode, sample, text, emit, offload, reload } = self;
+        [receive, place, plan, decode, sample, text, emit, offload, reload]
+    }
+
     /// Returns the total time.
     #[must_use]
-    pub fn sum(&self) -> Duration {
-        let Self { receive, place, plan, decode, sample, text, emit, offload, reload } = *self;
-        [receive, place, plan, decode, sample, text, emit, offload, reload].into_iter().sum()
+    pub fn sum(mut self) -> Duration {
+        self.stages().map(|stage| *stage).into_iter().sum()
     }
 
     /// Returns the time spent since `before`.
-    pub(super) fn since(&self, before: &Self) -> Self {
-        let part = |of: fn(&Self) -> Duration| of(self).saturating_sub(of(before));
-        Self {
-            receive: part(|times| times.receive),
-            place: part(|times| times.place),
-            plan: part(|times| times.plan),
-            decode: part(|times| times.decode),
-            sample: part(|times| times.sample),
-            text: part(|times| times.text),
-            emit: part(|times| times.emit),
-            offload: part(|times| times.offload),
-            reload: part(|times| times.reload),
+    pub(super) fn since(mut self, mut before: Self) -> Self {
+        for (stage, before) in self.stages().into_iter().zip(before.stages()) {
+            *stage = stage.saturating_sub(*before);
         }
+        self
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Inner;
 use crate::engine::features::hooks;
 use crate::engine::features::state::GroupFeatures;
-use crate::engine::model_info::ModelInfo;
+use crate::engine::model_capabilities::ModelCapabilities;
 use crate::engine::runner::{AdapterSchedule, AdapterSet};
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Request, Task, Token};
@@ -18,9 +18,10 @@ fn add_checkpoint(checkpoints_at: &mut Vec<u32>, position: Option<u32>) {
     }
 }
 
-/// A request that was checked against this engine.
-pub(super) struct ValidatedRequest {
-    pub(super) request: Request,
+/// Valid requests of one stream with an equal beginning.
+pub(super) struct PromptGroup {
+    /// At least one, each with the index of its first branch in the stream.
+    pub(super) requests: Vec<(u32, Request)>,
     /// Adapter schedule of the prompt and the branches.
     pub(super) adapter_schedule: AdapterSchedule,
     /// The adapters that were requested, regardless of where each applies from.
@@ -28,32 +29,26 @@ pub(super) struct ValidatedRequest {
     pub(super) features: GroupFeatures,
 }
 
-/// Requests of one stream with an equal beginning, each with the index of its first branch in the stream; never empty.
-pub(super) struct PromptGroup(pub(super) Vec<(u32, ValidatedRequest)>);
-
-/// Groups requests with an equal beginning, in order of first appearance.
-pub(super) fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
-    let mut prompt_groups: Vec<PromptGroup> = Vec::new();
-    let mut first = 0;
-    for one in accepted {
-        let at = first;
-        first += one.request.n;
-        let has_equal_beginning = |PromptGroup(same_beginning): &&mut PromptGroup| {
-            let (_, other) = &same_beginning[0];
-            other.adapter_schedule == one.adapter_schedule && other.request.can_share_prompt_with(&one.request)
+/// Merges the groups of single requests that have an equal beginning, and numbers the branches.
+pub(super) fn merge(singles: Vec<PromptGroup>) -> Vec<PromptGroup> {
+    let mut merged: Vec<PromptGroup> = Vec::new();
+    let mut n_branches = 0;
+    for mut single in singles {
+        let (first, request) = &mut single.requests[0];
+        *first = n_branches;
+        n_branches += request.n;
+        let has_equal_beginning = |other: &&mut PromptGroup| {
+            other.adapter_schedule == single.adapter_schedule && other.requests[0].1.can_share_prompt_with(request)
         };
-        match prompt_groups.iter_mut().find(has_equal_beginning) {
-            Some(PromptGroup(same_beginning)) => same_beginning.push((at, one)),
-            None => prompt_groups.push(PromptGroup(vec![(at, one)])),
+        match merged.iter_mut().find(has_equal_beginning) {
+            Some(other) => other.requests.append(&mut single.requests),
+            None => merged.push(single),
         }
     }
-    prompt_groups
+    merged
 }
 
 /// Checks the number of branches of a stream, and that each is a completion.
-///
-/// # Errors
-/// As [`Engine::submit_branches`](super::Engine::submit_branches).
 pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
     let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
     if requests.is_empty() {
@@ -77,7 +72,7 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Engine::submit`](super::Engine::submit), except for [`Error::QueueFull`].
-    pub(super) fn validate(&self, mut request: Request) -> Result<ValidatedRequest> {
+    pub(super) fn validate(&self, mut request: Request) -> Result<PromptGroup> {
         let Self { limits, model, .. } = self;
         request.validate(model.n_vocab)?;
         let (adapters, mut invoked_at) = match (&request.task, request.adapters.take()) {
@@ -111,13 +106,10 @@ impl Inner {
             );
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, features })
+        Ok(PromptGroup { requests: vec![(0, request)], adapter_schedule, requested_adapters, features })
     }
 
-    /// Checks the parts of a request that depend on the configuration of this engine, other than the prompt.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`].
+    /// Checks what depends on the configuration of this engine, other than the prompt.
     pub(super) fn check_branch_options(&self, request: &Request) -> Result<()> {
         let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
@@ -145,9 +137,6 @@ impl Inner {
     }
 
     /// Checks that tokens are in the vocabulary.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] with `param`.
     pub(super) fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
         let n_vocab = self.model.n_vocab;
         let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
@@ -160,7 +149,7 @@ impl Inner {
     ///
     /// Called on the caller's thread: on the worker's it would delay the running streams.
     pub(super) fn sampler(&self, request: &mut Request) -> Sampler {
-        let ModelInfo { suppressed, token_strings, .. } = &self.model;
+        let ModelCapabilities { suppressed, token_strings, .. } = &self.model;
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
         Sampler::new(&request.sampling, request.seed, token_strings, self.limits.n_ctx_slot)
     }

@@ -108,7 +108,7 @@ impl<R: Runner> Worker<R> {
         }
         let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };
         if n_rows > 0 || moved > Duration::ZERO {
-            let times = self.stopwatch.times().since(&times_before);
+            let times = self.stopwatch.times().since(times_before);
             self.scheduler.shared().record_step(RecentStep { started, took, n_rows, times });
         } else if !(self.scheduler.has_changed() || has_events) {
             self.stall_detector.observe_idle_step(&mut self.scheduler, &self.cache);

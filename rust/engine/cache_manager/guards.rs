@@ -1,7 +1,6 @@
 //! Guards for cells in use. Dropping a guard releases its cells: they stay cached until their room is needed.
 //!
-//! A release needs no access to the cache. It is queued, and [`CacheManager`](crate::engine::cache_manager::CacheManager) carries
-//! out queued releases, in order, before any other change.
+//! A release is queued, and [`CacheManager`](crate::engine::cache_manager::CacheManager) carries it out before any other change.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +12,7 @@ use crate::engine::runner::KvSeqId;
 pub(crate) enum Release {
     /// The path becomes idle.
     Unpin(KvSeqId),
-    /// All but the first tokens of the path are dropped, if the memory permits that.
+    /// All but the first tokens of the path are dropped, if the memory can.
     Truncate(KvSeqId, u32),
     /// The path is dropped: its contents are valid but will not be used again.
     Discard(KvSeqId),
@@ -58,7 +57,6 @@ impl ReleaseQueue {
         self.0.has_releases.store(false, Ordering::Release);
     }
 
-    /// Returns a guard for the path of `id`, which was just placed.
     pub(crate) fn guard(&self, id: KvSeqId) -> PathGuard {
         PathGuard { id, queue: Some(self.clone()) }
     }
@@ -74,7 +72,6 @@ pub(crate) struct PathGuard {
 }
 
 impl PathGuard {
-    /// Returns the sequence id that owns the cells.
     pub(crate) fn id(&self) -> KvSeqId {
         self.id
     }
@@ -89,7 +86,7 @@ impl PathGuard {
         self.release(Release::DiscardFailed(self.id));
     }
 
-    /// Drops all but the first `n_kept` tokens, if the memory permits that.
+    /// Drops all but the first `n_kept` tokens, if the memory can.
     pub(crate) fn truncate(&self, n_kept: u32) {
         if let Some(queue) = &self.queue {
             queue.push(Release::Truncate(self.id, n_kept));
@@ -104,8 +101,8 @@ impl PathGuard {
         ReservationGuard { number, queue }
     }
 
-    /// Takes the path out of the guard, for an operation of the cache that releases it.
-    pub(crate) fn take(&mut self) -> KvSeqId {
+    /// Returns the path, which the guard does not release any more: an operation of the cache does.
+    pub(crate) fn disarm(&mut self) -> KvSeqId {
         self.queue = None;
         self.id
     }
@@ -168,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_taken_is_not_released() {
+    fn a_disarmed_guard_releases_nothing() {
         let queue = ReleaseQueue::default();
         let mut path = queue.guard(ID);
-        assert_eq!(path.take(), ID);
+        assert_eq!(path.disarm(), ID);
         drop(path);
         assert!(queue.is_empty());
     }

@@ -8,7 +8,7 @@ pub(crate) mod stream;
 pub(crate) mod wake_handle;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,6 @@ pub(crate) struct SharedState {
     pub(crate) features: SharedFeatures,
     /// Requests with a branch that was never in a slot.
     pub(crate) n_waiting: Arc<AtomicUsize>,
-    pub(crate) is_running: AtomicBool,
 }
 
 impl SharedState {

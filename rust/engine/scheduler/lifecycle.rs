@@ -267,7 +267,7 @@ impl Scheduler {
         for group_id in self.queue.held_on(ids) {
             let group = self.queue.group_mut(group_id);
             if let PromptHolder::Path(path) = &mut group.prompt_holder {
-                path.take();
+                path.disarm();
             }
             group.prompt_holder = PromptHolder::Empty;
         }

@@ -1,8 +1,9 @@
 //! Moves between the device cache and the host cache, within the time budget of a step.
 
 use crate::cache::{PrefixMatch, Provenance};
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::moves::RelocationOutcome;
 use crate::engine::cache_manager::reclaim::Urgency;
-use crate::engine::cache_manager::{CacheManager, RelocationOutcome};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::resumption::find_awaited;

@@ -1,4 +1,4 @@
-//! Properties of the model that callers and the worker share.
+//! Capabilities of the model, for checks on the callers' threads.
 
 use crate::cache;
 use crate::engine::runner::{AdapterSchedule, AdapterSet, MemoryKind, Runner};
@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::request::{AdapterScale, Prompt, Token, validate_adapters};
 use crate::sampling::TokenStrings;
 
-/// Properties of the model, copied from the runner, which lives on the worker thread.
-pub(super) struct ModelInfo {
+/// Capabilities of the model, copied from the runner, which lives on the worker thread.
+pub(super) struct ModelCapabilities {
     pub(super) n_vocab: usize,
     pub(super) n_adapters: u32,
     /// Invocation tokens of each adapter; empty for an adapter that applies from the first token.
@@ -20,7 +20,7 @@ pub(super) struct ModelInfo {
     pub(super) suppressed: Vec<Token>,
 }
 
-impl ModelInfo {
+impl ModelCapabilities {
     pub(super) fn of(runner: &impl Runner) -> Self {
         Self {
             n_vocab: runner.n_vocab(),
@@ -40,8 +40,8 @@ impl ModelInfo {
     /// [`Error::InvalidRequest`] for unknown adapters, and for more than one active aLoRA adapter.
     pub(super) fn check_adapters(&self, adapters: &[AdapterScale]) -> Result<Option<u32>> {
         validate_adapters(adapters, self.n_adapters)?;
-        let mut activated =
-            adapters.iter().filter(|&&(id, scale)| scale != 0.0 && !self.invocations[id as usize].is_empty()).map(|&(id, _)| id);
+        let is_activated = |&(id, scale): &AdapterScale| scale != 0.0 && !self.invocations[id as usize].is_empty();
+        let mut activated = adapters.iter().copied().filter(is_activated).map(|(id, _)| id);
         let first = activated.next();
         if let (Some(first), Some(second)) = (first, activated.next()) {
             let message = format!("adapters has {first} and {second}, but a text can have at most one activated adapter (aLoRA)");
@@ -54,7 +54,7 @@ impl ModelInfo {
     /// `invoked_at`, or, if that is `None`, from its last invocation in the text.
     ///
     /// # Errors
-    /// As [`ModelInfo::check_adapters`].
+    /// As [`ModelCapabilities::check_adapters`].
     pub(super) fn adapter_schedule(
         &self,
         adapters: &[AdapterScale],
