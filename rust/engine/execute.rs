@@ -6,8 +6,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::planning::Planner;
-use crate::engine::scheduler::running_sequence::RunningSequence;
-use crate::engine::scheduler::running_sequence::count;
+use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::error::Error;
 
 /// Computes the plan and measures it. Returns the duration of the decode.
@@ -44,13 +43,11 @@ pub(super) fn recover<R: Runner>(
     error: DecodeError,
 ) -> bool {
     let error = Error::Decode { reason: error.reason };
-    let planned = |running: &&RunningSequence| running.n_planned > 0;
-    let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
-        let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
-            scheduler.running().iter().filter(planned).partition(|running| running.takes_one_row());
-        let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.group_id).collect();
-        (ids(decoding), ids(prefilling))
+    let groups = |filter: fn(&RunningSequence) -> bool| -> Vec<u64> {
+        let planned = scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running));
+        planned.map(|running| running.sequence.group_id).collect()
     };
+    let (decoding, prefilling) = (groups(RunningSequence::takes_one_row), groups(|running| !running.takes_one_row()));
     let is_undone = undo_rows(scheduler, cache, |_| true);
     if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
         scheduler.fail(&prefilling, &error);
@@ -73,8 +70,7 @@ pub(super) fn recover<R: Runner>(
 fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_undone = true;
     for running in scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
-        // A part of a picture that can only be cached as a whole cannot be kept: it is dropped with its request, which is a
-        // prefilling one.
+        // A part of a picture that can only be cached as a whole is dropped with its request, which is a prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;
     }
     is_undone

@@ -82,7 +82,7 @@ struct Inner {
     /// Default adapters, for requests that name none.
     adapters: DefaultAdapters,
     n_submitted: AtomicU64,
-    /// Unbounded, but holds at most [`Limits::max_queue`] requests, because `n_waiting` counts them.
+    /// Unbounded, but `n_waiting` limits the requests in it.
     commands: mpsc::Sender<Command>,
     published: Arc<SharedState>,
     worker: WorkerThread,
@@ -117,7 +117,7 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns the limits that were resolved when the model was loaded.
+    /// Returns the resolved limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
@@ -135,8 +135,7 @@ impl Engine {
         self.inner.model.memory
     }
 
-    /// Returns true if a seeded request always samples the same tokens, independent of concurrent requests; see
-    /// [`Runner::is_repeatable`].
+    /// Returns true if a seeded request always samples the same tokens, see [`Runner::is_repeatable`].
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         self.inner.model.is_repeatable
@@ -161,9 +160,8 @@ impl Engine {
     /// samples with that request's `seed + i`. All of them continue one prompt, each after its own [`Request::suffix`] and with
     /// its own parameters.
     ///
-    /// A common prefix of the prompts is computed once, as for any requests with equal adapters; if the prompts are equal, so
-    /// are the logits after them. Reports about the prompt follow the first request. Requests with an equal beginning take one
-    /// position in the queue.
+    /// If the prompts are equal, so are the logits after them. Reports about the prompt follow the first request. Requests with an
+    /// equal beginning take one position in the queue.
     ///
     /// # Errors
     /// As [`Engine::submit`], for any of the requests; also [`Error::InvalidRequest`] if the list is empty, if they have more
@@ -190,14 +188,13 @@ impl Engine {
         Ok(completions)
     }
 
-    /// Returns the shared default adapters, for other workers: later calls of [`Engine::set_adapters`] are visible there.
+    /// Returns the shared default adapters, for other workers.
     #[must_use]
     pub fn default_adapters(&self) -> DefaultAdapters {
         Arc::clone(&self.inner.adapters)
     }
 
-    /// Returns the default adapters with their scales, as set by the last [`Engine::set_adapters`], initially by the
-    /// configuration.
+    /// Returns the default adapters with their scales.
     #[must_use]
     pub fn adapters(&self) -> Vec<AdapterScale> {
         self.inner.default_adapters()
@@ -227,10 +224,8 @@ impl Engine {
         self.inner.published.recent_steps().iter().copied().collect()
     }
 
-    /// Returns the prefix tree, parents before their children. The worker answers between two steps, and copying the whole tree
-    /// delays one step.
-    ///
-    /// While requests are running, a step spends a bounded amount of work on queries; the others wait for later steps.
+    /// Returns the prefix tree, parents before their children. Copying the whole tree delays one step; while requests are running,
+    /// further queries then wait for later steps.
     ///
     /// # Errors
     /// [`Error::Stopped`], as for every query that the worker answers.
@@ -238,10 +233,8 @@ impl Engine {
         self.ask(Query::Cached)
     }
 
-    /// Returns the `limit` most recently used nodes of the prefix tree, in that order, and the total number of nodes. Use of a
-    /// node counts as use of its ancestors: parents come before their children, and no node without its parent.
-    ///
-    /// O(`limit`), independent of the size of the tree.
+    /// Returns the `limit` most recently used nodes of the prefix tree, parents before their children, and the total number of
+    /// nodes. O(`limit`). Use of a node counts as use of its ancestors.
     ///
     /// # Errors
     /// [`Error::Stopped`].
@@ -249,26 +242,22 @@ impl Engine {
         self.ask(|answer| Query::RecentlyUsed(limit, answer))
     }
 
-    /// Returns at most `n_max` hashes of cached blocks, made with `key`: see [`block_hashes`].
-    ///
-    /// The worker answers in parts between steps, each of about 0.2 ms at most.
+    /// Returns at most `n_max` hashes of cached blocks, made with `key`: see [`block_hashes`](crate::cache::block_hashes). The
+    /// worker answers in parts between steps, each of about 0.2 ms at most.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY_BYTES`] bytes; [`Error::Stopped`].
-    ///
-    /// [`block_hashes`]: crate::cache::block_hashes
     pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
         if key.len() > MAX_KEY_BYTES {
             let message = format!("key has {} bytes; it may have at most {MAX_KEY_BYTES}", key.len());
             return Err(Error::InvalidRequest { param: "key", message });
         }
         let key: Arc<[u8]> = key.into();
-        let mut blocks = Vec::new();
-        let mut next = Some(DigestCursor::default());
-        while let Some(cursor) = next {
-            let some;
-            (some, next) = self.ask(|answer| Query::Blocks(Arc::clone(&key), cursor, answer))?;
-            blocks.extend(some);
+        let (mut blocks, mut next) = (Vec::new(), Some(DigestCursor::default()));
+        while let Some(cursor) = next.take() {
+            let part;
+            (part, next) = self.ask(|answer| Query::Blocks(Arc::clone(&key), cursor, answer))?;
+            blocks.extend(part);
         }
         Ok(PrefixDigest::new(blocks, n_max))
     }
@@ -289,9 +278,8 @@ impl Engine {
         self.ask(|answer| Query::Unpin(id, answer))
     }
 
-    /// Returns the tokens in `slot` and the adapters that they were computed with, of its sequence or of the last
-    /// sequence that ran there. Prompts that are only pinned or saved, or loaded without a slot, run in a free slot and do not
-    /// replace its contents.
+    /// Returns the tokens and the adapters of the sequence in `slot`, or else of the last one. Prompts that are only pinned or
+    /// saved, or loaded without a slot, do not replace the contents of the slot in which they run.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
@@ -355,7 +343,6 @@ impl Inner {
         if self.worker.is_of_this_process() {
             // If the worker has already ended, so have its streams.
             drop(self.commands.send(Command::Stop));
-            // Returns immediately if a wake handle that owns the engine stops it on the worker thread.
             self.worker.join();
         }
     }

@@ -80,8 +80,7 @@ pub(super) fn take_erased(scheduler: &mut Scheduler, query: &Query) -> Option<Er
     if let Query::EraseSlot(slot, _) = query { scheduler.take_contents(*slot) } else { None }
 }
 
-/// Answers a query; returns the units of work. `erased` is the result of [`take_erased`]. The metrics show a change before the
-/// caller receives the answer.
+/// Answers a query; returns the units of work. `erased` is the result of [`take_erased`]. Metrics show a change before its answer.
 pub(super) fn answer<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,

@@ -13,7 +13,7 @@ pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 /// One token of one sequence in a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Sequence that computes the token and owns the cell it fills.
+    /// Owner of the cell that the token fills.
     pub sequence: KvSeqId,
     /// The token.
     pub token: Token,
@@ -38,11 +38,11 @@ pub struct MediaRows {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// At most `n_ubatch` rows of tokens, and as many for each medium with non-causal attention and for all other media
-    /// together. At most `n_outputs` rows require logits.
+    /// together; at most `n_outputs` of them require logits.
     pub rows: Vec<Row>,
     /// Which rows are of media, in order.
     pub media: Vec<MediaRows>,
-    /// Active adapters of all rows. A change costs graph rebuilds, so it is not made in every decode.
+    /// Active adapters of all rows. A change costs graph rebuilds.
     pub adapter_set: AdapterSet,
 }
 
@@ -98,8 +98,7 @@ pub trait Runner {
         0
     }
 
-    /// Returns the invocation tokens of an aLoRA adapter, which applies from their last occurrence in the prompt; empty if the
-    /// adapter applies from the first token.
+    /// Returns the invocation tokens of an adapter; empty if it applies from the first token.
     fn invocation(&self, _adapter: u32) -> &[Token] {
         &[]
     }
@@ -109,8 +108,7 @@ pub trait Runner {
         Vec::new()
     }
 
-    /// Returns the number of threads of a decode without prompt rows, including the worker's own. They are idle between
-    /// decodes.
+    /// Returns the number of threads of a decode without prompt rows, including the worker's own.
     fn n_threads(&self) -> usize;
 
     /// Computes the rows of `plan` in one decode and fills one cell per row.
@@ -120,13 +118,10 @@ pub trait Runner {
     /// its rows: drop them, or decode them again after [`Runner::truncate`].
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError>;
 
-    /// Returns the logits after row `row` of the last plan, of length `n_vocab`.
-    ///
-    /// # Panics
-    /// If that row did not require logits.
+    /// Returns the `n_vocab` logits after row `row` of the last plan. Panics if that row did not require logits.
     fn logits(&self, row: usize) -> &[f32];
 
-    /// Returns true if cells `[0, n_tokens)` of `from`, which has `n_held` tokens, can be shared with another sequence.
+    /// Returns true if cells `[0, n_tokens)` of `from`, which has `n_held` tokens, can be shared.
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
 
     /// Shares the cells `[0, n_tokens)` of `from` with `to`, which must be empty. Nothing is computed or copied.
@@ -141,8 +136,8 @@ pub trait Runner {
     /// Returns the capabilities of the memory.
     fn memory_kind(&self) -> MemoryKind;
 
-    /// Returns a copy of the cells of `range` of `id`. For memory with [`ForkRule::AtEnd`] it is the whole state, and `range`
-    /// must be all of `id`. The bytes are stored as returned, without another copy.
+    /// Returns a copy of the cells of `range` of `id`, which must be all of `id` for memory with [`ForkRule::AtEnd`]. The bytes are
+    /// stored as returned.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.
@@ -183,20 +178,19 @@ pub trait Runner {
     /// Appends the bytes of `token`; control tokens have none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);
 
-    /// Returns true for an end-of-generation token.
+    /// Returns true for one of [`Runner::end_tokens`].
     fn is_end(&self, token: Token) -> bool;
 
-    /// Returns all end-of-generation tokens.
+    /// Returns the end-of-generation tokens.
     fn end_tokens(&self) -> &[Token];
 
     /// Returns the tokens that the model requires never to be sampled.
     fn suppressed_tokens(&self) -> &[Token];
 
-    /// Returns the vocabulary, which samplers use on other threads.
+    /// Returns the vocabulary.
     fn token_strings(&self) -> TokenStrings;
 
-    /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit: not on other rows of the
-    /// decode, the location of cells, prompt chunking or the number of threads.
+    /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit.
     fn is_repeatable(&self) -> bool;
 
     /// Returns true if Weft's own CPU kernels compute every attention and matrix product of the model.

@@ -18,7 +18,6 @@ const MAX_IDLE_STEPS: u32 = 100;
 /// Minimum time of these steps: commands and queries wake the worker between them.
 const MIN_STALL: Duration = Duration::from_secs(1);
 
-/// Counts steps without progress.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
     n_idle_steps: u32,
@@ -26,7 +25,6 @@ pub(super) struct StallDetector {
 }
 
 impl StallDetector {
-    /// Records a step with progress.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -69,14 +67,12 @@ fn waits_for_external_event(scheduler: &Scheduler) -> bool {
     waits_for_encoder || scheduler.has_paused() || scheduler.slots().reserved_for().is_some()
 }
 
-/// Returns the most senior request.
 fn most_senior(scheduler: &Scheduler) -> Option<u64> {
     let running = scheduler.running().first().map(|running| running.sequence.group_id);
     let preempted = || scheduler.queue().preempted().first().map(|preempted| preempted.sequence.group_id);
     running.or_else(preempted).or_else(|| scheduler.queue().next(|_| true))
 }
 
-/// Describes the state of the scheduler, for the log.
 fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String {
     let running = scheduler.running().iter().map(|running| {
         let (sequence, n_held) = (&running.sequence, running.n_held);

@@ -72,7 +72,7 @@ pub struct BranchStats {
     pub n_shared: u64,
 }
 
-/// Metrics of the host cache: saved entries in host memory.
+/// Metrics of the host cache. Tokens are counted since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostCacheStats {
     /// Size of all entries.
@@ -81,13 +81,13 @@ pub struct HostCacheStats {
     pub max_bytes: Option<u64>,
     /// Entries.
     pub n_entries: usize,
-    /// Tokens offloaded since the start.
+    /// Tokens offloaded.
     pub n_offloaded: u64,
-    /// Tokens reloaded since the start.
+    /// Tokens reloaded.
     pub n_reloaded: u64,
-    /// Tokens evicted from either tier for lack of space since the start.
+    /// Tokens evicted from either tier for lack of space.
     pub n_evicted: u64,
-    /// Tokens moved to lower cells since the start.
+    /// Tokens moved to lower cells.
     pub n_relocated: u64,
 }
 

@@ -7,8 +7,7 @@ use crate::engine::stats::StepTimes;
 /// Selects a stage of the step.
 pub(super) type TimeField = fn(&mut StepTimes) -> &mut Duration;
 
-/// Measures the time of a step by stage. Unattributed time counts for the next stage, so that the stages always add up to the
-/// step.
+/// Measures the time of a step by stage. Unattributed time counts for the next stage.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     times: StepTimes,
@@ -23,7 +22,6 @@ impl Stopwatch {
         Self { times: StepTimes::default(), last: Instant::now(), counted_separately: Duration::ZERO }
     }
 
-    /// Returns the total time of each stage.
     pub(super) fn times(&self) -> StepTimes {
         self.times
     }

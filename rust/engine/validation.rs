@@ -100,9 +100,9 @@ impl Inner {
         }
         let n_at_once = request.prompt.media().iter().filter(|of| of.media.sees_ahead()).map(|of| of.media.n_tokens()).max();
         if let Some(n) = n_at_once.filter(|&n| n > limits.n_ubatch) {
-            let n_ubatch = limits.n_ubatch;
             let message = format!(
-                "an image of {n} tokens is computed in one decode, which has at most {n_ubatch} tokens (n_ubatch); use a smaller image or raise n_ubatch"
+                "an image of {n} tokens is computed in one decode, which has at most {} tokens (n_ubatch); use a smaller image or raise n_ubatch",
+                limits.n_ubatch
             );
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
@@ -115,9 +115,8 @@ impl Inner {
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         if limits.grouping.is_some() && request.context_shift.is_some() {
             let message =
-                "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1"
-                    .to_owned();
-            return Err(Error::InvalidRequest { param: "context_shift", message });
+                "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1";
+            return Err(Error::InvalidRequest { param: "context_shift", message: message.to_owned() });
         }
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
         if n_penalised > n_ctx {
@@ -145,9 +144,7 @@ impl Inner {
         Err(Error::InvalidRequest { param, message })
     }
 
-    /// Creates the sampler of a request. Suppressed tokens get a bias of -∞.
-    ///
-    /// Called on the caller's thread: on the worker's it would delay the running streams.
+    /// Creates the sampler of a request. Called on the caller's thread: on the worker's it would delay the running streams.
     pub(super) fn sampler(&self, request: &mut Request) -> Sampler {
         let ModelCapabilities { suppressed, token_strings, .. } = &self.model;
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));

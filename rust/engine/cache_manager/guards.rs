@@ -14,17 +14,15 @@ pub(crate) enum Release {
     Unpin(KvSeqId),
     /// All but the first tokens of the path are dropped, if the memory can.
     Truncate(KvSeqId, u32),
-    /// The path is dropped: its contents are valid but will not be used again.
+    /// The path is dropped.
     Discard(KvSeqId),
-    /// The path is dropped: its contents are unknown after a failure.
+    /// As `Discard`, if the contents are unknown after a failure.
     DiscardFailed(KvSeqId),
     /// The path becomes idle, and its first tokens (`None` for all) are reserved under this number.
     Reserve(KvSeqId, Option<u32>, u64),
-    /// The reservation of this number ends.
     EndReservation(u64),
 }
 
-/// Queue of releases, shared by the guards and the cache manager.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseQueue(Arc<QueueState>);
 

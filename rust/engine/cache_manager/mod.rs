@@ -30,16 +30,14 @@ pub(crate) struct CacheManager<R> {
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
     newest_start: u64,
-    /// Time spent on copying since the last [`CacheManager::take_copy_time`].
     copy_time: CopyTime,
 }
 
-/// Time spent on copying cells.
+/// Time spent on copying cells since the last [`CacheManager::take_copy_time`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CopyTime {
-    /// Offloading, and moving to lower cells.
+    /// Includes moving to lower cells.
     pub(crate) offload: Duration,
-    /// Reloading.
     pub(crate) reload: Duration,
 }
 
@@ -137,7 +135,6 @@ impl<R: Runner> CacheManager<R> {
         std::mem::take(&mut self.copy_time)
     }
 
-    /// Returns the number of cells that a decode scans.
     pub(crate) fn n_reached(&self) -> u32 {
         u32::try_from(self.cache.n_reached()).expect("a device cache has fewer than 2³² cells")
     }
@@ -172,7 +169,6 @@ impl<R: Runner> CacheManager<R> {
         matched
     }
 
-    /// Returns true if the contents of `id` can be continued.
     pub(crate) fn can_extend(&mut self, id: KvSeqId, n_held: u32) -> bool {
         self.flush();
         self.runner.can_fork(id, n_held, n_held)

@@ -33,10 +33,9 @@ const MASK_PATIENCE: usize = 256;
 /// Units per token up to which a save is always worthwhile: long runs are, and their measured cost must stay current.
 const MAX_CHEAP_UNITS: f64 = 3.0;
 
-/// Maximum number of decodes that are recorded.
 const MAX_RECORDED: usize = MASK_PATIENCE;
 
-/// Returns the number of decodes after which an idle path has cost as much as offloading and reloading it.
+/// Returns the number of decodes after which an idle path has cost as much as moving it out and back.
 fn patience(removal: &PathRemoval, cost: IdleCost) -> usize {
     if cost == IdleCost::Mask {
         return MASK_PATIENCE;
@@ -57,15 +56,13 @@ pub(crate) struct MoveBudget {
     deadline: Instant,
     /// Time spent on moves in this step.
     spent: Duration,
-    /// Whether anything moved in this step.
-    has_moved: bool,
     /// The cache's clock at each of the last decodes, oldest first.
     decoded_at: VecDeque<u64>,
     /// The cache's clock when an early removal was refused: a retry is useless until it changes.
     refused_at: Option<u64>,
 }
 
-/// Minimum units of a save, also used while the cost is unknown.
+/// Minimum units of a save, which justify a node in the tree; also used while the cost is unknown.
 const MIN_UNITS: u64 = 64;
 
 /// Weight of the newest measurement in a running mean.
@@ -78,25 +75,21 @@ impl MoveBudget {
             compute_s: 0.0,
             deadline: Instant::now(),
             spent: Duration::ZERO,
-            has_moved: false,
             decoded_at: VecDeque::with_capacity(MAX_RECORDED),
             refused_at: None,
         }
     }
 
-    /// Starts a step with `time` for moves.
     pub(crate) fn begin(&mut self, time: Duration) {
-        (self.deadline, self.spent, self.has_moved) = (Instant::now() + time, Duration::ZERO, false);
+        (self.deadline, self.spent) = (Instant::now() + time, Duration::ZERO);
     }
 
-    /// Returns true if this step has no time left. The first entry of a step is always moved, so that slow machines advance
-    /// too.
+    /// Returns true if this step has no time left. Its first entry is always moved, so that slow machines advance too.
     pub(crate) fn is_over(&self) -> bool {
-        self.has_moved && Instant::now() >= self.deadline
+        !self.spent.is_zero() && Instant::now() >= self.deadline
     }
 
-    /// Returns the units that can be saved in the remaining time of this step, at least enough for an entry that justifies a
-    /// node in the tree.
+    /// Returns the units that can be saved in the remaining time of this step, at least [`MIN_UNITS`].
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
     pub(crate) fn affordable_units(&self) -> u64 {
         if self.save_s == 0.0 {
@@ -112,7 +105,6 @@ impl MoveBudget {
         self.save_s = if self.save_s == 0.0 { value } else { self.save_s + NEWEST_WEIGHT * (value - self.save_s) };
     }
 
-    /// Records the seconds to compute a prompt token; 0 while unknown.
     pub(crate) fn observe_compute(&mut self, seconds: f64) {
         self.compute_s = seconds;
     }
@@ -127,15 +119,13 @@ impl MoveBudget {
 
     pub(crate) fn count(&mut self, took: Duration) {
         self.spent += took;
-        self.has_moved = true;
     }
 
-    /// Returns the time spent in this step.
     pub(crate) fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Records a decode at time `now` of the cache's clock.
+    /// `now` is the time of the cache's clock, here and below.
     pub(crate) fn record_decode(&mut self, now: u64) {
         if self.decoded_at.len() == MAX_RECORDED {
             self.decoded_at.pop_front();
@@ -143,7 +133,7 @@ impl MoveBudget {
         self.decoded_at.push_back(now);
     }
 
-    /// Records whether an early removal at time `now` of the cache's clock was refused.
+    /// Records whether an early removal was refused.
     pub(crate) fn record_refusal(&mut self, now: u64, is_refused: bool) {
         self.refused_at = is_refused.then_some(now);
     }
@@ -153,8 +143,7 @@ impl MoveBudget {
         self.refused_at == Some(now)
     }
 
-    /// Returns true if enough decodes have passed since the path was last used that it has cost as much as moving it out and
-    /// back.
+    /// Returns true if enough decodes have passed since the path was last used, see [`patience`].
     pub(crate) fn has_exceeded_cost(&self, removal: &PathRemoval, cost: IdleCost) -> bool {
         let is_older = |&decoded_at: &u64| removal.last_used <= decoded_at;
         self.decoded_at.iter().nth_back(patience(removal, cost) - 1).is_some_and(is_older)

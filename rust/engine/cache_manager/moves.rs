@@ -121,9 +121,9 @@ impl<R: Runner> CacheManager<R> {
 
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if no prefix qualifies.
     ///
-    /// If idle cells slow down decodes, they are offloaded while no sequence is running, and after as many decodes as make them
-    /// more expensive than moving them out and back. With [`IdleCost::Scores`], prefixes that are older than the newest start are
-    /// offloaded too. Without a host cache they stay: computing them again is far more expensive.
+    /// If idle cells slow down decodes, they are offloaded while no sequence is running, and once they have cost more than moving
+    /// them out and back. With [`IdleCost::Scores`], prefixes that are older than the newest start are offloaded too. Without a
+    /// host cache they stay: computing them again is far more expensive.
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
         self.settle();
         let cost = self.kind().idle_cost;
@@ -169,7 +169,7 @@ impl<R: Runner> CacheManager<R> {
         }
     }
 
-    /// Saves the state after the `n_tokens` computed tokens of `id`, with the logits after them if known.
+    /// Saves the state of `id` after `n_tokens` tokens, with the logits after them if known.
     pub(crate) fn save_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
         match self.save(id, 0..n_tokens, None) {
             Ok(bytes) => drop(self.cache.add_checkpoint(id, n_tokens, bytes, logits)),
@@ -177,7 +177,7 @@ impl<R: Runner> CacheManager<R> {
         }
     }
 
-    /// Saves the sliding window after the `n_tokens` computed tokens of `id`, and all earlier cells that are not saved yet.
+    /// Saves the sliding window of `id` after `n_tokens` tokens, and all earlier cells that are not saved yet.
     pub(crate) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
         while let Some(range) = self.cache.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {

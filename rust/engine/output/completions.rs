@@ -49,12 +49,10 @@ pub struct PendingFork {
 struct PendingAnswer {
     receiver: Receiver<Result<ForkResult>>,
     received: Option<Result<ForkResult>>,
-    /// The new stream of the forks, if any.
     stream: Option<Completions>,
 }
 
 impl PendingAnswer {
-    /// Returns the result, which the worker sends without the stream.
     fn into_result(self, received: Result<ForkResult>) -> Result<ForkResult> {
         let forked = received?;
         let stream = self.stream.map(|stream| stream.with_prompt(forked.n_prompt));
@@ -63,7 +61,7 @@ impl PendingAnswer {
 }
 
 impl PendingFork {
-    /// Creates the fork that `receiver` answers, without its stream, which is `stream` if the forks get a new one.
+    /// The worker answers without `stream`, which is the new stream of the forks, if any.
     pub(crate) fn new(receiver: Receiver<Result<ForkResult>>, stream: Option<Completions>) -> Self {
         Self { answer: Mutex::new(Some(PendingAnswer { receiver, received: None, stream })) }
     }
@@ -291,7 +289,6 @@ pub(crate) fn open_stream(
     (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })
 }
 
-/// Opens a stream without a worker.
 #[cfg(test)]
 pub(crate) fn test_stream(request_id: u64, n: u32) -> (Sender, Completions) {
     open_stream(request_id, n, None, Box::new(|_| {}))

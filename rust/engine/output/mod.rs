@@ -36,7 +36,7 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Metrics as of the last step, except the number of waiting requests.
+    /// Metrics as of the last step, except [`Stats::n_waiting`].
     pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
         self.stats.lock().expect("no code that holds the stats can panic")
     }
@@ -46,7 +46,6 @@ impl SharedState {
         self.recent.lock().expect("no code that holds the last steps can panic")
     }
 
-    /// Appends a step; drops the oldest one if there are [`MAX_RECENT_STEPS`].
     pub(crate) fn record_step(&self, step: RecentStep) {
         let mut recent = self.recent_steps();
         if recent.len() == MAX_RECENT_STEPS {
@@ -56,7 +55,7 @@ impl SharedState {
     }
 }
 
-/// Slow consumers, wake handles and unread pins.
+/// Publishes events and wakes their readers.
 pub(crate) struct Output {
     slow_consumers: SlowConsumers,
     /// Wake handles of the readers of published events.
@@ -102,7 +101,6 @@ impl Output {
         }
     }
 
-    /// Reviews the progress of readers that lag, see [`SlowConsumers::review`].
     pub(crate) fn review_slow_consumers(
         &mut self,
         patience: Duration,
@@ -117,7 +115,6 @@ impl Output {
         self.wake_waited(if is_urgent { Duration::MAX } else { self.last_wake_at.elapsed() }, n_streams);
     }
 
-    /// Wakes all readers with pending events.
     pub(crate) fn wake_all(&mut self) {
         self.wake_waited(Duration::MAX, 0);
     }
@@ -165,17 +162,11 @@ struct UnreadPin {
 
 impl UnreadPin {
     fn of(group: &RequestGroup) -> Option<Self> {
-        let pin_of = |event: &Event| match event {
-            Event::Finished(finished) => finished.result.as_deref().and_then(pin_id),
-            Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
+        let id_in = |event: &Event| {
+            let Event::Finished(finished) = event else { return None };
+            let Some(TaskResult::Pinned(pinned)) = finished.result.as_deref() else { return None };
+            Some(pinned.id)
         };
-        Some(Self { id: group.events.iter().find_map(pin_of)?, sender: Arc::clone(&group.sender) })
-    }
-}
-
-fn pin_id(pin_of: &TaskResult) -> Option<u64> {
-    match pin_of {
-        TaskResult::Pinned(pinned) => Some(pinned.id),
-        TaskResult::Saved(_) => None,
+        Some(Self { id: group.events.iter().find_map(id_in)?, sender: Arc::clone(&group.sender) })
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct SlowConsumers {
     by_stream: HashMap<u64, SlowConsumer>,
 }
 
-/// Streams whose readers lag.
+/// Result of [`SlowConsumers::review`].
 pub(crate) struct SlowStreams {
     pub(crate) paused: BTreeSet<u64>,
     /// Streams whose readers made no progress for too long, with the error that ends them.
@@ -22,20 +22,17 @@ pub(crate) struct SlowStreams {
 
 #[derive(Debug)]
 struct SlowConsumer {
-    /// Number of events read when it last made progress.
     n_read: u64,
-    /// Time at which that was observed.
+    /// Time at which progress to `n_read` was observed.
     since: Instant,
 }
 
 impl SlowConsumers {
-    /// Adds a stream that is over its limit.
     pub(crate) fn add(&mut self, request_id: u64, backlog: &Backlog, now: Instant) {
         self.by_stream.entry(request_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
-    /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up, and
-    /// returns the others; those without progress for `patience` with the error that ends their streams.
+    /// Updates the progress of the readers, and removes those that have caught up. `backlog_of` returns `None` for ended streams.
     pub(crate) fn review(
         &mut self,
         now: Instant,

@@ -14,9 +14,7 @@ use crate::request::{Event, MAX_COMPLETIONS};
 #[derive(Default)]
 pub(super) struct UnreadEvents {
     pub(super) events: VecDeque<Event>,
-    /// Size of `events`.
     pub(super) n_bytes: usize,
-    /// Number of events that were read.
     n_read: u64,
     /// How the stream ends after `events`; set once.
     pub(super) end: Option<Result<()>>,
@@ -94,7 +92,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Creates the worker's end of a stream of `n` branches. `reader` exists until the reader is dropped.
+    /// `reader` exists until the reader is dropped.
     pub(super) fn new(shared: Arc<Shared>, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>, reader: Weak<()>) -> Self {
         Self { shared, wake_handle, n_branches: AtomicU32::new(n), n_own_stream_forks: AtomicU32::new(0), reader }
     }

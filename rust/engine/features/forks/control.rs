@@ -51,21 +51,24 @@ fn request_fork(
 }
 
 impl Inner {
+    /// Checks the parameters of forks and returns their number.
     fn validate_forks(&self, kind: ForkKind) -> Result<(ForkBranches, u32)> {
-        let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         let n = match &kind {
             ForkKind::Continue(n) => u64::from(*n),
             ForkKind::Restart { requests, .. } => requests.iter().map(|request| u64::from(request.n)).sum(),
         };
         let Some(n) = u32::try_from(n).ok().filter(|n| (1..=MAX_COMPLETIONS).contains(n)) else {
-            return refuse("n", format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}"));
+            let message = format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}");
+            return Err(Error::InvalidRequest { param: "n", message });
         };
-        let (requests, with_own_seeds) = match kind {
-            ForkKind::Continue(n) => return Ok((ForkBranches::Continue(n), n)),
-            ForkKind::Restart { requests, with_own_seeds } => (requests, with_own_seeds),
+        let branches = match kind {
+            ForkKind::Continue(n) => ForkBranches::Continue(n),
+            ForkKind::Restart { requests, with_own_seeds } => {
+                let requests = requests.into_iter().map(|request| self.validate_fork_request(request)).collect::<Result<_>>()?;
+                ForkBranches::Restart { requests, with_own_seeds }
+            }
         };
-        let requests = requests.into_iter().map(|request| self.validate_fork_request(request)).collect::<Result<_>>()?;
-        Ok((ForkBranches::Restart { requests, with_own_seeds }, n))
+        Ok((branches, n))
     }
 
     /// Validates the request of a fork, which must not have a prompt, and creates its sampler.
