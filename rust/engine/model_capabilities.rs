@@ -52,9 +52,6 @@ impl ModelCapabilities {
 
     /// Returns the adapter schedule of a text that begins with `prompt` and `suffix`. An aLoRA adapter applies from
     /// `invoked_at`, or, if that is `None`, from its last invocation in the text.
-    ///
-    /// # Errors
-    /// As [`ModelCapabilities::check_adapters`].
     pub(super) fn adapter_schedule(
         &self,
         adapters: &[AdapterScale],

@@ -54,14 +54,17 @@ pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
     if requests.is_empty() {
         return refuse("branches is empty; it must have at least one item".into());
     }
+    if requests.len() == 1 {
+        return Ok(());
+    }
     let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
-    if requests.len() > 1 && n > u64::from(MAX_COMPLETIONS) {
+    if n > u64::from(MAX_COMPLETIONS) {
         return refuse(format!("branches has {n} items; it may have at most {MAX_COMPLETIONS}"));
     }
-    if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
+    if requests.iter().any(|request| request.task != Task::Complete) {
         return refuse("branches is set for a task without completions; omit it".into());
     }
-    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
+    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()) {
         return refuse(format!("{param} applies to the n completions of one request; omit it, or omit branches"));
     }
     Ok(())

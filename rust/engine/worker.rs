@@ -68,7 +68,7 @@ impl<R: Runner> Worker<R> {
             cache: CacheManager::new(runner, &limits),
             planner: Planner::new(StepBudget::new(limits.n_ubatch, limits.max_token_gap)),
             scheduler: Scheduler::new(limits, published),
-            output: Output::new(),
+            output: Output::default(),
             stopwatch: Stopwatch::new(),
             stall_detector: StallDetector::default(),
             commands,

@@ -48,11 +48,10 @@ impl ReleaseQueue {
         !self.0.has_releases.load(Ordering::Acquire)
     }
 
-    /// Exchanges the queued releases for the empty `releases`.
-    pub(crate) fn swap(&self, releases: &mut Vec<Release>) {
-        let mut queued = self.lock();
-        std::mem::swap(&mut *queued, releases);
+    pub(crate) fn take(&self) -> Vec<Release> {
+        let mut releases = self.lock();
         self.0.has_releases.store(false, Ordering::Release);
+        std::mem::take(&mut *releases)
     }
 
     pub(crate) fn guard(&self, id: KvSeqId) -> PathGuard {
@@ -138,17 +137,11 @@ mod tests {
 
     const ID: KvSeqId = KvSeqId(3);
 
-    fn queued(queue: &ReleaseQueue) -> Vec<Release> {
-        let mut releases = Vec::new();
-        queue.swap(&mut releases);
-        releases
-    }
-
     #[test]
     fn a_dropped_path_becomes_idle() {
         let queue = ReleaseQueue::default();
         drop(queue.guard(ID));
-        assert_eq!(queued(&queue), [Release::Unpin(ID)]);
+        assert_eq!(queue.take(), [Release::Unpin(ID)]);
         assert!(queue.is_empty());
     }
 
@@ -159,7 +152,7 @@ mod tests {
         discarded.discard();
         failed.discard_failed();
         drop((discarded, failed));
-        assert_eq!(queued(&queue), [Release::Discard(ID), Release::DiscardFailed(ID)]);
+        assert_eq!(queue.take(), [Release::Discard(ID), Release::DiscardFailed(ID)]);
     }
 
     #[test]
@@ -177,16 +170,16 @@ mod tests {
         let path = queue.guard(ID);
         path.truncate(5);
         drop(path);
-        assert_eq!(queued(&queue), [Release::Truncate(ID, 5), Release::Unpin(ID)]);
+        assert_eq!(queue.take(), [Release::Truncate(ID, 5), Release::Unpin(ID)]);
     }
 
     #[test]
     fn each_reservation_ends_once() {
         let queue = ReleaseQueue::default();
         let (first, second) = (queue.guard(ID).reserve(None), queue.guard(ID).reserve(Some(7)));
-        assert_eq!(queued(&queue), [Release::Reserve(ID, None, 0), Release::Reserve(ID, Some(7), 1)]);
+        assert_eq!(queue.take(), [Release::Reserve(ID, None, 0), Release::Reserve(ID, Some(7), 1)]);
         drop(second);
         drop(first);
-        assert_eq!(queued(&queue), [Release::EndReservation(1), Release::EndReservation(0)]);
+        assert_eq!(queue.take(), [Release::EndReservation(1), Release::EndReservation(0)]);
     }
 }

@@ -23,9 +23,7 @@ pub(crate) struct CacheManager<R> {
     runner: R,
     cache: KvCache,
     released: ReleaseQueue,
-    /// Kept to reuse its allocation.
-    releases: Vec<Release>,
-    /// By the number of their guard.
+    /// By number of the guard.
     reservations: BTreeMap<u64, Reservation>,
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
@@ -49,7 +47,6 @@ impl<R: Runner> CacheManager<R> {
             runner,
             cache,
             released: ReleaseQueue::default(),
-            releases: Vec::new(),
             reservations: BTreeMap::new(),
             move_budget: MoveBudget::new(),
             newest_start: 0,
@@ -86,9 +83,7 @@ impl<R: Runner> CacheManager<R> {
         if self.released.is_empty() {
             return;
         }
-        let mut releases = std::mem::take(&mut self.releases);
-        self.released.swap(&mut releases);
-        for release in releases.drain(..) {
+        for release in self.released.take() {
             match release {
                 Release::Unpin(id) => self.cache.unpin(id),
                 Release::Truncate(id, n_kept) => {
@@ -109,7 +104,6 @@ impl<R: Runner> CacheManager<R> {
                 }
             }
         }
-        self.releases = releases;
     }
 
     /// Applies the queued changes of the cache to the model's memory.

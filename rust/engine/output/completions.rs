@@ -53,8 +53,9 @@ struct PendingAnswer {
 }
 
 impl PendingAnswer {
-    fn into_result(self, received: Result<ForkResult>) -> Result<ForkResult> {
-        let forked = received?;
+    /// Waits for the result.
+    fn into_result(self) -> Result<ForkResult> {
+        let forked = self.received.unwrap_or_else(|| self.receiver.recv().unwrap_or(Err(Error::Stopped)))?;
         let stream = self.stream.map(|stream| stream.with_prompt(forked.n_prompt));
         Ok(ForkResult { stream, ..forked })
     }
@@ -77,9 +78,8 @@ impl PendingFork {
         let Some(PendingAnswer { receiver, received, .. }) = &mut *answer else { return true };
         if received.is_none() {
             *received = match receiver.try_recv() {
-                Ok(result) => Some(result),
-                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped)),
                 Err(TryRecvError::Empty) => None,
+                answered => Some(answered.unwrap_or(Err(Error::Stopped))),
             };
         }
         received.is_some()
@@ -90,9 +90,8 @@ impl PendingFork {
         if !self.is_ready() {
             return None;
         }
-        let mut answer = self.lock().take()?;
-        let received = answer.received.take()?;
-        Some(answer.into_result(received))
+        let answer = self.lock().take()?;
+        Some(answer.into_result())
     }
 
     /// Waits for the result.
@@ -100,9 +99,8 @@ impl PendingFork {
     /// # Errors
     /// As [`Completions::fork`].
     pub fn wait(self) -> Result<ForkResult> {
-        let mut answer = self.lock().take().ok_or(Error::Stopped)?;
-        let received = answer.received.take().unwrap_or_else(|| answer.receiver.recv().unwrap_or(Err(Error::Stopped)));
-        answer.into_result(received)
+        let answer = self.lock().take().ok_or(Error::Stopped)?;
+        answer.into_result()
     }
 }
 

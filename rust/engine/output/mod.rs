@@ -56,25 +56,17 @@ impl SharedState {
 }
 
 /// Publishes events and wakes their readers.
+#[derive(Default)]
 pub(crate) struct Output {
     slow_consumers: SlowConsumers,
     /// Wake handles of the readers of published events.
     wake_handles: Vec<Arc<dyn WakeHandle>>,
     /// Time of the last wake of a rate-limited handle.
-    last_wake_at: Instant,
+    last_wake_at: Option<Instant>,
     unread_pins: VecDeque<UnreadPin>,
 }
 
 impl Output {
-    pub(crate) fn new() -> Self {
-        Self {
-            slow_consumers: SlowConsumers::default(),
-            wake_handles: Vec::new(),
-            last_wake_at: Instant::now(),
-            unread_pins: VecDeque::new(),
-        }
-    }
-
     /// Publishes the events of a group; [`Output::wake_all`] wakes its reader.
     pub(crate) fn send(&mut self, group: &mut RequestGroup) {
         let (backlog, wake_handle) = group.sender.send(&mut group.events);
@@ -112,7 +104,8 @@ impl Output {
     /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
     /// [`Output::wake_all`] must then be called before an operation that may take long.
     pub(crate) fn wake_rate_limited(&mut self, n_streams: usize, is_urgent: bool) {
-        self.wake_waited(if is_urgent { Duration::MAX } else { self.last_wake_at.elapsed() }, n_streams);
+        let last_wake_at = self.last_wake_at.filter(|_| !is_urgent);
+        self.wake_waited(last_wake_at.map_or(Duration::MAX, |at| at.elapsed()), n_streams);
     }
 
     pub(crate) fn wake_all(&mut self) {
@@ -132,7 +125,7 @@ impl Output {
             is_too_early
         });
         if has_woken {
-            self.last_wake_at = Instant::now();
+            self.last_wake_at = Some(Instant::now());
         }
     }
 
