@@ -210,7 +210,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the metrics as of the last step.
+    /// Returns the metrics of the last step.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.published.stats().clone();

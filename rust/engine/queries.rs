@@ -18,9 +18,9 @@ use crate::request::{PinnedPrefix, SlotContents, Token};
 /// A query, with the channel for its answer.
 pub(crate) enum Query {
     Cached(SyncSender<Vec<CachedNode>>),
-    /// The most recently used nodes, up to this limit, and the number of all nodes.
+    /// The most recently used nodes, up to a limit, and the number of all nodes.
     RecentlyUsed(usize, SyncSender<(Vec<CachedNode>, usize)>),
-    /// A part of the cached blocks, hashed with this key, from this cursor on; and the cursor of the next part.
+    /// A part of the cached blocks, hashed with a key, and the cursor of the next part.
     Blocks(Arc<[u8]>, DigestCursor, SyncSender<(Vec<CachedBlock>, Option<DigestCursor>)>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),

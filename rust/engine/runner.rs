@@ -85,10 +85,8 @@ pub enum RelocateError {
     Lost(StateError),
 }
 
-/// A model with its KV cells. Every method is called on the worker thread.
-///
-/// The caller tracks cells and positions (see [`KvCache`](crate::cache::KvCache)). Implementations check everything that would
-/// otherwise abort the process, and return an error.
+/// A model with its KV cells, which [`KvCache`](crate::cache::KvCache) tracks. Every method is called on the worker thread.
+/// Implementations check everything that would otherwise abort the process, and return an error.
 pub trait Runner {
     /// Returns the length of a row of logits.
     fn n_vocab(&self) -> usize;
@@ -143,8 +141,8 @@ pub trait Runner {
     /// [`StateError`] if the memory refused.
     fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
 
-    /// Returns the first position of `range` from which a saved copy would have the complete sliding window; `range.end` if the
-    /// window at the end is incomplete, `range.start` for memory without windows.
+    /// Returns the first position of `range` from which a saved copy has the complete sliding window: `range.end` if not even the
+    /// window at the end is complete, `range.start` for memory without windows.
     fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32;
 
     /// Appends the tokens `kept` of a saved copy to `id`, which holds `[0, kept.start)`. The copy must be of a range that

@@ -94,7 +94,7 @@ pub struct HostCacheStats {
 /// Number of recent steps that are kept.
 pub const MAX_RECENT_STEPS: usize = 64;
 
-/// Timing of a recent step.
+/// A recent step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentStep {
     /// Start time.

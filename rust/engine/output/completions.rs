@@ -124,7 +124,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Returns the request's number in order of submission, from 0; the same as
+    /// Returns the request's number in order of submission, see
     /// [`RunningStats::request_id`](crate::engine::RunningStats::request_id).
     #[must_use]
     pub fn request_id(&self) -> u64 {
@@ -190,11 +190,8 @@ impl Completions {
     }
 
     /// Returns why parts of the prompt must be computed, for a request with
-    /// [`Request::explains_cache`](crate::request::Request::explains_cache). Available from the start of the first branch, before
-    /// any token, until the stream is dropped. It may change until the first token, if a saved prefix cannot be reloaded;
-    /// [`Finished::explanation`] has the final one. Detokenizing a long prompt takes milliseconds.
-    ///
-    /// [`Finished::explanation`]: crate::request::Finished::explanation
+    /// [`Request::explains_cache`](crate::request::Request::explains_cache), once the first branch has started. It may change until
+    /// the first token, if a saved prefix cannot be reloaded. Detokenizing a long prompt takes milliseconds.
     #[must_use]
     pub fn explanation(&self) -> Option<Explanation> {
         // Not under the lock, which the worker takes too.
@@ -212,9 +209,8 @@ impl Completions {
     }
 
     /// Cancels one branch: its slot is free before the next decode, it ends with
-    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others continue. Does nothing if there is
-    /// no such branch or it has already ended; a branch that is just finishing keeps its own finish reason. Cancelling a branch
-    /// of a beam search ends all branches of the search.
+    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others continue, except those of a beam
+    /// search. Does nothing if there is no such branch or it has ended.
     pub fn cancel_branch(&self, index: u32) {
         if self.shared.lock().end.is_none() {
             (self.cancel)(Some(index));
@@ -224,10 +220,9 @@ impl Completions {
     /// Forks a branch that runs, waits or has ended: the forks continue its prompt, its text up to the fork position, and the
     /// appended tokens. The worker answers between two steps; this waits for the answer.
     ///
-    /// The forks share all computed cells of that. A fork at the end of a running branch samples from the same row of logits as
-    /// the branch's next token, and nothing is computed for it; at an earlier position, the last preceding token is computed.
-    /// Recurrent and windowed memory compute from the last checkpoint before the position. Adapters are inherited from the
-    /// branch.
+    /// The forks share all computed cells of that, and the adapters. Nothing is computed for a fork at the end of a running branch;
+    /// at an earlier position, the last preceding token is computed, and with recurrent and windowed memory all tokens since the
+    /// last checkpoint.
     ///
     /// Forks are queued like any request, with one queue position for all of them, and are junior to earlier requests. With
     /// [`ForkKind::Restart`](crate::engine::ForkKind::Restart) and explicit seeds, fork `k` of a request samples with `seed + k`.
@@ -238,10 +233,9 @@ impl Completions {
     /// [`MAX_ENDED_BYTES`](crate::engine::MAX_ENDED_BYTES) of ended branches.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if there is no such branch or position, if its grammar rejects the appended tokens, if the
-    /// destination stream has ended or would have more than [`MAX_COMPLETIONS`](crate::request::MAX_COMPLETIONS) branches, and for
-    /// requests as in [`Engine::submit`](crate::engine::Engine::submit); [`Error::ContextOverflow`], [`Error::QueueFull`],
-    /// [`Error::Stopped`].
+    /// As [`Engine::submit`](crate::engine::Engine::submit); [`Error::InvalidRequest`] also if there is no such branch or position,
+    /// if its grammar rejects the appended tokens, or if the destination stream has ended or would have more than
+    /// [`MAX_COMPLETIONS`](crate::request::MAX_COMPLETIONS) branches.
     pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
         self.request_fork(fork, None)?.wait()
     }

@@ -13,10 +13,8 @@ const STREAMS_PER_INTERVAL: usize = 8;
 /// One frame of a display: events within it appear simultaneously.
 pub const MAX_WAKE_INTERVAL: Duration = Duration::from_millis(16);
 
-/// Callback of the worker, for streams with new events.
-///
-/// A step with events for several streams with the same wake handle (the same `Arc`) calls it once, after all events are
-/// readable.
+/// Callback of the worker, for streams with new events. A step calls each handle (each `Arc`) once, after all events of its
+/// streams are readable.
 pub trait WakeHandle: Send + Sync {
     /// Wakes the readers. Must not block: the worker calls it between two decodes.
     fn wake(&self);
