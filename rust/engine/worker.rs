@@ -99,7 +99,7 @@ impl<R: Runner> Worker<R> {
             budget = AdmissionBudget::new();
         }
         self.sample(&mut budget);
-        let has_events = !self.scheduler.outbox().is_empty();
+        let has_events = self.scheduler.has_events();
         let took = self.publish() - started;
         let (planner, moved) = (&mut self.planner, self.cache.spent());
         if let Some(decode_time) = decode_time {

@@ -135,10 +135,6 @@ impl Scheduler {
         self.slots.take_all(|running| running.sequence.group_id == group_id)
     }
 
-    pub(crate) fn outbox(&self) -> &Outbox {
-        &self.outbox
-    }
-
     pub(crate) fn features(&self) -> &SchedulerFeatures {
         &self.features
     }

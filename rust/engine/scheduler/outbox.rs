@@ -27,9 +27,4 @@ impl Outbox {
         }
         group.events.push(event);
     }
-
-    /// Returns true if there is nothing to publish.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.groups_with_events.is_empty() && self.failed.is_empty()
-    }
 }

@@ -47,15 +47,20 @@ impl Scheduler {
         self.outbox.groups_with_events.push(group_id);
     }
 
-    /// Returns true if readers must be woken when the step ends regardless of the rate limit: unless each sequence only sampled a
-    /// token after its first.
+    /// Returns true if there is something to publish.
+    pub(crate) fn has_events(&self) -> bool {
+        !(self.outbox.groups_with_events.is_empty() && self.outbox.failed.is_empty())
+    }
+
+    /// Returns true if the step did more than sample a further token for each sequence: then readers are woken regardless of the
+    /// rate limit.
     pub(crate) fn has_urgent_events(&self) -> bool {
         let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Reserved);
         self.outbox.is_urgent || !self.slots.running().iter().all(only_decodes)
     }
 
-    /// Passes each group with events of this step to `send`, once its metrics are published. Returns the number of groups, including
-    /// ended ones.
+    /// Passes each group with events to `send`, and releases the permits of admitted requests: to be called after the metrics are
+    /// published. Returns the number of groups, including ended ones.
     pub(crate) fn drain_events(&mut self, mut send: impl FnMut(&mut RequestGroup)) -> usize {
         let Outbox { groups_with_events, admitted, is_urgent, .. } = &mut self.outbox;
         admitted.clear();
