@@ -23,7 +23,7 @@ use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::count;
 use crate::engine::scheduler::sample::{is_due, sample_tokens};
 use crate::engine::scheduler::step_budget::StepBudget;
-use crate::engine::scheduler::tier_moves::{move_between_tiers, relocate};
+use crate::engine::scheduler::tier_moves::move_between_tiers;
 use crate::engine::stall_detector::StallDetector;
 use crate::engine::stats::RecentStep;
 use crate::engine::stopwatch::{Stopwatch, TimeField};
@@ -290,7 +290,7 @@ impl<R: Runner> Worker<R> {
     fn use_idle_time(&mut self) -> bool {
         let Self { scheduler, cache, .. } = self;
         cache.begin_moving(MAX_ENTRY_TIME);
-        cache.offload_early(true) || relocate(scheduler, cache)
+        cache.offload_early(true) || cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason))
     }
 
     /// Returns `false` when the engine stops.

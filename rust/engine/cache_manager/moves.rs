@@ -9,17 +9,6 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{KvSeqId, RelocateError, Runner, StateError};
 use crate::request::Token;
 
-/// Outcome of an attempt to move cells down.
-pub(crate) enum RelocationOutcome {
-    Done,
-    Unchanged,
-    /// The contents of these sequences are invalid.
-    Lost {
-        ids: Vec<KvSeqId>,
-        reason: String,
-    },
-}
-
 impl<R: Runner> CacheManager<R> {
     /// Returns the range of `id` from `start` on, up to `n_held`, that can be saved in the remaining time of this step, and its
     /// cost in units.
@@ -141,32 +130,27 @@ impl<R: Runner> CacheManager<R> {
         was_removed
     }
 
-    /// Moves cells down if the used ones are scattered.
-    pub(crate) fn relocate(&mut self) -> RelocationOutcome {
+    /// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved. If the contents of sequences are lost on
+    /// the way, `on_lost` ends these sequences.
+    pub(crate) fn relocate(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
         self.settle();
-        let Some(mut relocation) = self.cache.next_relocation(self.move_budget.affordable_units()) else {
-            return RelocationOutcome::Unchanged;
-        };
+        let Some(mut relocation) = self.cache.next_relocation(self.move_budget.affordable_units()) else { return false };
         self.flush();
         let sharer = *relocation.ids.first().expect("moved cells have a holder");
         relocation.range = self.runner.widened(sharer, relocation.range);
         let started = Instant::now();
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());
         self.count_offload(started.elapsed());
-        match moved {
-            Ok(()) => {
-                self.cache.record_relocation(&relocation);
-                RelocationOutcome::Done
-            }
-            Err(RelocateError::Refused(error)) => {
-                warn("cells could not be moved", &error);
-                RelocationOutcome::Unchanged
-            }
+        match &moved {
+            Ok(()) => self.cache.record_relocation(&relocation),
+            Err(RelocateError::Refused(error)) => warn("cells could not be moved", error),
             Err(RelocateError::Lost(error)) => {
                 tracing::warn!("cells could not be moved and are lost: {error}");
-                RelocationOutcome::Lost { ids: relocation.ids, reason: error.to_string() }
+                on_lost(&relocation.ids, &error.to_string());
+                self.kv_mut().invalidate(&relocation.ids);
             }
         }
+        moved.is_ok()
     }
 
     /// Saves the state of `id` after `n_tokens` tokens, with the logits after them if known.

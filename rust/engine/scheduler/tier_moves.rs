@@ -2,7 +2,6 @@
 
 use crate::cache::{PrefixMatch, Provenance};
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::cache_manager::moves::RelocationOutcome;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
@@ -46,7 +45,7 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     finish_tasks(scheduler, cache);
     let is_idle = scheduler.slots.running().is_empty();
     while !cache.is_out_of_time() && cache.offload_early(is_idle) {}
-    while !cache.is_out_of_time() && relocate(scheduler, cache) {}
+    while !cache.is_out_of_time() && cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason)) {}
 }
 
 /// Makes `running` continue from `matched`.
@@ -54,19 +53,6 @@ fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequenc
     cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
     running.n_held = matched.n_device;
     running.phase = Phase::for_match(matched, &mut running.sequence);
-}
-
-/// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved.
-pub(crate) fn relocate<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
-    match cache.relocate() {
-        RelocationOutcome::Done => true,
-        RelocationOutcome::Unchanged => false,
-        RelocationOutcome::Lost { ids, reason } => {
-            scheduler.fail_lost(&ids, &reason);
-            cache.kv_mut().invalidate(&ids);
-            false
-        }
-    }
 }
 
 /// Outcome of an attempt to reload an entry.
