@@ -15,30 +15,32 @@
 //!   publish    events and metrics become visible to their readers
 //! ```
 //!
-//! From `submit` to the event, a reader crosses mainly these files of [`engine`]:
+//! From `submit` to the event, a request crosses these files of [`engine`]:
 //!
 //! | file | what happens there |
 //! | --- | --- |
-//! | `mod.rs` | `Engine::submit` checks the request and sends it to the worker |
+//! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request and sends it to the worker |
 //! | `worker.rs` | the loop: each stage is a method, in this order |
 //! | `scheduler/queue.rs`, `scheduler/request_group.rs` | the request waits, and is next |
-//! | `scheduler/admission.rs` | a branch enters a slot, or resumes |
-//! | `scheduler/prefix_match.rs` | the cached prefix that it starts on; who decides that it waits for one |
-//! | `cache_manager/moves.rs`, `scheduler/tier_moves.rs` | idle prefixes leave the device cache; saved cells are reloaded |
+//! | `scheduler/admission.rs` | a branch enters a slot or resumes, or waits for a slot, for cells, or for a prefix |
+//! | `scheduler/prefix_match.rs` | its longest cached prefix, and whether another sequence is computing a longer one |
+//! | `scheduler/placement.rs` | its sequence, its slot and its cells |
 //! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
 //! | `execute.rs` | the decode |
 //! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
-//! | `scheduler/lifecycle.rs` | sequences finish, fail, are cancelled, preempted or removed, and release their slots |
-//! | `output/mod.rs`, `output/stream.rs` | its events reach the reader |
+//! | `scheduler/lifecycle.rs` | it finishes, fails, is cancelled, preempted or removed |
+//! | `output/mod.rs`, `output/completions.rs` | its events reach the reader |
 //!
 //! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
 //! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that
 //! became free, and starts the branches whose prompt this step has computed, and samples for them too.
 //!
-//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`), which release them when they are dropped. If cells or
-//! ids are short, `cache_manager/reclaim.rs` evicts idle prefixes, then the scheduler releases held prompts and, for cells, preempts junior
-//! sequences. When a client disconnects, `Completions` is dropped, which sends `Command::Cancel` (`control.rs`);
-//! `Scheduler::remove_stream` releases what the stream holds.
+//! Slots are taken and freed in `scheduler/slots.rs`, mostly for `scheduler/lifecycle.rs`. Cells and sequence ids are held by guards
+//! (`cache_manager/guards.rs`); dropping one queues a release, which the cache manager carries out before it reads its bookkeeping. If
+//! cells or ids are short, `cache_manager/reclaim.rs` evicts idle prefixes (`cache/path_removal.rs` chooses them,
+//! `cache_manager/moves.rs` offloads and drops them); then the scheduler releases held prompts, and preempts junior sequences. When a
+//! client disconnects, `Completions` is dropped, which sends `Command::Cancel` (`control.rs`); `Scheduler::remove_stream` releases
+//! what the stream holds.
 //!
 //! | part | purpose |
 //! | --- | --- |
@@ -54,8 +56,14 @@
 //! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
 //! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
-//! A new sampler is a step in `sampling/chain.rs`; a new feature is a file of `engine/features` that is called in
-//! `engine/features/hooks.rs`; a new tier of the cache begins at `cache/host_cache.rs` and `cache/path_removal.rs`.
+//! To add
+//! - a sampler: a name in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in `python/convert.rs`), its filter in
+//!   `sampling/filters`, and its step in `sampling/chain.rs`;
+//! - a feature of the engine, such as another branch search: a file in `engine/features`, called in `engine/features/hooks.rs`. Searches
+//!   follow `features/beams` and its hooks `n_together`, `on_create`, `sample`, `after_sampling`, `on_preempt`, `end_oversized` and
+//!   `cancel_together`;
+//! - a tier of the cache: entries of nodes in `cache/prefix_tree.rs`, filled by `cache/path_removal.rs`, found by
+//!   `cache/prefix_match.rs`, evicted as in `cache/host_eviction.rs`, and copied by `cache_manager/moves.rs`.
 //!
 //! # Glossary
 //!
@@ -84,7 +92,7 @@
 //! | trigger | a text or token from which a lazy grammar applies |
 //! | reasoning | text before the answer; if it has a budget, it is ended by force when that is used up |
 //! | pin | keep a prefix cached, in either tier, until it is unpinned. The cells of running sequences count as pinned too |
-//! | scheduling key | the order among requests: priority and arrival, a priority counting as a number of starts |
+//! | scheduling key | the order among branches: by arrival, counted in branches that were started before; a priority counts as a number of them |
 //! | context shift | drop the middle of a full context, and compute the rest again |
 //! | checkpoint | a saved state of a memory that cannot be truncated (recurrent, sliding window), at a position of a prompt |
 //! | [`Event`](request::Event) | an item of a stream: a token, the end of a branch, progress, or prompt logprobs |
@@ -104,7 +112,8 @@
 //!   step allows; only an eviction without which a running sequence cannot continue may take longer.
 //! - Embeddings are computed by a separate worker, whose context is created on first use. It never uses the engine's context.
 //! - Waiting requests, waiting forks and unread events are bounded. A slow consumer ends only itself.
-//! - The work of a step does not depend on what waits: neither on the number of queued requests nor on their prompts.
+//! - The work of a step does not depend on what waits, neither on the number of queued requests nor on their prompts, except once for
+//!   each request: when it is submitted, when the prefix that it awaits is computed, and when the model loses cells.
 
 pub mod request;
 

@@ -2,7 +2,7 @@
 //!
 //! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose
 //! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
-//! tiers) and the [`output`] (readers of streams). The [`features`] are called at
+//! tiers) and the [`output`] (readers of streams). `scheduler/planning` holds what a step's plan needs from earlier steps. The [`features`] are called at
 //! `features/hooks` and attach their state by `features/state`, which every file may use.
 //! Any other file uses only files that precede it in this table:
 //!
@@ -13,7 +13,7 @@
 //! | `output/wake_handle` `output/fork` `output/backlog` `output/stream` `output/completions` `output/slow_consumers` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
-//! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
+//! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; streams and metrics |
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
 //! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity/distinct` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/step_budget/rows` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |

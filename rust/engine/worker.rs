@@ -118,11 +118,81 @@ impl<R: Runner> Worker<R> {
         None
     }
 
+    /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
+    /// Blocks while there is no work, and sleeps for `sleep` while no work can be done.
+    fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
+        let started_at = self.take_commands(sleep)?;
+        let mut n_left = self.queries.begin_step();
+        if self.queries.are_waiting() && n_left > 0 {
+            self.output.wake_all();
+        }
+        while n_left > 0
+            && let Some(query) = self.queries.next()
+        {
+            let n_done = self.answer(query);
+            n_left = self.queries.spend(n_left, n_done);
+        }
+        self.output.drop_unread_pins(self.cache.kv_mut());
+        Some(started_at)
+    }
+
+    /// Answers a query; returns the units of work.
+    fn answer(&mut self, query: Query) -> usize {
+        self.output.drop_unread_pins(self.cache.kv_mut());
+        let erased = take_erased(&mut self.scheduler, &query);
+        answer(&self.scheduler, &mut self.cache, query, erased)
+    }
+
+    /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
+    /// limit of a step, later commands wait for the next step.
+    fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
+        self.scheduler.begin_step();
+        hooks::begin_step(self.scheduler.features_mut());
+        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
+            match self.commands.recv_timeout(sleep) {
+                Ok(command) => self.handle_command(command).then_some(())?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+        loop {
+            if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
+                return Some(started_at);
+            }
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) if self.scheduler.is_busy() => return Some(started_at),
+                Err(TryRecvError::Empty) if self.queries.are_waiting() => {
+                    self.output.wake_all();
+                    let query = self.queries.next().expect("one is waiting");
+                    self.answer(query);
+                    continue;
+                }
+                Err(TryRecvError::Empty) if self.use_idle_time() => {
+                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+                    continue;
+                }
+                Err(TryRecvError::Empty) => {
+                    self.output.wake_all();
+                    self.publish_metrics();
+                    if cfg!(any(test, debug_assertions)) {
+                        self.check_idle();
+                    }
+                    let command = self.commands.recv().ok()?;
+                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+                    command
+                }
+            };
+            self.handle_command(command).then_some(())?;
+        }
+    }
+
     /// Fills the slots, moves cache entries, and plans the rows of the decode.
     fn schedule(&mut self, budget: &mut AdmissionBudget) {
         let Self { scheduler, cache, output, planner, .. } = self;
         planner.begin_moving(scheduler, cache);
-        scheduler.begin_step();
         let slow =
             output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |request_id| scheduler.backlog_of(request_id));
         scheduler.pause(slow);
@@ -216,76 +286,6 @@ impl<R: Runner> Worker<R> {
         publish_metrics(&self.scheduler, &mut self.cache);
     }
 
-    /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
-    /// Blocks while there is no work, and sleeps for `sleep` while no work can be done.
-    fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        let started_at = self.take_commands(sleep)?;
-        let mut n_left = self.queries.begin_step();
-        if self.queries.are_waiting() && n_left > 0 {
-            self.output.wake_all();
-        }
-        while n_left > 0
-            && let Some(query) = self.queries.next()
-        {
-            let n_done = self.answer(query);
-            n_left = self.queries.spend(n_left, n_done);
-        }
-        self.output.drop_unread_pins(self.cache.kv_mut());
-        Some(started_at)
-    }
-
-    /// Answers a query; returns the units of work.
-    fn answer(&mut self, query: Query) -> usize {
-        self.output.drop_unread_pins(self.cache.kv_mut());
-        let erased = take_erased(&mut self.scheduler, &query);
-        answer(&self.scheduler, &mut self.cache, query, erased)
-    }
-
-    /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
-    /// limit of a step, later commands wait for the next step.
-    fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        hooks::begin_step(self.scheduler.features_mut());
-        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
-            match self.commands.recv_timeout(sleep) {
-                Ok(command) => self.handle_command(command).then_some(())?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
-            }
-        }
-        let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
-        loop {
-            if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
-                return Some(started_at);
-            }
-            let command = match self.commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if self.scheduler.is_busy() => return Some(started_at),
-                Err(TryRecvError::Empty) if self.queries.are_waiting() => {
-                    self.output.wake_all();
-                    let query = self.queries.next().expect("one is waiting");
-                    self.answer(query);
-                    continue;
-                }
-                Err(TryRecvError::Empty) if self.use_idle_time() => {
-                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
-                    continue;
-                }
-                Err(TryRecvError::Empty) => {
-                    self.output.wake_all();
-                    self.publish_metrics();
-                    if cfg!(any(test, debug_assertions)) {
-                        self.check_idle();
-                    }
-                    let command = self.commands.recv().ok()?;
-                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
-                    command
-                }
-            };
-            self.handle_command(command).then_some(())?;
-        }
-    }
-
     /// Runs one move while no sequence is running. Returns `false` if there is nothing to move.
     fn use_idle_time(&mut self) -> bool {
         let Self { scheduler, cache, .. } = self;
@@ -310,7 +310,7 @@ impl<R: Runner> Worker<R> {
             }
             Command::Cancel(request_id) => {
                 drop(scheduler.remove_stream(request_id));
-                hooks::on_remove_stream(scheduler.features_mut(), request_id);
+                hooks::on_disconnect(scheduler.features_mut(), request_id);
             }
             Command::CancelBranch(request_id, index) => {
                 if !hooks::defer_cancel(scheduler, request_id, index) {

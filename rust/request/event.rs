@@ -60,7 +60,7 @@ pub struct PromptLogprobs {
 /// One token of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenEvent {
-    /// Branch index, `0 ≤ index < n`.
+    /// Branch index in the stream: `0 ≤ index < n`, or above that for a fork.
     pub index: u32,
     /// The sampled token; end tokens are published too.
     pub token: Token,
@@ -108,7 +108,7 @@ pub struct Logprob {
 /// The end of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Branch index, `0 ≤ index < n`.
+    /// Branch index in the stream: `0 ≤ index < n`, or above that for a fork.
     pub index: u32,
     /// The slot that the branch ran in; `None` if it was cancelled in the queue.
     pub slot: Option<u32>,

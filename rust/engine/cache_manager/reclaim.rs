@@ -1,4 +1,4 @@
-//! Space for running sequences: free cells and sequence ids. Idle prefixes are evicted first, then the caller gives up more.
+//! Space for running sequences: free cells and sequence ids. Idle prefixes are evicted first; then the scheduler releases cells that are in use.
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;

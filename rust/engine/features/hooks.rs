@@ -1,6 +1,7 @@
 //! Hooks: the moments at which the stages of a step call the features, each call in a line of its own.
 //!
-//! *Architecture invariant:* outside of `features`, the engine names no feature but by these hooks and by [`state`].
+//! *Architecture invariant:* outside of `features`, the engine calls a feature only by these hooks, and holds its state only as
+//! [`state`]. The types by which callers request one ([`Request`](crate::request::Request), `output/fork.rs`) are part of the interface.
 //!
 //! [`state`]: crate::engine::features::state
 
@@ -121,7 +122,7 @@ pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u3
 }
 
 /// A stream has lost its reader.
-pub(crate) fn on_remove_stream(features: &mut SchedulerFeatures, request_id: u64) {
+pub(crate) fn on_disconnect(features: &mut SchedulerFeatures, request_id: u64) {
     features.forks.remove_stream(request_id);
 }
 
@@ -211,14 +212,14 @@ pub(crate) fn rows_wanted(running: &RunningSequence) -> Option<u32> {
 }
 
 /// Returns the maximum number of rows of a sequence in the next decode, if `n_more` may have logits in addition to the last.
-pub(crate) fn max_chunk(running: &RunningSequence, n_more: u32) -> u32 {
+pub(crate) fn max_rows_with_logits(running: &RunningSequence, n_more: u32) -> u32 {
     let mut n = u32::MAX;
     n = n.min(prompt_logprobs::pending::max_rows(running, n_more));
     n
 }
 
 /// Returns how many tokens a sequence may compute in the next decode.
-pub(crate) fn max_rows(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
+pub(crate) fn max_rows_until_due(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     let mut n = u32::MAX;
     n = n.min(self_extend::n_until_grouped(scheduler, running));
     n
@@ -305,7 +306,7 @@ pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &Reques
 }
 
 /// Returns true if the prompts of a group are computed or shared by other branches first.
-pub(crate) fn continues_others(features: &SchedulerFeatures, group_id: u64) -> bool {
+pub(crate) fn is_fork(features: &SchedulerFeatures, group_id: u64) -> bool {
     let mut continues = false;
     continues |= features.forks.state_of(group_id).is_some();
     continues

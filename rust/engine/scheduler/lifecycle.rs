@@ -15,7 +15,7 @@ use crate::request::{Event, FinishReason, Finished, Task, TaskResult, Usage};
 impl Scheduler {
     /// Finishes the branch of a sequence that was taken from its slot: its computed tokens stay cached.
     pub(crate) fn finish(&mut self, running: RunningSequence, reason: FinishReason, result: Option<TaskResult>) {
-        self.leave_slot(&running);
+        self.record_slot_contents(&running);
         let RunningSequence { sequence, slot, n_held, .. } = running;
         self.end_branch(sequence, Some(slot), n_held, reason, result);
     }
@@ -43,8 +43,7 @@ impl Scheduler {
 
     /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
     fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
-        if sequence.request().task == Task::Complete
-            && (sequence.branch > 0 || hooks::continues_others(&self.features, sequence.group_id))
+        if sequence.request().task == Task::Complete && (sequence.branch > 0 || hooks::is_fork(&self.features, sequence.group_id))
         {
             self.stats.branches.n_computed += u64::from(usage.n_computed);
             self.stats.branches.n_shared += u64::from(usage.n_cached);
@@ -136,7 +135,7 @@ impl Scheduler {
         self.queue.get(group_id)?;
         for mut running in self.take_running_of(group_id) {
             drop_partial_media(&mut running);
-            self.leave_slot(&running);
+            self.record_slot_contents(&running);
             self.count_shared(&running.sequence, &running.sequence.usage(running.n_held, true));
         }
         for preempted in self.queue.remove_preempted(group_id) {
@@ -178,7 +177,7 @@ impl Scheduler {
         drop_partial_media(&mut running);
         running.sequence.reach(running.n_held);
         self.stats.n_preempted += 1;
-        self.leave_slot(&running);
+        self.record_slot_contents(&running);
         let RunningSequence { mut sequence, slot, phase, path, n_held, .. } = running;
         if let Phase::AwaitingPrefix(PrefixDependency { reservation, .. }) = phase {
             // It has computed nothing since it resumed, and still has its reservation.
@@ -218,27 +217,40 @@ impl Scheduler {
         let Some(n_kept) = sequence.shift() else { return false };
         let running = self.slots.take(key);
         hooks::on_shift(&mut self.features, &running.sequence);
-        self.leave_slot_as(&running, &adapter_schedule, tokens, running.n_held);
+        self.record_slot_contents_as(&running, &adapter_schedule, tokens, running.n_held);
         let RunningSequence { sequence, slot, path, n_held, .. } = running;
         let reservation = path.reserve(Some(n_held.min(n_kept)));
         self.queue.push_preempted(Preempted { sequence, reservation, slot, n_held });
         true
     }
 
-    /// Releases a slot, whose contents remain until the next sequence that replaces them.
-    pub(crate) fn leave_slot(&mut self, running: &RunningSequence) {
-        self.leave_slot_as(running, &running.sequence.adapter_schedule, running.sequence.tokens.clone(), running.n_held);
+    /// Records what a sequence leaves in its slot, which [`Slots::take`](crate::engine::scheduler::slots::Slots::take) has freed.
+    pub(crate) fn record_slot_contents(&mut self, running: &RunningSequence) {
+        self.record_slot_contents_as(
+            running,
+            &running.sequence.adapter_schedule,
+            running.sequence.tokens.clone(),
+            running.n_held,
+        );
     }
 
-    /// As [`Scheduler::leave_slot`], but neither slot nor cache keep the computed tokens.
+    /// As [`Scheduler::record_slot_contents`], but neither slot nor cache keep the computed tokens.
     fn drop_sequence(&mut self, mut running: RunningSequence) {
         let RunningSequence { sequence, n_held, .. } = &running;
-        hooks::on_leave(&mut self.features, sequence, &sequence.tokens, *n_held);
-        self.leave_slot_as(&running, &AdapterSchedule::default(), Tokens::default(), 0);
+        if *n_held > 0 {
+            hooks::on_leave(&mut self.features, sequence, &sequence.tokens, *n_held);
+        }
+        self.record_slot_contents_as(&running, &AdapterSchedule::default(), Tokens::default(), 0);
         running.path.discard_failed();
     }
 
-    fn leave_slot_as(&mut self, running: &RunningSequence, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
+    fn record_slot_contents_as(
+        &mut self,
+        running: &RunningSequence,
+        adapter_schedule: &AdapterSchedule,
+        tokens: Tokens,
+        n_held: u32,
+    ) {
         self.has_changed = true;
         if n_held > 0 {
             hooks::on_leave(&mut self.features, &running.sequence, &tokens, n_held);

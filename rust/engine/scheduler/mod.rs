@@ -60,8 +60,8 @@ pub(crate) struct Scheduler {
     refused: Option<RefusedSequence>,
 }
 
-/// A sequence that was refused for lack of cells, and the headroom at that time. It is not tried again until the headroom
-/// grows.
+/// A sequence that was refused for lack of cells, and the number of unreserved cells at that time. It is not tried again until
+/// there are more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RefusedSequence {
     pub(crate) key: SchedulingKey,
@@ -193,7 +193,7 @@ impl Scheduler {
         self.queue.group(self.slots.sequence(key).sequence.group_id)
     }
 
-    /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
+    /// Returns the number of unreserved cells: free and evictable ones, minus those that running sequences will take.
     pub(crate) fn n_unreserved<R: Runner>(&self, cache: &CacheManager<R>) -> i64 {
         let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
         let kv = cache.kv();

@@ -158,7 +158,7 @@ impl Planner {
     pub(crate) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let mut n_planned = 0;
         let mut next = scheduler.slots.next_key(None);
-        // Sequences that yield their cells are junior to the ones that were granted theirs, so that the positions stay valid.
+        // Sequences that yield their cells are junior to the ones that were granted theirs, so that `n_rows[nth]` still belongs to `key`.
         for nth in 0.. {
             let Some(key) = next else { break };
             let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.sequence(key));
@@ -193,10 +193,10 @@ impl Planner {
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let request = running.sequence.request();
-            let most = hooks::max_chunk(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
+            let most = hooks::max_rows_with_logits(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(cache, running)
-                .min(hooks::max_rows(scheduler, running))
+                .min(hooks::max_rows_until_due(scheduler, running))
                 .min(n_until_fork(scheduler, cache, running));
             let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
             let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
@@ -313,5 +313,5 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
     }
     let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
     scheduler.fail_request(group_id, Error::ContextOverflow { n_prompt, n_ctx });
-    scheduler.leave_slot(&running);
+    scheduler.record_slot_contents(&running);
 }

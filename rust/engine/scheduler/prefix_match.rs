@@ -110,7 +110,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let n_best = best.map_or(0, |best| best.n_tokens);
         let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
         if is_more {
-            best = Some(AwaitedPrefix { owner: running.sequence.scheduling_key(), n_tokens, n_known });
+            best = Some(AwaitedPrefix { provider: running.sequence.scheduling_key(), n_tokens, n_cached: n_known });
         }
         if best.is_some_and(|best| best.n_tokens >= n - 1) {
             break;

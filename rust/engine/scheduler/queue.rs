@@ -19,7 +19,7 @@ const MAX_OPEN_FACTOR: usize = 4;
 /// A sequence that was preempted and waits to resume.
 pub(crate) struct Preempted {
     pub(crate) sequence: Sequence,
-    /// Pins its computed cells, in either tier.
+    /// Makes its cached tokens the last to be evicted, except for pins.
     pub(crate) reservation: ReservationGuard,
     /// Slot in which it ran.
     pub(crate) slot: u32,
@@ -40,12 +40,14 @@ enum WaitState {
     Open,
     /// Every branch was in a slot, or the parameters of its branches are not known yet.
     Started,
+    /// Its stream ends with an error: nothing starts any more.
+    Failed,
 }
 
 /// All requests that have not ended, and all sequences that wait to resume.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// By request id, which is the order of submission.
+    /// By group id, assigned in order of submission.
     groups: BTreeMap<u64, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
     streams: Index<u64, u64>,
@@ -122,11 +124,12 @@ impl Queue {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
 
-    /// Changes a request and its wait state to the one that `change` returns.
+    /// Changes a request and its wait state to the one that `change` returns; a request that has failed stays so.
     fn update<T>(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> (WaitState, T)) -> T {
         let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
         self.unindex(&group, old);
-        let (state, changed) = change(&mut group);
+        let (new, changed) = change(&mut group);
+        let state = if old == WaitState::Failed { old } else { new };
         self.index(&group, state);
         self.groups.insert(group_id, (group, state));
         changed
@@ -272,9 +275,9 @@ impl Queue {
         });
     }
 
-    /// Prevents further starts of a request, which ends with an error.
+    /// Prevents all further starts of a request, which ends with an error.
     pub(crate) fn block_starts(&mut self, group_id: u64) {
-        self.update(group_id, |_| (WaitState::Started, ()));
+        self.update(group_id, |_| (WaitState::Failed, ()));
     }
 
     /// Removes a request.
@@ -343,11 +346,11 @@ impl Queue {
                 insert(&mut self.not_started, (priority, group.branches.len() > 1), (group.last_served, group_id));
             }
             WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group_id));
+                self.awaiting_prefix.insert((prefix.provider, prefix.n_tokens, group_id));
             }
             WaitState::AwaitingSlot(slot) => insert(&mut self.awaiting_slot, slot, seniority_of(group)),
             WaitState::Open => insert(&mut self.open, priority, group_id),
-            WaitState::Started => {}
+            WaitState::Started | WaitState::Failed => {}
         }
     }
 
@@ -358,11 +361,11 @@ impl Queue {
                 remove(&mut self.not_started, (priority, group.branches.len() > 1), &(group.last_served, group_id));
             }
             WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group_id));
+                self.awaiting_prefix.remove(&(prefix.provider, prefix.n_tokens, group_id));
             }
             WaitState::AwaitingSlot(slot) => remove(&mut self.awaiting_slot, slot, &seniority_of(group)),
             WaitState::Open => remove(&mut self.open, priority, &group_id),
-            WaitState::Started => {}
+            WaitState::Started | WaitState::Failed => {}
         }
     }
 }
@@ -457,6 +460,26 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_request_never_starts_again_whatever_is_set_afterwards() {
+        let changes: [fn(&mut Queue); 4] = [
+            |queue| drop(queue.drop_waiting(0, 1)),
+            |queue| queue.set_prompt_logits(0, &[0.0].into()),
+            |queue| {
+                let request = Request { n: 2, ..Request::new(Prompt::default(), 0) };
+                let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+                queue.set_branch_specs(0, vec![BranchSpec::new(0, request, sampler)]);
+            },
+            |queue| queue.reset(0),
+        ];
+        for (nth, change) in changes.into_iter().enumerate() {
+            let mut queue = queue(9, &[(3, 0)]);
+            queue.block_starts(0);
+            change(&mut queue);
+            assert_eq!(queue.next(|_| true), None, "after change {nth}");
+        }
+    }
+
+    #[test]
     fn all_branches_of_a_higher_priority_start_first() {
         let mut queue = queue(9, &[(1, 0), (2, 1), (1, -1), (1, 0)]);
         assert_eq!(starts(&mut queue, 9), [1, 1, 0, 3, 2]);
@@ -479,7 +502,7 @@ mod tests {
     #[test]
     fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_the_owner_is_gone() {
         let owner = |group_id| SchedulingKey::new(0, 0, group_id, 0);
-        let awaited_prefix = |group_id, n_tokens| AwaitedPrefix { owner: owner(group_id), n_tokens, n_known: 0 };
+        let awaited_prefix = |group_id, n_tokens| AwaitedPrefix { provider: owner(group_id), n_tokens, n_cached: 0 };
         let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
         queue.block_on_prefix(0, awaited_prefix(77, 50));
         queue.block_on_prefix(1, awaited_prefix(77, 20));
@@ -497,7 +520,7 @@ mod tests {
     fn a_removed_request_is_in_no_index() {
         let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
         start(&mut queue);
-        queue.block_on_prefix(3, AwaitedPrefix { owner: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
+        queue.block_on_prefix(3, AwaitedPrefix { provider: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_cached: 0 });
         for group_id in 0..4 {
             assert_eq!(queue.remove(group_id).map(|group| group.group_id), Some(group_id));
         }

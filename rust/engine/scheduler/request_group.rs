@@ -49,7 +49,7 @@ pub(crate) struct RequestGroup {
     pub(crate) awaited_prefix: Option<AwaitedPrefix>,
     /// Number of branches, of any request, that had started when it arrived.
     pub(crate) arrived: u64,
-    /// The same, when it arrived or last got a slot.
+    /// Number of branches that had started when it last got a slot, or else when it arrived.
     pub(crate) last_served: u64,
     /// Logits after the prompt, once it is computed, until the last branch has started.
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
@@ -331,7 +331,7 @@ impl RequestGroup {
 
     /// Returns the part of its first `n_found` tokens that it waited for.
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
-        self.awaited_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
+        self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.n_tokens.min(n_found))
     }
 
     /// Returns the origin of the prefixes that it computes.
@@ -347,10 +347,10 @@ impl RequestGroup {
 /// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedPrefix {
-    pub(crate) owner: SchedulingKey,
+    pub(crate) provider: SchedulingKey,
     pub(crate) n_tokens: u32,
     /// Length of the cached part when the wait began.
-    pub(crate) n_known: u32,
+    pub(crate) n_cached: u32,
 }
 
 /// A position in the queue, counted until it is dropped.

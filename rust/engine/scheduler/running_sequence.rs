@@ -30,7 +30,7 @@ pub(crate) enum Phase {
     ReadyToSample(Arc<[f32]>),
     /// Its last token is computed in each step, and the next one sampled.
     Decoding,
-    /// Its slot is reserved: it has no text and no cells until a feature gives it some.
+    /// It waits in its slot without tokens and cells.
     Reserved,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Saving(SavedPrefix),
@@ -82,7 +82,7 @@ pub(crate) struct RunningSequence {
     pub(crate) shares_cells: bool,
     /// Its tokens `[0, n_held)` are computed.
     pub(crate) n_held: u32,
-    /// Number of tokens that the next decode computes.
+    /// Number of its rows in this step's decode; 0 once they are sampled.
     pub(crate) n_planned: u32,
     /// Number of consecutive steps in which it yielded its row.
     pub(crate) n_skipped: u32,

@@ -29,8 +29,8 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
                         scheduler.finish(running, reason, result);
                     }
                     Err(error) => {
-                        scheduler.leave_slot(&running);
-                        scheduler.outbox.failed.push((running.sequence.request_id, error));
+                        scheduler.record_slot_contents(&running);
+                        scheduler.fail_stream(running.sequence.request_id, error);
                     }
                 }
             }
@@ -80,7 +80,7 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
             let logits = cache.kv_mut().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
-            let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Copying") };
+            let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Saving") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             Ok(Some(TaskResult::Saved(SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) })))
         }

@@ -365,7 +365,7 @@ fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, en
 /// Releases the slots of all beams of a search and marks its branches as finished.
 fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
     for running in scheduler.take_running_of(group_id) {
-        scheduler.leave_slot(&running);
+        scheduler.record_slot_contents(&running);
     }
     scheduler.group_mut(group_id).branches.fill(BranchState::Finished);
 }

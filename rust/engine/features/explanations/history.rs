@@ -37,7 +37,7 @@ const MAX_BEGINNING: usize = 4096;
 /// Requests that were started, and evicted runs.
 #[derive(Default)]
 pub(crate) struct History {
-    /// By request id, which is the order of submission.
+    /// By group id, which is the order of submission.
     records: BTreeMap<u64, RequestRecord>,
     n_tokens: usize,
     /// Oldest first.

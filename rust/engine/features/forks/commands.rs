@@ -251,7 +251,7 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
             if is_next {
                 scheduler.features_mut().forks.wait_for_logits(group_id, (of, index), n_tokens);
             }
-            scheduler.queue_mut().block_on_prefix(group_id, AwaitedPrefix { owner, n_tokens, n_known: n_tokens });
+            scheduler.queue_mut().block_on_prefix(group_id, AwaitedPrefix { provider: owner, n_tokens, n_cached: n_tokens });
         }
         BranchState::Waiting | BranchState::Running | BranchState::Preempted | BranchState::Finished => {}
     }

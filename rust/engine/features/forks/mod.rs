@@ -36,7 +36,7 @@ struct EndedBranches {
 
 #[derive(Default)]
 pub(crate) struct ForkRegistry {
-    /// States that forks begin with, by the request id of the forks.
+    /// States that forks begin with, by the group id of the forks.
     states: BTreeMap<u64, Rc<ForkState>>,
     due: Vec<DueFork>,
     ended: BTreeMap<u64, EndedBranches>,
