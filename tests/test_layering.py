@@ -20,41 +20,47 @@ class Rule(NamedTuple):
 
 RULES = {
     "only rust/llama names llama.cpp": Rule("rust", r"\bllama_cpp(_sys)?_2\b", ("rust/llama", "rust/benches")),
-    "what needs no llama.cpp is the same with it": Rule("rust", r"\bfeature\s*=", ("rust/lib.rs", "rust/llama", "rust/benches")),
+    "only llama depends on cargo features": Rule("rust", r"\bfeature\s*=", ("rust/lib.rs", "rust/llama", "rust/benches")),
     "only rust/python names pyo3": Rule("rust", r"\bpyo3\b", ("rust/python",)),
-    "the engine names neither model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
-    "the engine names no feature but at its hooks": Rule(
+    "the engine depends on no model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
+    "the engine calls features only at hooks": Rule(
         "rust/engine", r"\bfeatures::(?!hooks\b|state\b)", ("rust/engine/features/", "rust/engine/tests/")
     ),
-    "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::KvSeqId\b)|\bllama::|\bpython::"),
-    "only its kinds tell kinds of memory apart": Rule("rust/cache", r"\bForkRule::", ("rust/cache/kinds", "rust/cache/tests")),
-    "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
-    "vectors name no model": Rule(
+    "the cache depends only on sequence ids of the engine": Rule(
+        "rust/cache", r"\bengine::(?!runner::KvSeqId\b)|\bllama::|\bpython::"
+    ),
+    "only cache/kinds distinguishes kinds of memory": Rule(
+        "rust/cache", r"\bForkRule::", ("rust/cache/kinds", "rust/cache/tests")
+    ),
+    "sampling does not depend on the engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
+    "embeddings depend on no model": Rule(
         "rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b|worker_thread\b)"
     ),
-    "grammars name only requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
-    "llama names of the engine only its seam": Rule(
+    "grammars depend only on requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
+    "llama depends only on the runner trait of the engine": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
     ),
-    "kernels name nobody": Rule("rust/kernels", r"\bcrate::(?!kernels\b)"),
+    "kernels depend on no other part": Rule("rust/kernels", r"\bcrate::(?!kernels\b)"),
     "only llama and kernels are unsafe": Rule("rust", r"\bunsafe\b", ("rust/llama/", "rust/kernels/", "rust/benches/")),
-    "requests name nobody": Rule("rust/request", r"\bcrate::(?!request\b|config\b|error\b)"),
-    "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
-    "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
-    "worker threads name only errors": Rule("rust/worker_thread.rs", r"\bcrate::(?!error\b)"),
+    "requests depend only on settings and errors": Rule("rust/request", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "settings of the crate depend only on requests and errors": Rule(
+        "rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"
+    ),
+    "errors depend only on requests and settings": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "worker threads depend only on errors": Rule("rust/worker_thread.rs", r"\bcrate::(?!error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
     "only models by name need the hub's library": Rule(
         "python/weft", r"\bhuggingface_hub\b|\bhttpx2\b", ("python/weft/hub", "python/weft/serving/fetching.py")
     ),
-    "models by name know nobody": Rule("python/weft/hub", r"\bweft\.(?!hub\b|errors\b)"),
+    "the hub depends only on errors": Rule("python/weft/hub", r"\bweft\.(?!hub\b|errors\b)"),
     "only what serves names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serving",)),
     "what serves names no command line": Rule("python/weft/serving", r"\bweft\.cli\b"),
     "the server names of what serves only its log and its build": Rule(
         "python/weft/server", r"\bweft\.(cli\b|serving\b(?!\.(logs|build)\b))"
     ),
-    "settings of an engine name nobody": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
-    "the table of samplers names nobody": Rule("python/weft/sampling_fields.py", r"\bweft\.(?!fields\b)"),
-    "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
+    "settings of an engine depend only on fields and errors": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
+    "the table of samplers depends only on fields": Rule("python/weft/sampling_fields.py", r"\bweft\.(?!fields\b)"),
+    "settings do not depend on their readers": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
     "llama.cpp's dialect names no other": Rule(
         "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(anthropic|ollama|openai|responses|seeds)\b"
     ),
@@ -192,14 +198,14 @@ def test_fields_of_owners_are_private() -> None:
 @pytest.mark.parametrize(
     ("rule", "file", "line"),
     [
-        pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
+        pytest.param("the engine depends on no model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
         pytest.param(
-            "what needs no llama.cpp is the same with it",
+            "only llama depends on cargo features",
             "rust/cache/x.rs",
             '#[cfg(all(test, feature = "llama"))]',
             id="features",
         ),
-        pytest.param("kernels name nobody", "rust/kernels/x.rs", "use crate::config::EnabledKernels;", id="kernels"),
+        pytest.param("kernels depend on no other part", "rust/kernels/x.rs", "use crate::config::EnabledKernels;", id="kernels"),
         pytest.param("only llama and kernels are unsafe", "rust/cache/x.rs", "let x = unsafe { read(p) };", id="unsafe"),
         pytest.param("only what serves names granian", "python/weft/cli/main.py", "from granian import Granian", id="python"),
         pytest.param(

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::cache::{KvCache, KvSeqId};
 
 /// llama.cpp rounds the number of cells that a decode visits up to a multiple of this.
-const STEP: usize = 256;
+const CELL_PADDING: usize = 256;
 
 /// A run of tokens whose cells would be lower after saving and reloading them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl KvCache {
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
         let n_most = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };
-        self.is_compacting = self.kind.forks.can_truncate() && n_reached.div_ceil(STEP) > n_most.div_ceil(STEP);
+        self.is_compacting = self.kind.forks.can_truncate() && n_reached.div_ceil(CELL_PADDING) > n_most.div_ceil(CELL_PADDING);
         if !self.is_compacting {
             return None;
         }

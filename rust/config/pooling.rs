@@ -2,7 +2,7 @@
 
 use super::Named;
 
-/// How the embeddings of a text's tokens are reduced to one. Fixed for the lifetime of a context.
+/// Reduction of the embeddings of a text's tokens to one. Fixed for the lifetime of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// No reduction: one embedding per token.

@@ -16,7 +16,7 @@ pub struct Threads {
     pub is_strict: bool,
     /// OS scheduling priority.
     pub priority: ThreadPriority,
-    /// How long threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the caller's default.
+    /// Time for which threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the caller's default.
     pub poll: Option<u32>,
 }
 

@@ -34,7 +34,7 @@ pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut Cach
             n_prompt: sequence.n_prompt,
             n_computed: (*n_held).min(sequence.n_prompt).saturating_sub(sequence.n_cached()),
             n_cached: sequence.n_cached(),
-            n_predicted: sequence.n_predicted(),
+            n_predicted: sequence.n_predicted,
             n_remaining: sequence.n_remaining(),
         });
     }

@@ -19,7 +19,7 @@ pub struct Row {
     pub token: Token,
     /// Position in the sequence; continues its cells without a gap.
     pub position: u32,
-    /// Whether the logits after this token are required.
+    /// True if the logits after this token are required.
     pub wants_logits: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Plan {
     /// At most `n_ubatch` rows of tokens, and as many for each medium with non-causal attention and for all other media
     /// together; at most `n_outputs` of them require logits.
     pub rows: Vec<Row>,
-    /// Which rows are of media, in order.
+    /// The rows of media, in order.
     pub media: Vec<MediaRows>,
     /// Active adapters of all rows. A change costs graph rebuilds.
     pub adapter_set: AdapterSet,

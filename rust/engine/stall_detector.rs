@@ -64,7 +64,7 @@ fn waits_for_external_event(scheduler: &Scheduler) -> bool {
         let mut media = running.sequence.media_from(running.n_held).iter();
         media.any(|placed| matches!(placed.media.encoding(), Encoding::Pending))
     });
-    waits_for_encoder || scheduler.has_paused() || scheduler.slots().reserved_for().is_some()
+    waits_for_encoder || scheduler.has_paused() || scheduler.slots().held_for().is_some()
 }
 
 fn most_senior(scheduler: &Scheduler) -> Option<u64> {

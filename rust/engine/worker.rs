@@ -112,7 +112,7 @@ impl<R: Runner> Worker<R> {
             self.scheduler.shared().record_step(RecentStep { started, took, n_rows, times });
         } else if !(self.scheduler.has_changed() || has_events) {
             self.stall_detector.observe_idle_step(&mut self.scheduler, &self.cache);
-            return Some(self.scheduler.slots().reserved_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
+            return Some(self.scheduler.slots().held_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
         }
         self.stall_detector.reset();
         None

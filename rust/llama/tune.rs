@@ -71,7 +71,7 @@ pub enum Workload {
 /// Timing of one candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Whether llama.cpp's fused attention kernel was used; `None` with our own attention.
+    /// True if llama.cpp's fused attention kernel was used; `None` with our own attention.
     pub flash_attention: Option<bool>,
     /// The measured work.
     pub work: Workload,

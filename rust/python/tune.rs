@@ -13,7 +13,7 @@ use crate::config::{EngineConfig, Named, ResolvedConfig, TunedSettings};
 use crate::llama::host::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
-/// How an engine computes.
+/// Kernels and threads with which an engine computes.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Compute")]
 pub(super) struct PyCompute {
     flash_attention: &'static str,

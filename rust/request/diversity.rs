@@ -9,7 +9,7 @@ pub const MIN_BEAMS: u32 = 2;
 /// Maximum of [`BeamSearch::length_penalty`]; the minimum is `-MAX_LENGTH_PENALTY`.
 pub const MAX_LENGTH_PENALTY: f32 = 10.0;
 
-/// How the draws of a request's completions depend on each other.
+/// Dependence between the draws of a request's completions.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Diversity {
     /// Independent draws.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::engine::runner::KvSeqId;
 
-/// How cells are released.
+/// A way to release cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The path becomes idle.

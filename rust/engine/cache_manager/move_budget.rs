@@ -17,10 +17,10 @@ pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
 /// after 3 to 13 decodes. Scattered cells cost more, as [`PathRemoval::n_units`] estimates: up to 180 µs and 17 µs, and 64
 /// decodes. Offloading at break-even costs at most about twice the better of keeping and offloading immediately, whenever the
 /// prefix is used again.
-const PATIENCE: u64 = 6;
+const BREAK_EVEN_DECODES: u64 = 6;
 
 /// Upper bound on [`PATIENCE`] for prefixes whose scores are computed, regardless of their cost.
-const MAX_PATIENCE: usize = 64;
+const MAX_BREAK_EVEN_DECODES: usize = 64;
 
 /// As [`PATIENCE`], for idle prefixes that only make the attention mask longer.
 ///
@@ -28,21 +28,21 @@ const MAX_PATIENCE: usize = 64;
 /// negligible next to the 20 ms of a model of 0.5B parameters, and with 16,000 idle tokens a third of a step of one of 2M;
 /// offloading and reloading takes 1.5 µs with the small one and 6 to 10 µs with the other. Break-even is thus after 150 to
 /// 1,000 decodes.
-const MASK_PATIENCE: usize = 256;
+const MASK_BREAK_EVEN_DECODES: usize = 256;
 
 /// Units per token up to which a save is always worthwhile: long runs are, and their measured cost must stay current.
 const MAX_CHEAP_UNITS: f64 = 3.0;
 
-const MAX_RECORDED: usize = MASK_PATIENCE;
+const MAX_RECORDED: usize = MASK_BREAK_EVEN_DECODES;
 
 /// Returns the number of decodes after which an idle path has cost as much as moving it out and back.
-fn patience(removal: &PathRemoval, cost: IdleCost) -> usize {
+fn n_break_even_decodes(removal: &PathRemoval, cost: IdleCost) -> usize {
     if cost == IdleCost::Mask {
-        return MASK_PATIENCE;
+        return MASK_BREAK_EVEN_DECODES;
     }
     let n_units = if removal.saves.is_some() { removal.n_units } else { u64::from(removal.n_tokens) };
     let units_per_token = (n_units / u64::from(removal.n_tokens.max(1))).max(1);
-    usize::try_from(PATIENCE * units_per_token).map_or(MAX_PATIENCE, |n| n.min(MAX_PATIENCE))
+    usize::try_from(BREAK_EVEN_DECODES * units_per_token).map_or(MAX_BREAK_EVEN_DECODES, |n| n.min(MAX_BREAK_EVEN_DECODES))
 }
 
 /// Measured cost of moves, and the time that this step has left for them.
@@ -146,7 +146,7 @@ impl MoveBudget {
     /// Returns true if enough decodes have passed since the path was last used, see [`patience`].
     pub(crate) fn has_exceeded_cost(&self, removal: &PathRemoval, cost: IdleCost) -> bool {
         let is_older = |&decoded_at: &u64| removal.last_used <= decoded_at;
-        self.decoded_at.iter().nth_back(patience(removal, cost) - 1).is_some_and(is_older)
+        self.decoded_at.iter().nth_back(n_break_even_decodes(removal, cost) - 1).is_some_and(is_older)
     }
 }
 

@@ -193,10 +193,10 @@ pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
 }
 
 /// Returns true if a sequence has no text and waits for one.
-pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
-    let mut is_reserved = false;
-    is_reserved |= beams::is_reserved(features);
-    is_reserved
+pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
+    let mut is_vacant = false;
+    is_vacant |= beams::is_vacant(features);
+    is_vacant
 }
 
 /// Before the next decode is planned.

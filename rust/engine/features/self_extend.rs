@@ -25,7 +25,7 @@ pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
 
 /// Returns the configuration of self-extend, if it applies to `running`.
 fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Grouping> {
-    scheduler.limits().grouping.filter(|_| running.sequence.request().task == Task::Complete)
+    scheduler.limits().grouping.filter(|_| running.sequence.request.task == Task::Complete)
 }
 
 fn n_grouped(running: &RunningSequence) -> u32 {

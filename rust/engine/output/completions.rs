@@ -31,7 +31,7 @@ pub struct ForkResult {
     pub seed: u32,
     /// Fork position: number of tokens that the branch had sampled.
     pub n_sampled: u32,
-    /// How the text of the forks continues the text of the branch.
+    /// Where the text of the forks begins, relative to the text of the branch.
     pub text_boundary: ForkTextBoundary,
     /// Length of the forks' prompt in tokens: the branch's tokens up to the fork position, without the ones that context shifts
     /// dropped before the fork, plus the appended ones.

@@ -34,7 +34,7 @@ pub enum ForkPoint {
     Byte(usize),
 }
 
-/// How forks continue.
+/// Continuation of forks.
 pub enum ForkKind {
     /// This many forks with the parameters of the branch and the state of its penalties and its grammar.
     Continue(u32),
@@ -43,7 +43,7 @@ pub enum ForkKind {
     Restart {
         /// One per set of parameters.
         requests: Vec<Request>,
-        /// Whether they sample with the seeds of their requests; otherwise with the seeds that [`ForkKind::Continue`] assigns.
+        /// True if they sample with the seeds of their requests; otherwise with the seeds that [`ForkKind::Continue`] assigns.
         with_own_seeds: bool,
     },
 }

@@ -23,7 +23,7 @@ use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::request::{Event, TaskResult};
 
 /// Maximum number of unread pins that are checked per step.
-const MAX_RECEIPTS: usize = 16;
+const MAX_CHECKED_PINS: usize = 16;
 
 /// State that the worker shares with other threads, besides the streams.
 #[derive(Default)]
@@ -136,7 +136,7 @@ impl Output {
 
     /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.
     pub(crate) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
-        for _ in 0..self.unread_pins.len().min(MAX_RECEIPTS) {
+        for _ in 0..self.unread_pins.len().min(MAX_CHECKED_PINS) {
             let Some(pin) = self.unread_pins.pop_front() else { return };
             match pin.sender.was_read() {
                 None => self.unread_pins.push_back(pin),

@@ -33,19 +33,14 @@ impl SlowConsumers {
     }
 
     /// Updates the progress of the readers, and removes those that have caught up. `backlog_of` returns `None` for ended streams.
-    pub(crate) fn review(
-        &mut self,
-        now: Instant,
-        patience: Duration,
-        backlog_of: impl Fn(u64) -> Option<Backlog>,
-    ) -> SlowStreams {
+    pub(crate) fn review(&mut self, now: Instant, timeout: Duration, backlog_of: impl Fn(u64) -> Option<Backlog>) -> SlowStreams {
         let mut expired = Vec::new();
         self.by_stream.retain(|&request_id, consumer| {
             let Some(backlog) = backlog_of(request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
             if backlog.n_read != consumer.n_read {
                 (consumer.n_read, consumer.since) = (backlog.n_read, now);
             }
-            if now.duration_since(consumer.since) >= patience {
+            if now.duration_since(consumer.since) >= timeout {
                 expired.push((request_id, backlog.error()));
             }
             true

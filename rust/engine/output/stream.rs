@@ -16,7 +16,7 @@ pub(super) struct UnreadEvents {
     pub(super) events: VecDeque<Event>,
     pub(super) n_bytes: usize,
     n_read: u64,
-    /// How the stream ends after `events`; set once.
+    /// End of the stream after `events`; set once.
     pub(super) end: Option<Result<()>>,
     /// True if the reader left before the end.
     is_cancelled: bool,

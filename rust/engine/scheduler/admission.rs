@@ -7,7 +7,7 @@ use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
-use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
 use crate::engine::scheduler::resumption::{SequencePlacement, find_preempted, plan_resumption};
 use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
@@ -60,7 +60,8 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
         }
         let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot));
         let resumed = scheduler.queue.preempted().first();
-        let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(scheduler.queue.group(next), &resumed.sequence));
+        let is_next =
+            |resumed: &&PreemptedSequence| !next.is_some_and(|next| precedes(scheduler.queue.group(next), &resumed.sequence));
         let is_started = match (resumed.filter(is_next), next) {
             (Some(_), _) => !scheduler.slots.are_full() && resume(scheduler, cache, budget),
             (None, Some(next)) => start(scheduler, cache, next, budget),
@@ -86,7 +87,7 @@ impl Scheduler {
     /// Returns true if a running sequence has a lower priority than a waiting request.
     fn has_junior(&self) -> bool {
         let highest = self.queue.highest_waiting();
-        self.slots.running().iter().any(|running| highest.is_some_and(|highest| running.sequence.request().priority < highest))
+        self.slots.running().iter().any(|running| highest.is_some_and(|highest| running.sequence.request.priority < highest))
     }
 
     /// Returns the running sequences that yield to a group, most junior first.
@@ -97,7 +98,7 @@ impl Scheduler {
 
 /// Returns true if a request of higher priority precedes a sequence that was already in a slot.
 fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
-    group.request.priority > sequence.request().priority && group.scheduling_key(0) < sequence.scheduling_key()
+    group.request.priority > sequence.request.priority && group.scheduling_key(0) < sequence.scheduling_key()
 }
 
 /// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. Returns `false` if it cannot
@@ -221,7 +222,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     if scheduler.slots.n_free() < n_together {
         return false;
     }
-    for Preempted { sequence, .. } in scheduler.queue.resuming() {
+    for PreemptedSequence { sequence, .. } in scheduler.queue.resuming() {
         let tokens = sequence.tokens.first(sequence.n_tokens());
         budget.spend(sequence.n_tokens().into());
         cache.kv_mut().touch(&sequence.adapter_schedule, &tokens);
@@ -256,7 +257,7 @@ fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>,
     // Sequences that resumed earlier may share more of its text by now.
     let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
     let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
-    let Preempted { sequence, reservation, .. } = scheduler.queue.pop_preempted();
+    let PreemptedSequence { sequence, reservation, .. } = scheduler.queue.pop_preempted();
     match (placement.and_then(|placement| placement.provider), matched) {
         // Its reservation ends when it has the awaited prefix.
         (Some((provider, n_tokens)), _) => {
@@ -270,7 +271,7 @@ fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>,
         }
         (None, None) => {
             let path = place_empty(cache, &sequence);
-            scheduler.enter(slot, sequence, Phase::Reserved, path, 0);
+            scheduler.enter(slot, sequence, Phase::Vacant, path, 0);
         }
     }
 }

@@ -151,7 +151,7 @@ fn line_ends_near(at: u32, distance: u32, prompt: &[Token], token_strings: &Toke
 }
 
 pub(crate) fn n_until_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
-    if running.sequence.n_predicted() > 0 || !(saves_states(cache) || saves_windows(cache)) {
+    if running.sequence.n_predicted > 0 || !(saves_states(cache) || saves_windows(cache)) {
         return u32::MAX;
     }
     running.sequence.checkpoint_positions.after(running.n_held).map_or(u32::MAX, |at| at - running.n_held)
@@ -171,7 +171,7 @@ pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut Cac
 fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
         let (id, n_tokens) = (running.id(), running.n_held + running.n_planned);
-        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted() == 0 && running.shares_cells;
+        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted == 0 && running.shares_cells;
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
         }
@@ -193,7 +193,7 @@ fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
 /// which the least recently used idle path is offloaded if there is a host cache, and is evicted like any idle path.
 fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, mut positions: RangeInclusive<u32>) {
     let (id, sequence) = (running.id(), &running.sequence);
-    let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request().owner.clone() };
+    let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request.owner.clone() };
     let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
     while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
     let Some(kept) = cache.place(&sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))) else { return };
@@ -211,7 +211,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
             continue;
         }
         let (id, is_end) = (running.id(), running.will_sample());
-        let is_needed = if running.sequence.n_predicted() > 0 {
+        let is_needed = if running.sequence.n_predicted > 0 {
             may_start_late(scheduler, cache, running, n_tokens)
         } else {
             is_end || running.sequence.checkpoint_positions.contains(n_tokens)

@@ -4,7 +4,7 @@
 use crate::engine::features::hooks;
 use crate::engine::runner::{AdapterSchedule, KvSeqId};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{BranchState, PromptHolder, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -43,8 +43,7 @@ impl Scheduler {
 
     /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
     fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
-        if sequence.request().task == Task::Complete && (sequence.branch > 0 || hooks::is_fork(&self.features, sequence.group_id))
-        {
+        if sequence.request.task == Task::Complete && (sequence.branch > 0 || hooks::is_fork(&self.features, sequence.group_id)) {
             self.stats.branches.n_computed += u64::from(usage.n_computed);
             self.stats.branches.n_shared += u64::from(usage.n_cached);
         }
@@ -69,7 +68,7 @@ impl Scheduler {
             BranchState::Running => self.cancel_running(group_id, index_in_group),
             BranchState::Preempted => {
                 let preempted = self.queue.take_preempted(group_id, index_in_group).expect("a branch is where its group says");
-                let Preempted { mut sequence, slot, n_held, .. } = preempted;
+                let PreemptedSequence { mut sequence, slot, n_held, .. } = preempted;
                 hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);
                 self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
             }
@@ -181,10 +180,10 @@ impl Scheduler {
         let RunningSequence { mut sequence, slot, phase, path, n_held, .. } = running;
         if let Phase::AwaitingPrefix(PrefixDependency { reservation, .. }) = phase {
             // It has computed nothing since it resumed, and still has its reservation.
-            self.queue.push_preempted(Preempted { sequence, reservation, slot, n_held: 0 });
+            self.queue.push_preempted(PreemptedSequence { sequence, reservation, slot, n_held: 0 });
             return;
         }
-        if matches!(sequence.request().task, Task::Load(_)) {
+        if matches!(sequence.request.task, Task::Load(_)) {
             let group_id = sequence.group_id;
             self.queue.reset(group_id);
             hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);
@@ -194,7 +193,7 @@ impl Scheduler {
         if let Phase::ReadyToSample(logits) = phase {
             sequence.kept_logits = Some(logits);
         }
-        self.queue.push_preempted(Preempted { sequence, reservation: path.reserve(None), slot, n_held });
+        self.queue.push_preempted(PreemptedSequence { sequence, reservation: path.reserve(None), slot, n_held });
     }
 
     /// Shifts the contexts that are full.
@@ -220,7 +219,7 @@ impl Scheduler {
         self.record_slot_contents_as(&running, &adapter_schedule, tokens, running.n_held);
         let RunningSequence { sequence, slot, path, n_held, .. } = running;
         let reservation = path.reserve(Some(n_held.min(n_kept)));
-        self.queue.push_preempted(Preempted { sequence, reservation, slot, n_held });
+        self.queue.push_preempted(PreemptedSequence { sequence, reservation, slot, n_held });
         true
     }
 

@@ -54,7 +54,7 @@ pub(crate) struct Scheduler {
     paused: BTreeSet<u64>,
     /// Metrics, except the ones that are computed when published.
     stats: Stats,
-    /// Whether this step changed which sequences run or wait: then the next step has work.
+    /// True if this step changed which sequences run or wait: then the next step has work.
     has_changed: bool,
     /// The sequence that was last refused for lack of cells.
     refused: Option<RefusedSequence>,
@@ -185,7 +185,7 @@ impl Scheduler {
 
     /// Returns the task of a running sequence.
     pub(crate) fn task(&self, key: SchedulingKey) -> &Task {
-        &self.slots.sequence(key).sequence.request().task
+        &self.slots.sequence(key).sequence.request.task
     }
 
     /// Returns the group of a running sequence.
@@ -231,7 +231,7 @@ impl Scheduler {
     /// Takes the contents of `slot`. `None` while a sequence runs there: then the slot is reserved for another attempt.
     pub(crate) fn take_contents(&mut self, slot: u32) -> Option<ErasedContents> {
         if self.slots.running_in(slot).is_some() {
-            self.slots.reserve_for_erasing(slot);
+            self.slots.hold_for_erasing(slot);
             return None;
         }
         Some(self.slots.take_contents(slot))
@@ -257,5 +257,5 @@ impl Scheduler {
 
 /// Returns the number of rows of tokens that were sampled in the previous step.
 fn n_sampled_before(running: &[RunningSequence]) -> u32 {
-    count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted() > 0))
+    count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted > 0))
 }

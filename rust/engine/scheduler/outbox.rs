@@ -14,7 +14,7 @@ pub(crate) struct Outbox {
     /// Permits of requests that got their last slot in this step. They are held until the published metrics show the requests in
     /// slots, so that each request is always counted.
     pub(crate) admitted: Vec<QueuePermit>,
-    /// Whether readers are woken at the end of the step regardless of the rate limit.
+    /// True if readers are woken at the end of the step regardless of the rate limit.
     pub(crate) is_urgent: bool,
 }
 

@@ -84,7 +84,7 @@ impl Scheduler {
             let group = self.queue.group(group_id);
             let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
             let slot = self.slots.free_slot(group).expect("as many slots are free");
-            self.enter(slot, sequence, Phase::Reserved, path, 0);
+            self.enter(slot, sequence, Phase::Vacant, path, 0);
         }
         hooks::after_start(self, key);
         if is_complete {
@@ -115,7 +115,7 @@ impl Scheduler {
 
     /// As [`Scheduler::enter`], on top of `matched`, whose cells in the device cache are in `path`.
     pub(crate) fn enter_on(&mut self, slot: u32, mut sequence: Sequence, path: PathGuard, matched: PrefixMatch) {
-        if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
+        if sequence.start(matched.n_tokens()) && sequence.request.task == Task::Complete {
             self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
         }
         let n_device = matched.n_device;

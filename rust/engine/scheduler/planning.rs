@@ -22,7 +22,7 @@ pub(crate) struct Planner {
     pub(crate) adapters: AdapterRoundRobin,
     /// Input of this step's decode.
     pub(crate) plan: Plan,
-    /// Whether this step's adapters differ from the last decode's.
+    /// True if this step's adapters differ from the last decode's.
     pub(crate) changes_adapters: bool,
     sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
@@ -192,7 +192,7 @@ impl Planner {
         );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
-            let request = running.sequence.request();
+            let request = &running.sequence.request;
             let most = hooks::max_rows_with_logits(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(cache, running)
@@ -279,13 +279,13 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
 /// Returns the load of the streams that pass `filter` and could get a token in the next decode.
 fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
     let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
-    let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
+    let gaps = decoding.clone().map(|running| running.sequence.request.max_token_gap);
     StreamLoad {
         n_decoding: count(decoding.clone()),
         n_by_default: count(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
         max_step: None,
-        priority: decoding.map(|running| running.sequence.request().priority).max().unwrap_or_default(),
+        priority: decoding.map(|running| running.sequence.request.priority).max().unwrap_or_default(),
     }
 }
 
@@ -297,7 +297,7 @@ fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> b
 /// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
 fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
     let running = &scheduler.slots.running()[0];
-    let (key, group_id, n_predicted) = (running.key(), running.sequence.group_id, running.sequence.n_predicted());
+    let (key, group_id, n_predicted) = (running.key(), running.sequence.group_id, running.sequence.n_predicted);
     if running.sequence.runs_together
         && (scheduler.reshare_cells(key) || hooks::end_oversized(scheduler, cache.model(), group_id))
     {

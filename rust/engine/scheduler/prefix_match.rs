@@ -92,7 +92,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
     let can_share = |running: &&RunningSequence| {
         let is_held_back = scheduler.is_paused(running.sequence.request_id);
         // A sequence of lower priority may have to yield, and delay the requests that wait for it.
-        let is_slow = running.sequence.request().priority < group.request.priority;
+        let is_slow = running.sequence.request.priority < group.request.priority;
         running.n_uncomputed() >= MIN_SHARED && running.shares_cells && !is_held_back && !is_slow
     };
     for running in scheduler.slots.running().iter().filter(can_share) {
@@ -123,7 +123,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
 /// `n_common` common ones. Only the one at the end has the logits that a whole prompt needs.
 fn last_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence, n_common: u32, n: u32) -> Option<u32> {
     let n_prompt = running.sequence.n_prompt;
-    if running.sequence.n_predicted() > 0 || !cache.has_host_cache() {
+    if running.sequence.n_predicted > 0 || !cache.has_host_cache() {
         return None;
     }
     if n_common == n_prompt { Some(n_prompt) } else { running.sequence.checkpoint_positions.last_within(n_common.min(n - 1)) }

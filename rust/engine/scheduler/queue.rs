@@ -17,7 +17,7 @@ use crate::engine::scheduler::sequence::Sequence;
 const MAX_OPEN_FACTOR: usize = 4;
 
 /// A sequence that was preempted and waits to resume.
-pub(crate) struct Preempted {
+pub(crate) struct PreemptedSequence {
     pub(crate) sequence: Sequence,
     /// Makes its cached tokens the last to be evicted, except for pins.
     pub(crate) reservation: ReservationGuard,
@@ -60,7 +60,7 @@ pub(crate) struct Queue {
     /// By priority.
     open: Index<i32, u64>,
     /// Most senior first.
-    preempted: Vec<Preempted>,
+    preempted: Vec<PreemptedSequence>,
     /// Number of branches that were started.
     n_starts: u64,
     /// Maximum number of open requests with several completions, each of which holds its prompt's cells and a row of logits.
@@ -300,19 +300,19 @@ impl Queue {
     }
 
     /// Returns the sequences that wait to resume, most senior first.
-    pub(crate) fn preempted(&self) -> &[Preempted] {
+    pub(crate) fn preempted(&self) -> &[PreemptedSequence] {
         &self.preempted
     }
 
     /// Returns the sequences that resume together with the most senior one.
-    pub(crate) fn resuming(&self) -> &[Preempted] {
+    pub(crate) fn resuming(&self) -> &[PreemptedSequence] {
         let Some(first) = self.preempted.first() else { return &[] };
         let Sequence { runs_together, group_id, .. } = first.sequence;
-        let resumes_too = |other: &&Preempted| runs_together && other.sequence.group_id == group_id;
+        let resumes_too = |other: &&PreemptedSequence| runs_together && other.sequence.group_id == group_id;
         &self.preempted[..self.preempted.iter().take_while(resumes_too).count().max(1)]
     }
 
-    pub(crate) fn push_preempted(&mut self, preempted: Preempted) {
+    pub(crate) fn push_preempted(&mut self, preempted: PreemptedSequence) {
         let group = self.group_mut(preempted.sequence.group_id);
         group.set(preempted.sequence.index, BranchState::Preempted);
         let scheduling_key = preempted.sequence.scheduling_key();
@@ -321,21 +321,21 @@ impl Queue {
     }
 
     /// Removes the most senior sequence that waits to resume.
-    pub(crate) fn pop_preempted(&mut self) -> Preempted {
+    pub(crate) fn pop_preempted(&mut self) -> PreemptedSequence {
         let preempted = self.preempted.remove(0);
         self.group_mut(preempted.sequence.group_id).set(preempted.sequence.index, BranchState::Running);
         preempted
     }
 
     /// Removes branch `index` of a request, which waits to resume.
-    pub(crate) fn take_preempted(&mut self, group_id: u64, index: u32) -> Option<Preempted> {
-        let matches = |of: &Preempted| of.sequence.group_id == group_id && of.sequence.index == index;
+    pub(crate) fn take_preempted(&mut self, group_id: u64, index: u32) -> Option<PreemptedSequence> {
+        let matches = |of: &PreemptedSequence| of.sequence.group_id == group_id && of.sequence.index == index;
         let at = self.preempted.iter().position(matches)?;
         Some(self.preempted.remove(at))
     }
 
     /// Removes the sequences of a request that wait to resume.
-    pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<Preempted> {
+    pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<PreemptedSequence> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.group_id == group_id).collect()
     }
 

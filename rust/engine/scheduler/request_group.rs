@@ -38,7 +38,7 @@ pub(crate) struct RequestGroup {
     /// Shared by the groups of its stream.
     pub(crate) sender: Arc<Sender>,
     pub(crate) branches: Vec<BranchState>,
-    /// Whether any branch was ever in a slot.
+    /// True if any branch was ever in a slot.
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
     pub(crate) permit: Option<QueuePermit>,
@@ -58,14 +58,13 @@ pub(crate) struct RequestGroup {
     pub(crate) pending: SequenceFeatures,
     /// Events of the running step.
     pub(crate) events: Vec<Event>,
-    /// Whether sequences that run together share cells.
     pub(crate) sharing: CellSharing,
 }
 
 /// A group that ends with this step, and the outcome of its stream; `None` if other groups of the stream continue.
 pub(crate) type EndedGroup = (RequestGroup, Option<Result<()>>);
 
-/// Whether sequences that run together share the cells of the common prefixes of their texts.
+/// Sharing of cells among sequences that run together, for the common prefixes of their texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum CellSharing {
     /// They share all cells of their common prefixes.

@@ -14,7 +14,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence, headroom};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -31,7 +31,7 @@ pub(crate) struct SequencePlacement {
     n_cells: i64,
 }
 
-/// How a group of sequences resumes together.
+/// Plan for sequences that resume together.
 pub(crate) struct Resumption {
     /// In order; `None` for a sequence without a text.
     pub(crate) placements: Vec<Option<SequencePlacement>>,
@@ -150,11 +150,11 @@ fn can_provide<R: Runner>(
     sequence: &Sequence,
 ) -> bool {
     let is_held_back = scheduler.is_paused(running.sequence.request_id);
-    let has_priority = running.sequence.request().priority >= sequence.request().priority;
+    let has_priority = running.sequence.request.priority >= sequence.request.priority;
     // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
     let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
-    running.shares_cells && !running.is_reserved() && !is_held_back && has_priority && will_stop && is_senior
+    running.shares_cells && !running.is_vacant() && !is_held_back && has_priority && will_stop && is_senior
 }
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
@@ -177,8 +177,8 @@ pub(crate) fn find_preempted<R: Runner>(
     nth: usize,
     at_most: u32,
 ) -> Option<PrefixMatch> {
-    let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
-    (!hooks::is_reserved(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
+    let PreemptedSequence { sequence, .. } = &scheduler.queue.preempted()[nth];
+    (!hooks::is_vacant(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.

@@ -31,7 +31,7 @@ pub(crate) enum Phase {
     /// Its last token is computed in each step, and the next one sampled.
     Decoding,
     /// It waits in its slot without tokens and cells.
-    Reserved,
+    Vacant,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Saving(SavedPrefix),
 }
@@ -67,7 +67,7 @@ impl Phase {
             Self::Prefilling => "prefilling",
             Self::ReadyToSample(_) => "ready to sample",
             Self::Decoding => "decoding",
-            Self::Reserved => "waiting for a beam",
+            Self::Vacant => "waiting for a beam",
             Self::Saving(_) => "saving",
         }
     }
@@ -78,7 +78,7 @@ pub(crate) struct RunningSequence {
     pub(crate) slot: u32,
     pub(crate) phase: Phase,
     pub(crate) path: PathGuard,
-    /// Whether it may share cells with other sequences.
+    /// True if it may share cells with other sequences.
     pub(crate) shares_cells: bool,
     /// Its tokens `[0, n_held)` are computed.
     pub(crate) n_held: u32,
@@ -106,12 +106,12 @@ impl RunningSequence {
 
     /// Number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
-        if self.is_reserved() { 0 } else { self.sequence.n_tokens() - self.n_held }
+        if self.is_vacant() { 0 } else { self.sequence.n_tokens() - self.n_held }
     }
 
     /// Returns true if it has no text and waits for one.
-    pub(crate) fn is_reserved(&self) -> bool {
-        matches!(self.phase, Phase::Reserved)
+    pub(crate) fn is_vacant(&self) -> bool {
+        matches!(self.phase, Phase::Vacant)
     }
 
     pub(crate) fn prefix_dependency(&self) -> Option<&PrefixDependency> {
@@ -159,7 +159,7 @@ impl RunningSequence {
         let done = entries.pop_front().expect("an entry was reloaded");
         self.n_held = done.kept.end;
         if entries.is_empty() {
-            let logits = logits.take().filter(|_| self.sequence.request().task == Task::Complete);
+            let logits = logits.take().filter(|_| self.sequence.request.task == Task::Complete);
             self.phase = logits.map_or(Phase::Prefilling, Phase::ReadyToSample);
         }
     }

@@ -27,7 +27,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
         let logits = take_logits(running, &mut n_rows, runner)?;
-        if running.sequence.n_predicted() == 0 {
+        if running.sequence.n_predicted == 0 {
             let group = queue.group_mut(running.sequence.group_id);
             if group.has_waiting() && group.shares_prompt() {
                 group.keep_prompt(|| logits.to_stored());
@@ -83,7 +83,7 @@ fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'
     let n_planned = std::mem::take(&mut running.n_planned);
     running.n_held += n_planned;
     *n_rows += n_planned as usize;
-    let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request().task == Task::Complete;
+    let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request.task == Task::Complete;
     samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
 }
 

@@ -15,7 +15,7 @@ use crate::request::Token;
 /// Time for which a free slot is reserved for a client that tried to erase it while it was busy.
 const ERASE_WAIT: Duration = Duration::from_millis(200);
 
-/// What the last sequence left in a slot.
+/// Contents that the last sequence left in a slot.
 #[derive(Debug, Default)]
 struct SlotRecord {
     /// Order in which slots were vacated.
@@ -165,8 +165,8 @@ impl Slots {
 
     /// Returns true if no sequence runs in `slot` and it is not reserved for erasing.
     pub(crate) fn is_free(&self, slot: u32) -> bool {
-        let is_reserved = || self.contents[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-        !self.is_taken[slot as usize] && !is_reserved()
+        let is_vacant = || self.contents[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+        !self.is_taken[slot as usize] && !is_vacant()
     }
 
     pub(crate) fn running_in(&self, slot: u32) -> Option<&RunningSequence> {
@@ -174,7 +174,7 @@ impl Slots {
     }
 
     /// Returns the time until the first slot reserved for erasing becomes available.
-    pub(crate) fn reserved_for(&self) -> Option<Duration> {
+    pub(crate) fn held_for(&self) -> Option<Duration> {
         let now = Instant::now();
         self.contents.iter().filter_map(|contents| contents.erase_by?.checked_duration_since(now)).min()
     }
@@ -199,7 +199,7 @@ impl Slots {
     }
 
     /// Reserves `slot` for a client that will retry to erase it when it is free.
-    pub(crate) fn reserve_for_erasing(&mut self, slot: u32) {
+    pub(crate) fn hold_for_erasing(&mut self, slot: u32) {
         self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
     }
 

@@ -55,7 +55,7 @@ impl Scheduler {
     /// Returns true if the step did more than sample a further token for each sequence: then readers are woken regardless of the
     /// rate limit.
     pub(crate) fn has_urgent_events(&self) -> bool {
-        let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Reserved);
+        let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Vacant);
         self.outbox.is_urgent || !self.slots.running().iter().all(only_decodes)
     }
 

@@ -16,7 +16,7 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
     while let Some(key) = next {
         next = scheduler.slots.next_key(Some(key));
         let running = scheduler.slots.sequence_mut(key);
-        let task = &running.sequence.request().task;
+        let task = &running.sequence.request.task;
         if *task == Task::Complete || running.n_uncomputed() > 0 {
             continue;
         }
@@ -64,7 +64,7 @@ fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
 
 /// Returns the result of a task whose tokens are computed, reloaded or saved.
 fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<Option<TaskResult>> {
-    match &running.sequence.request().task {
+    match &running.sequence.request.task {
         Task::Complete => Ok(None),
         Task::Load(saved) => {
             // Recurrent memory cannot recompute the last token: the logits after it are part of the file.

@@ -24,14 +24,14 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
         }
         while !cache.is_out_of_time() {
             match reload_next(scheduler, cache, key) {
-                Reloaded::One => {}
-                Reloaded::None => break,
-                Reloaded::Impossible(error) if matches!(scheduler.task(key), Task::Load(_)) => {
+                ReloadOutcome::One => {}
+                ReloadOutcome::None => break,
+                ReloadOutcome::Impossible(error) if matches!(scheduler.task(key), Task::Load(_)) => {
                     scheduler.fail_sequence(key, error);
                     break;
                 }
                 outcome => {
-                    if let Reloaded::Impossible(error) = outcome {
+                    if let ReloadOutcome::Impossible(error) = outcome {
                         tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
                     }
                     compute_instead(cache, scheduler.slots.sequence_mut(key));
@@ -56,7 +56,7 @@ fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequenc
 }
 
 /// Outcome of an attempt to reload an entry.
-enum Reloaded {
+enum ReloadOutcome {
     One,
     /// No entry is left, or it must wait.
     None,
@@ -66,8 +66,8 @@ enum Reloaded {
 }
 
 /// Reloads the next entry of a running sequence.
-fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Reloaded {
-    let Some(next) = scheduler.slots.sequence(key).next_reload() else { return Reloaded::None };
+fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> ReloadOutcome {
+    let Some(next) = scheduler.slots.sequence(key).next_reload() else { return ReloadOutcome::None };
     let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
     let must_load = matches!(scheduler.task(key), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
@@ -75,21 +75,22 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
     let n_wanted = if must_load { n_entry } else { n_kept };
     if cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key)) < n_wanted {
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
-            return Reloaded::None;
+            return ReloadOutcome::None;
         }
         // Even the most senior sequence, or group that runs together, cannot get enough cells: its tokens are computed instead.
         let running = scheduler.slots.sequence(key);
         let n_ctx = (running.n_held + cache.n_free()) as usize;
-        return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
+        return ReloadOutcome::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
     }
     if cache.free_idle_cells(n_entry) {
-        return reload_entry(cache, scheduler.slots.sequence_mut(key)).map_or_else(Reloaded::Impossible, |()| Reloaded::One);
+        return reload_entry(cache, scheduler.slots.sequence_mut(key))
+            .map_or_else(ReloadOutcome::Impossible, |()| ReloadOutcome::One);
     }
     if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
-        return Reloaded::None;
+        return ReloadOutcome::None;
     }
     tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
-    Reloaded::NoSpace
+    ReloadOutcome::NoSpace
 }
 
 /// Reloads the next entry of `running`.

@@ -29,7 +29,7 @@ use crate::llama::media::media_batch::{self, MediaBatch};
 use crate::llama::model::{Model, rope};
 use crate::request::Token;
 
-/// How long the threads of a pool poll for the next graph before they sleep, in the unit of [`ThreadPool::new`].
+/// Time for which the threads of a pool poll for the next graph before they sleep, in the unit of [`ThreadPool::new`].
 ///
 /// Fastest steps of the demo model with 1, 8 and 32 rows on two cores, in µs: 588, 986 and 9,656 without a pool; 252, 743 and
 /// 2,589 with threads that sleep immediately; 205, 659 and 2,394 with 1, and no less with 10 or 50. After the last decode, 1

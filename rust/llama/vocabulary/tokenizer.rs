@@ -209,7 +209,7 @@ impl CancellationMeter {
     }
 }
 
-/// How long plain spans are cut into chunks, each of which is tokenized separately.
+/// Rule by which a plain span is cut into chunks, each of which is tokenized separately.
 enum Chunking {
     /// At cuts that no piece can span (`SentencePiece`).
     SafeCuts {

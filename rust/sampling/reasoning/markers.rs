@@ -10,7 +10,7 @@ pub(super) struct Markers {
 
 /// A marker that was found in the tail and the bytes after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MarkerMatch {
     /// End of the marker, relative to the start of the new bytes.
     pub(super) end: usize,
     pub(super) n_bytes: usize,
@@ -25,12 +25,12 @@ impl Markers {
     }
 
     /// Returns the marker that ends first in the text extended by `bytes`; the longest in case of a tie.
-    pub(super) fn find(&self, bytes: &[u8]) -> Option<Found> {
+    pub(super) fn find(&self, bytes: &[u8]) -> Option<MarkerMatch> {
         let text = [&self.tail[..], bytes].concat();
         let end_of = |marker: &[u8]| text.windows(marker.len()).position(|window| window == marker).map(|at| at + marker.len());
         let found = self.texts.iter().filter_map(|marker| Some((end_of(marker)?, marker.len())));
         let (end, n_bytes) = found.min_by_key(|&(end, n_bytes)| (end, usize::MAX - n_bytes))?;
-        Some(Found { end: end - self.tail.len(), n_bytes })
+        Some(MarkerMatch { end: end - self.tail.len(), n_bytes })
     }
 
     /// Appends `bytes`, in which no marker was found.
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn the_marker_that_ends_first_is_found_and_the_longest_of_ties() {
         let markers = markers(&["b", "ab", "cd", "abc"]);
-        assert_eq!(markers.find(b"xabcd"), Some(Found { end: 3, n_bytes: 2 }));
+        assert_eq!(markers.find(b"xabcd"), Some(MarkerMatch { end: 3, n_bytes: 2 }));
         assert_eq!(markers.find(b"xc"), None);
         assert_eq!(super::tests::markers(&[]).find(b"x"), None);
     }
@@ -87,7 +87,7 @@ mod tests {
     fn earlier_bytes_count_until_they_are_cleared() {
         let mut markers = markers(&["<a>"]);
         markers.push(b"x<a");
-        assert_eq!(markers.find(b">>"), Some(Found { end: 1, n_bytes: 3 }));
+        assert_eq!(markers.find(b">>"), Some(MarkerMatch { end: 1, n_bytes: 3 }));
         markers.clear();
         assert_eq!(markers.find(b">>"), None);
         assert!(markers.may_begin(b"<") && markers.may_begin(b"<a>b") && !markers.may_begin(b"a"));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::request::{Constraint, Reasoning, SharedConstraint, Token};
 use crate::sampling::TokenStrings;
 use crate::sampling::row::position;
-use markers::{Found, Markers};
+use markers::{MarkerMatch, Markers};
 
 /// Maximum tokens that complete a character after the budget is used up: as many as the character may lack bytes.
 const MAX_COMPLETING: u32 = 3;
@@ -49,14 +49,14 @@ enum ReasoningPhase {
     },
     /// Outside of reasoning; it may start again.
     Outside,
-    Inside(Inside),
+    OpenReasoning(OpenReasoning),
     /// Outside of reasoning, permanently.
     Settled,
 }
 
 #[derive(Debug, Clone)]
-struct Inside {
-    ending: Ending,
+struct OpenReasoning {
+    ending: EndProgress,
     /// The last nonempty tokens, as many as may contain an end marker.
     recent_tokens: VecDeque<Token>,
     /// The last bytes, to detect an incomplete character.
@@ -65,7 +65,7 @@ struct Inside {
 
 /// Progress towards the end of the reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum EndProgress {
     /// By an end marker, or after this many more tokens.
     In(Option<u32>),
     /// The budget is used up; at most this many tokens may complete a character.
@@ -109,10 +109,11 @@ impl ReasoningConstraint {
     fn enter(&mut self) {
         self.ends.clear();
         let ending = match self.reasoning.budget {
-            Some(0) => Ending::Forcing(0),
-            budget => Ending::In(budget),
+            Some(0) => EndProgress::Forcing(0),
+            budget => EndProgress::In(budget),
         };
-        self.phase = ReasoningPhase::Inside(Inside { ending, recent_tokens: VecDeque::new(), recent_bytes: Vec::new() });
+        self.phase =
+            ReasoningPhase::OpenReasoning(OpenReasoning { ending, recent_tokens: VecDeque::new(), recent_bytes: Vec::new() });
     }
 
     fn leave(&mut self) {
@@ -131,7 +132,13 @@ impl ReasoningConstraint {
     }
 
     /// Returns `constraint` after reasoning that `token` ends with the marker `found`; `None` if that is not allowed.
-    fn after(&self, constraint: &dyn Constraint, inside: &Inside, token: Token, found: Found) -> Option<Box<dyn Constraint>> {
+    fn after(
+        &self,
+        constraint: &dyn Constraint,
+        inside: &OpenReasoning,
+        token: Token,
+        found: MarkerMatch,
+    ) -> Option<Box<dyn Constraint>> {
         let mut after = constraint.copy();
         if !constraint.waits() {
             return after.try_accept_rest(token, found.end).then_some(after);
@@ -144,8 +151,8 @@ impl ReasoningConstraint {
     }
 
     fn allows_inside(&mut self, token: Token) -> bool {
-        let ReasoningPhase::Inside(inside) = &self.phase else { return true };
-        if let Ending::Forcing(nth) = inside.ending {
+        let ReasoningPhase::OpenReasoning(inside) = &self.phase else { return true };
+        if let EndProgress::Forcing(nth) = inside.ending {
             return self.reasoning.closing.get(nth) == Some(&token);
         }
         if self.is_end(token) {
@@ -158,9 +165,9 @@ impl ReasoningConstraint {
     }
 
     fn accept_inside(&mut self, token: Token) {
-        let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
+        let ReasoningPhase::OpenReasoning(inside) = &mut self.phase else { return };
         let spelling = self.token_strings.spelling(token);
-        if let Ending::Forcing(nth) = &mut inside.ending {
+        if let EndProgress::Forcing(nth) = &mut inside.ending {
             *nth += 1;
             if *nth < self.reasoning.closing.len() {
                 return;
@@ -181,14 +188,14 @@ impl ReasoningConstraint {
         if let Some(found) = self.ends.find(spelling) {
             let rest = spelling[found.end..].to_vec();
             let checked = self.checked_end.take().filter(|(checked, _)| *checked == token).map(|(_, after)| after);
-            if let (Some(constraint), ReasoningPhase::Inside(inside)) = (&self.constraint, &self.phase) {
+            if let (Some(constraint), ReasoningPhase::OpenReasoning(inside)) = (&self.constraint, &self.phase) {
                 let after = checked.or_else(|| self.after(&**constraint, inside, token, found));
                 self.constraint = Some(after.expect("callers accept only allowed tokens"));
             }
             self.leave();
             return self.accept_outside(&rest);
         }
-        let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
+        let ReasoningPhase::OpenReasoning(inside) = &mut self.phase else { return };
         inside.accept(token, spelling, &self.token_strings, self.ends.n_longest);
         self.ends.push(spelling);
     }
@@ -201,7 +208,7 @@ impl ReasoningConstraint {
         let Some(found) = self.starts.find(bytes) else { return self.starts.push(bytes) };
         self.enter();
         let rest = &bytes[found.end..];
-        if let ReasoningPhase::Inside(inside) = &mut self.phase {
+        if let ReasoningPhase::OpenReasoning(inside) = &mut self.phase {
             inside.recent_bytes.extend_from_slice(&rest[rest.len().saturating_sub(3)..]);
         }
         match self.ends.find(rest) {
@@ -234,7 +241,7 @@ impl ReasoningConstraint {
     }
 }
 
-impl Inside {
+impl OpenReasoning {
     /// Accepts a token that does not end the reasoning.
     fn accept(&mut self, token: Token, spelling: &[u8], token_strings: &TokenStrings, n_longest: usize) {
         if !spelling.is_empty() {
@@ -251,11 +258,11 @@ impl Inside {
         self.recent_bytes.extend_from_slice(spelling);
         self.recent_bytes.drain(..self.recent_bytes.len().saturating_sub(3));
         self.ending = match self.ending {
-            Ending::In(Some(n)) if n > 1 => Ending::In(Some(n - 1)),
-            Ending::In(Some(_)) if self.is_character_complete() => Ending::Forcing(0),
-            Ending::In(Some(_)) => Ending::Completing(MAX_COMPLETING),
-            Ending::Completing(n) if n == 1 || self.is_character_complete() => Ending::Forcing(0),
-            Ending::Completing(n) => Ending::Completing(n - 1),
+            EndProgress::In(Some(n)) if n > 1 => EndProgress::In(Some(n - 1)),
+            EndProgress::In(Some(_)) if self.is_character_complete() => EndProgress::Forcing(0),
+            EndProgress::In(Some(_)) => EndProgress::Completing(MAX_COMPLETING),
+            EndProgress::Completing(n) if n == 1 || self.is_character_complete() => EndProgress::Forcing(0),
+            EndProgress::Completing(n) => EndProgress::Completing(n - 1),
             ending => ending,
         };
     }
@@ -286,7 +293,7 @@ fn skip_bytes<'a>(
 impl Constraint for ReasoningConstraint {
     fn allows(&mut self, token: Token) -> bool {
         match &self.phase {
-            ReasoningPhase::Inside(_) => self.allows_inside(token),
+            ReasoningPhase::OpenReasoning(_) => self.allows_inside(token),
             ReasoningPhase::Opening { text, is_allowed } => {
                 let (may_continue_marker, is_allowed) = (self.may_continue_marker(text, token), *is_allowed);
                 may_continue_marker || is_allowed && self.is_allowed_outside(token)
@@ -317,7 +324,7 @@ impl Constraint for ReasoningConstraint {
                     logits[at] = logit;
                 }
             }
-            ReasoningPhase::Inside(_) => {
+            ReasoningPhase::OpenReasoning(_) => {
                 let mut n_tried = 0;
                 for (token, logit) in (0..).zip(logits) {
                     let ends = self.is_end(token) || self.ends.find(self.token_strings.spelling(token)).is_some();
@@ -332,7 +339,7 @@ impl Constraint for ReasoningConstraint {
 
     fn accept(&mut self, token: Token) {
         match &self.phase {
-            ReasoningPhase::Inside(_) => self.accept_inside(token),
+            ReasoningPhase::OpenReasoning(_) => self.accept_inside(token),
             ReasoningPhase::Opening { .. } => self.accept_opening(token),
             ReasoningPhase::Settled | ReasoningPhase::Outside => {
                 if let Some(constraint) = &mut self.constraint {
@@ -358,7 +365,9 @@ impl Constraint for ReasoningConstraint {
 
     fn forced(&self) -> Option<Token> {
         match &self.phase {
-            ReasoningPhase::Inside(Inside { ending: Ending::Forcing(nth), .. }) => self.reasoning.closing.get(*nth).copied(),
+            ReasoningPhase::OpenReasoning(OpenReasoning { ending: EndProgress::Forcing(nth), .. }) => {
+                self.reasoning.closing.get(*nth).copied()
+            }
             _ => None,
         }
     }

@@ -157,7 +157,7 @@ fn markers_may_be_split_over_tokens() {
     ] {
         let mut branch = thinking(Reasoning { budget: Some(9), ..reasoning() }, None);
         generate(&mut branch, start);
-        assert!(matches!(branch.phase, ReasoningPhase::Inside(_)), "{start:?}");
+        assert!(matches!(branch.phase, ReasoningPhase::OpenReasoning(_)), "{start:?}");
         generate(&mut branch, &["a"]);
         generate(&mut branch, end);
         assert!(matches!(branch.phase, ReasoningPhase::Outside), "{end:?}");

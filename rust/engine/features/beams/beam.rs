@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 /// A beam, or a slot reserved for one.
 pub(crate) struct Beam {
     pub(crate) search: BeamSearch,
-    /// Whether it has a text; if not, its slot waits for one to continue.
+    /// True if it has a text; if not, its slot waits for one to continue.
     pub(crate) is_live: bool,
     /// Rank when it was last chosen, 0 for the best.
     pub(crate) rank: u32,
@@ -77,7 +77,7 @@ impl Sequence {
         let width = beam.search.width as usize;
         let proposals = if beam.search.is_stochastic {
             // Beams that continue the same text sample independently.
-            drawn(&distribution, beam.score, width, &mut Mt19937::derived(self.request().seed, 1 + self.n_predicted, beam.rank))
+            drawn(&distribution, beam.score, width, &mut Mt19937::derived(self.request.seed, 1 + self.n_predicted, beam.rank))
         } else {
             likeliest(&distribution, beam.score, 2 * width)
         };
@@ -106,7 +106,7 @@ impl Sequence {
 
     /// Returns the finish reason if `token` would end the text.
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
-        let delta = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
+        let delta = self.text.clone().push(|bytes| append_text(token, &self.request, runner, bytes));
         self.finish_reason(&delta, token, 1, runner)
     }
 
@@ -115,7 +115,7 @@ impl Sequence {
             tokens: self.tokens.clone(),
             n_predicted: self.n_predicted,
             // Without the state of the last row; a beam takes no number from its generator.
-            sampler: self.sampler.branch(self.request().seed),
+            sampler: self.sampler.branch(self.request.seed),
             constraint: self.constraint.clone(),
             text: self.text.clone(),
             unpublished: self.features.beams.as_ref().map(|beam| beam.unpublished.clone()).unwrap_or_default(),
@@ -166,7 +166,7 @@ impl TextCursor {
     /// Returns the text that can be published with `token`; with the last one, all that was held back too.
     pub(crate) fn advance(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_published += 1;
-        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
+        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, &of.request, runner, bytes));
         if is_last { self.text.finish_after(text) } else { text }
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), 
 
 /// Makes sequence `nth` of a search a beam.
 pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
-    let search = sequence.request().diversity.beams().copied();
+    let search = sequence.request.diversity.beams().copied();
     sequence.features.beams = search.map(|search| Box::new(Beam::new(search, nth, &sequence.text)));
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     }
 }
 
-pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
+pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
     features.beams.as_ref().is_some_and(|beam| !beam.is_live)
 }
 
@@ -180,7 +180,7 @@ fn add_finished_text(
     reason: FinishReason,
 ) {
     let BeamSearch { width, length_penalty, is_stochastic } = beam(scheduler, first).search;
-    let n_tokens = scheduler.sequence(key).sequence.n_predicted() + u32::from(chosen.is_some());
+    let n_tokens = scheduler.sequence(key).sequence.n_predicted + u32::from(chosen.is_some());
     let unpublished: Vec<ScoredToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
@@ -211,7 +211,7 @@ fn arrange<R: Runner>(
     for &key in &spare {
         let running = scheduler.sequence_mut(key);
         running.path.discard();
-        (running.phase, running.n_held) = (Phase::Reserved, 0);
+        (running.phase, running.n_held) = (Phase::Vacant, 0);
         running.sequence.drop_text();
     }
     // A pinned prefix that no other sequence holds keeps its id.
@@ -254,7 +254,7 @@ fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     let best = live.iter().map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
     let Some(best) = best else { return true };
     let (search, texts) = (beam(scheduler, all[0]).search, texts_of(scheduler, all[0]));
-    let n_tokens = scheduler.sequence(live[0]).sequence.n_predicted();
+    let n_tokens = scheduler.sequence(live[0]).sequence.n_predicted;
     let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
@@ -375,7 +375,7 @@ fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
 pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
     let all = beams_of(scheduler, group_id);
     let live = live_of(scheduler, &all);
-    if live.iter().any(|&key| scheduler.sequence(key).sequence.n_predicted() == 0) {
+    if live.iter().any(|&key| scheduler.sequence(key).sequence.n_predicted == 0) {
         return false;
     }
     for key in live {

@@ -165,7 +165,7 @@ impl ForkReplay {
                 (restart_state(source, cut.n_sampled, runner), 0..0, branches)
             }
             (ForkBranches::Continue(n), Some(sequence)) => {
-                (sequence.fork_state(), 0..0, ReplayedBranches::Continue { n, sampler: Box::new(sequence.sampler().branch(0)) })
+                (sequence.fork_state(), 0..0, ReplayedBranches::Continue { n, sampler: Box::new(sequence.sampler.branch(0)) })
             }
             (ForkBranches::Continue(n), None) => {
                 let branches = ReplayedBranches::Continue { n, sampler: Box::new(source.branch_spec.sampler.branch(0)) };

@@ -153,7 +153,7 @@ impl ForkRegistry {
             let fork_state = self.state_of(group.group_id).cloned();
             let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
             // The event of a cancelled branch does not publish text that was held back.
-            source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
+            source.has_published_all = sequence.n_predicted > 0 && *reason != FinishReason::Cancelled;
             self.end(group.request_id, sequence.branch, source);
         }
     }

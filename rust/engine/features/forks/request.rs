@@ -96,7 +96,7 @@ pub(crate) struct ForkSource {
     pub(crate) branch_spec: Arc<BranchSpec>,
     /// State that it began with, if it is a fork itself.
     pub(crate) fork_state: Option<Rc<ForkState>>,
-    /// Whether its last event published all text that was held back, because it has ended.
+    /// True if its last event published all text that was held back, because it has ended.
     pub(crate) has_published_all: bool,
 }
 
@@ -122,7 +122,7 @@ impl ForkSource {
     pub(crate) fn advanced_to(self, sequence: &Sequence) -> Self {
         Self {
             tokens: sequence.tokens.clone(),
-            n_predicted: sequence.n_predicted(),
+            n_predicted: sequence.n_predicted,
             shifted_at: sequence.shifted_at(),
             adapter_schedule: sequence.adapter_schedule.clone(),
             ..self

@@ -30,7 +30,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
         if n_planned == 0 {
             continue;
         }
-        let reports_progress = running.sequence.features.prompt_logprobs.reports_progress && running.sequence.n_predicted() == 0;
+        let reports_progress = running.sequence.features.prompt_logprobs.reports_progress && running.sequence.n_predicted == 0;
         if running.sequence.features.prompt_logprobs.n_reported(running.sequence.n_prompt).is_some() {
             let logprobs = computed_logprobs(running, first_row, runner, samplers);
             n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");

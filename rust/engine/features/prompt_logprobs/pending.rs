@@ -66,7 +66,7 @@ pub(crate) fn on_start(group: &mut RequestGroup, sequence: &mut Sequence) {
 /// Returns the pending report of a sequence that ends before its first token to its group, for the next branch that starts.
 pub(crate) fn on_end(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
     let report = &sequence.features.prompt_logprobs;
-    if sequence.n_predicted() == 0 && (report.reports_progress || report.n_reported(sequence.n_prompt).is_some()) {
+    if sequence.n_predicted == 0 && (report.reports_progress || report.n_reported(sequence.n_prompt).is_some()) {
         pending.prompt_logprobs = std::mem::take(&mut sequence.features.prompt_logprobs);
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
 /// Returns the maximum number of rows of the next decode, of which `n_more` may have logits in addition to the last.
 pub(crate) fn max_rows(running: &RunningSequence, n_more: u32) -> u32 {
     let Some(n_reported) = n_reported(&running.sequence) else { return u32::MAX };
-    let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
+    let n_probs = running.sequence.request.prompt_logprobs.unwrap_or(0) as usize;
     let n_per_step = u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most");
     n_reported.saturating_sub(running.n_held + 1).saturating_add(1 + n_more.min(n_per_step))
 }

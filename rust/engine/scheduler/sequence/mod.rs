@@ -47,12 +47,12 @@ pub(crate) struct Sequence {
     pub(crate) n_predicted: u32,
     pub(crate) window: ContextWindow,
     pub(crate) sampler: Sampler,
-    /// Whether it starts, is preempted and resumes together with the other sequences of its group.
+    /// True if it starts, is preempted and resumes together with the other sequences of its group.
     pub(crate) runs_together: bool,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Token that ends it when the constraint allows no other.
     pub(crate) end_token: Option<Token>,
-    /// Whether the constraint allows no token and there is no end token.
+    /// True if the constraint allows no token and there is no end token.
     is_stuck: bool,
     pub(crate) text: Text,
     /// Sampled token that is not detokenized yet.
@@ -106,10 +106,6 @@ impl Sequence {
         sequence
     }
 
-    pub(crate) fn request(&self) -> &Request {
-        &self.request
-    }
-
     /// Returns the media that end after `position`, in order.
     pub(crate) fn media_from(&self, position: u32) -> &[PlacedMedia] {
         &self.media[self.media.partition_point(|placed| placed.end() <= position)..]
@@ -121,10 +117,6 @@ impl Sequence {
 
     pub(crate) fn n_tokens(&self) -> u32 {
         self.tokens.len()
-    }
-
-    pub(crate) fn n_predicted(&self) -> u32 {
-        self.n_predicted
     }
 
     /// Returns the maximum number of tokens that it may still sample, if there is one.
@@ -152,10 +144,6 @@ impl Sequence {
     /// Returns the position of the last context shift; `None` if its text is complete.
     pub(crate) fn shifted_at(&self) -> Option<u32> {
         self.window.shifted_at
-    }
-
-    pub(crate) fn sampler(&self) -> &Sampler {
-        &self.sampler
     }
 
     /// Returns true if it cannot continue before its context is shifted.

@@ -21,7 +21,7 @@ pub(super) const MIN_LOW_PRIORITY: u32 = 1;
 pub(crate) struct RowDemand {
     /// Tokens ready to be computed; 0 if the sequence cannot use rows in this step.
     pub(crate) n_ready: u32,
-    /// Whether `n_ready` is all that the sequence has to compute.
+    /// True if `n_ready` is all that the sequence has to compute.
     pub(crate) is_all: bool,
     /// Of two prompts, the one of higher priority is computed first.
     pub(crate) priority: i32,

@@ -93,7 +93,7 @@ impl Machine {
 struct Step {
     gap_s: f64,
     n_prefill: u32,
-    /// Whether the machine could compute the smallest chunk within the gap, including jitter.
+    /// True if the machine could compute the smallest chunk within the gap, including jitter.
     fits: bool,
     /// Share of the time that the gap leaves for prefill which the chunk's mean time uses; `None` if a larger chunk was
     /// impossible.
