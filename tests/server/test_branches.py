@@ -202,7 +202,7 @@ TOOL: Json = {"type": "function", "function": {"name": "go", "parameters": {"typ
         (
             "/v1/completions",
             "grammar",
-            r"branches\[1\]: the grammar is wrong .*",
+            r"branches\[1\]: invalid grammar: .*",
             {"json_schema": {}, "branches": [{}, {"grammar": "root ::= ("}]},
         ),
         (

@@ -27,7 +27,7 @@ VALUES: list[Json] = [None, True, 2**70, "x", [None], [{"type": True}], {"a": {"
 """What takes the place of each value of a body."""
 
 PYTHON = re.compile(
-    r"\b(None|True|False|inf|nan)\b|\$[.\[]|`\$|<class|0x|'\w+': |\((\w+,|\d)|`[^`]*\b(int|float|bool|str)\b[^`]*`"
+    r"\b(None|True|False|inf|nan)\b|\$[.\[]|`\$|<class|0x|'\w+': |\((\w+,|\d+\))|`[^`]*\b(int|float|bool|str)\b[^`]*`"
 )
 """Python's values, containers and types, and the schema paths of msgspec."""
 
