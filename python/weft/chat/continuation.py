@@ -155,7 +155,7 @@ def extend_prompt(prompt: str, message: Message, begun: BegunAnswer, form: Reaso
 
     Args:
         prompt: A prompt that begins the assistant's turn, and perhaps the reasoning.
-        message: The begun answer as `content` and `reasoning_content`, control tokens in it disguised.
+        message: The begun answer as `content` and `reasoning_content`, control tokens in it escaped.
         begun: The same, as it was sent.
         form: How the model writes reasoning; None if it has none, which leaves the reasoning out.
         rendered: The template's rendering without the reasoning, up to where the answer continues; None if there is none.

@@ -26,13 +26,13 @@ from weft.chat.continuation import (
     parse_begun_answer,
     with_cut_marks,
 )
+from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, MediaPlaceholder, TextSegment, media_marks
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
-from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
 from weft.chat.held import Held
 from weft.chat.known_calls import KnownCalls
 from weft.chat.messages import check, content_text, for_template, media_parts
-from weft.chat.reading import StretchReader
+from weft.chat.reading import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
@@ -103,7 +103,7 @@ class _Chat(msgspec.Struct, frozen=True):
 class _Rendered(NamedTuple):
     """What a chat became."""
 
-    stretches: Iterable[Stretch | MediaPlace]
+    segments: Iterable[TextSegment | MediaPlaceholder]
     is_thinking: bool
     """Whether the answer goes on with a thought that the prompt begins."""
     thought_opening: str
@@ -134,7 +134,7 @@ class ChatFormat:
         self._source = source
         self._settings = settings
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
-        self._reader = StretchReader(engine)
+        self._reader = SegmentTokenizer(engine)
         self._unread = unread
         self._known_calls = KnownCalls()
         self.is_compiled = False
@@ -241,7 +241,7 @@ class ChatFormat:
         """
         if (form := self._form(data)) is not self:
             return form.text(data)
-        return "".join([stretch.text for stretch in self._stretches(self._read(data)).stretches])
+        return "".join([segment.text for segment in self._segments(self._read(data)).segments])
 
     def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
@@ -261,8 +261,8 @@ class ChatFormat:
         if chat.n_media != len(media):
             message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
             raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
-        rendered = self._stretches(chat)
-        parts = self._tokens(rendered.stretches, media)
+        rendered = self._segments(chat)
+        parts = self._tokens(rendered.segments, media)
         turn_ends = self._turn_ends(chat, parts, media)
         answer, held = self._answer(chat, rendered)
         system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
@@ -379,7 +379,7 @@ class ChatFormat:
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
-    def _stretches(self, chat: _Chat) -> _Rendered:
+    def _segments(self, chat: _Chat) -> _Rendered:
         try:
             return self._rendered(chat)
         except TemplateError as error:
@@ -406,10 +406,10 @@ class ChatFormat:
             messages.append(begun.as_text())
         # What a tool is said to do may spell control tokens too.
         told = [*messages, *({"tools": [tool]} for tool in tools)]
-        disguise = Disguise(told, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
-        disguised = [tool for message in disguise.messages[len(messages) :] for tool in message["tools"]]
-        render = partial(self._rendered_text, variables={**chat.variables, "tools": disguised} if is_shown else chat.variables)
-        shown = disguise.messages[:n_messages]
+        escaper = ControlTokenEscaper(told, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
+        escaped = [tool for message in escaper.messages[len(messages) :] for tool in message["tools"]]
+        render = partial(self._rendered_text, variables={**chat.variables, "tools": escaped} if is_shown else chat.variables)
+        shown = escaper.messages[:n_messages]
         if begun is None:
             text = render(shown, opens_answer=chat.opens_answer)
             is_thinking = thought is not None and _is_open(text, thought)
@@ -417,7 +417,7 @@ class ChatFormat:
             if is_thinking and form is not None and chat.thinking.is_on is False:
                 text, is_thinking = form.closed(text), False
         else:
-            text = self._begun_text(begun, shown, disguise.messages[n_messages], cut_marks, render)
+            text = self._begun_text(begun, shown, escaper.messages[n_messages], cut_marks, render)
             is_thinking = thought is not None and begun.continues_reasoning
         for mark in example_marks:
             text = text.replace(mark, str(example))
@@ -430,7 +430,7 @@ class ChatFormat:
         opening = ""
         if is_thinking and thought is not None and begun is None and not thought.is_begun_in_words:
             opening = text[text.rindex(thought.start) :]
-        return _Rendered(disguise.stretches(text), is_thinking, opening, begun is not None)
+        return _Rendered(escaper.segments(text), is_thinking, opening, begun is not None)
 
     def _rendered_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
         size = min(self._max_size, MAX_SIZE)
@@ -491,8 +491,8 @@ class ChatFormat:
         n_ctx = self._engine.limits.n_ctx_slot
         return ContextOverflow(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
 
-    def _tokens(self, stretches: Iterable[Stretch | MediaPlace], media: Sequence[Media]) -> list[int | Media]:
-        return self._reader.tokens(self._opening, stretches, media)
+    def _tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media]) -> list[int | Media]:
+        return self._reader.tokens(self._opening, segments, media)
 
     def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
         """Where messages end behind which prompts may part, as far as the template can render them.
@@ -516,7 +516,7 @@ class ChatFormat:
         n_media = sum(1 for _ in media_parts(messages))
         earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
         try:
-            return _n_common(self._tokens(self._rendered(earlier).stretches, media), parts)
+            return _n_common(self._tokens(self._rendered(earlier).segments, media), parts)
         except (TemplateError, ContextOverflow):
             # Some templates render no chat without a question, and so share no beginning with one.
             return None
@@ -542,9 +542,9 @@ class ChatFormat:
         return "chat_template", given
 
     @cached_property
-    def _spellings(self) -> ControlSpellings:
+    def _spellings(self) -> ControlTokenSpellings:
         model = self._engine.model
-        return ControlSpellings([self._spelling(token) for token in model.control_tokens()])
+        return ControlTokenSpellings([self._spelling(token) for token in model.control_tokens()])
 
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self._engine.model.token_bytes(token).decode(errors="ignore")

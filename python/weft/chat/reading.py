@@ -1,21 +1,21 @@
-"""Reads the stretches of a prompt as tokens, as if they were one text."""
+"""Reads the segments of a prompt as tokens, as if they were one text."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from weft import ContextOverflow, Engine, Media
-from weft.chat.disguise import MediaPlace, Stretch
+from weft.chat.control_tokens import MediaPlaceholder, TextSegment
 
-__all__ = ["StretchReader"]
+__all__ = ["SegmentTokenizer"]
 
 MARK = "\x02"
 """Stands before a text that goes on from another. No vocabulary has a piece of it and what follows."""
 
 
-class StretchReader:
-    """Makes tokens of stretches.
+class SegmentTokenizer:
+    """Makes tokens of segments.
 
-    SentencePiece's vocabularies put a space before each text, and after each control token in it. A stretch that goes on from
+    SentencePiece's vocabularies put a space before each text, and after each control token in it. A segment that goes on from
     another one begins no text, so it gets none: what a message says would else be changed around the spelling of a control token.
     """
 
@@ -23,9 +23,9 @@ class StretchReader:
         self._engine = engine
 
     def tokens(
-        self, opening: Sequence[int], stretches: Iterable[Stretch | MediaPlace], media: Sequence[Media] = ()
+        self, opening: Sequence[int], segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media] = ()
     ) -> list[int | Media]:
-        """The tokens of stretches that follow some others, and the media among them.
+        """The tokens of segments that follow some others, and the media among them.
 
         What follows a picture or a sound begins a text, as in llama.cpp.
 
@@ -34,26 +34,26 @@ class StretchReader:
         """
         tokens: list[int | Media] = list(opening)
         n_tokens, n_ctx = len(tokens), self._engine.limits.n_ctx_slot
-        for stretch in stretches:
+        for segment in segments:
             if n_tokens >= n_ctx:
                 raise ContextOverflow(n_tokens, n_ctx, is_least=True)
-            if isinstance(stretch, MediaPlace):
-                tokens.append(media[stretch.number])
-                n_tokens += media[stretch.number].n_tokens
+            if isinstance(segment, MediaPlaceholder):
+                tokens.append(media[segment.number])
+                n_tokens += media[segment.number].n_tokens
                 continue
             goes_on = bool(tokens) and not isinstance(tokens[-1], Media) and tokens[-1] not in self.control_tokens
-            read = self._going_on(stretch) if goes_on else self._read(stretch)
+            read = self._going_on(segment) if goes_on else self._read(segment)
             tokens += read
             n_tokens += len(read)
         return tokens
 
-    def _going_on(self, stretch: Stretch) -> list[int]:
+    def _going_on(self, segment: TextSegment) -> list[int]:
         if not self._puts_space:
-            return self._read(stretch)
-        return self._read(stretch._replace(text=MARK + stretch.text))[len(self._mark) :]
+            return self._read(segment)
+        return self._read(segment._replace(text=MARK + segment.text))[len(self._mark) :]
 
-    def _read(self, stretch: Stretch) -> list[int]:
-        return self._engine.tokenize(stretch.text, add_special=False, parse_special=stretch.is_parsed)
+    def _read(self, segment: TextSegment) -> list[int]:
+        return self._engine.tokenize(segment.text, add_special=False, parse_special=segment.is_parsed)
 
     @cached_property
     def control_tokens(self) -> frozenset[int]:
@@ -62,7 +62,7 @@ class StretchReader:
 
     @cached_property
     def _mark(self) -> list[int]:
-        return self._read(Stretch(MARK, is_parsed=False))
+        return self._read(TextSegment(MARK, is_parsed=False))
 
     @cached_property
     def _puts_space(self) -> bool:

@@ -4,7 +4,7 @@ The spelling of a control token in a message is just text: nobody speaks as the 
 template mixes what is said with its own control tokens, and hands out one text. So, before it is rendered, each character of a
 message with which such a spelling begins is exchanged for another, of the planes for private use, which neither the messages nor
 the template hold. So is one at the end that the next text could make a spelling of. Lengths stay what they are, so that templates
-may cut and strip as they like. In the rendered text those characters say which stretches are not to be parsed.
+may cut and strip as they like. In the rendered text those characters say which segments are not to be parsed.
 
 Pictures and sounds are such characters too: what spells one in a message is just text.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from weft.chat.template_terms import Message, TemplateError
 
-__all__ = ["ControlSpellings", "Disguise", "MediaPlace", "Stretch", "media_marks"]
+__all__ = ["ControlTokenEscaper", "ControlTokenSpellings", "MediaPlaceholder", "TextSegment", "media_marks"]
 
 _NOTHING = r"(?!)"
 """A regular expression that fits nowhere."""
@@ -34,7 +34,7 @@ _FIELDS = frozenset(
 _STAND_IN = re.compile("[\U000f0000-\U000ffffd]")
 
 
-class Stretch(NamedTuple):
+class TextSegment(NamedTuple):
     """A part of a prompt."""
 
     text: str
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
     """Whether the spelling of a control token in it is that token."""
 
 
-class MediaPlace(NamedTuple):
+class MediaPlaceholder(NamedTuple):
     """Where a picture or a sound stands in a prompt."""
 
     number: int
@@ -59,7 +59,7 @@ class MediaPlace(NamedTuple):
         return False
 
 
-class ControlSpellings:
+class ControlTokenSpellings:
     """How the control tokens of a vocabulary are spelt."""
 
     def __init__(self, spellings: Iterable[str]) -> None:
@@ -109,11 +109,11 @@ def _alternatives(node: dict[str, Any]) -> str:
     return f"{text}(?:{'|'.join(branches)}){'?' if '' in node else ''}"
 
 
-class Disguise:
-    """One disguise of the messages of one chat."""
+class ControlTokenEscaper:
+    """Escapes the messages of one chat, and finds the escaped text in the rendered prompt."""
 
     def __init__(
-        self, messages: Sequence[Message], spellings: ControlSpellings, template: str, marks: Sequence[str] = ()
+        self, messages: Sequence[Message], spellings: ControlTokenSpellings, template: str, marks: Sequence[str] = ()
     ) -> None:
         """Disguises messages for a template, in which `marks` stand for pictures and sounds.
 
@@ -121,7 +121,7 @@ class Disguise:
             TemplateError: the messages leave no character for it.
         """
         self._spellings = spellings
-        self._media = {mark: MediaPlace(number) for number, mark in enumerate(marks)}
+        self._media = {mark: MediaPlaceholder(number) for number, mark in enumerate(marks)}
         said = [text for message in messages for text in _said(message)]
         begun = [spellings.starts(text) for text in said]
         characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
@@ -129,39 +129,39 @@ class Disguise:
         self._originals = {stand_in: character for character, stand_in in stand_ins.items()}
         self._undoing = {ord(stand_in): character for stand_in, character in self._originals.items()}
         self.messages = list(messages)
-        """The messages, disguised."""
+        """The messages, escaped."""
         if stand_ins:
             told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
             self.messages = [_retold(message, told) for message in messages]
 
     def undo(self, text: str) -> str:
-        """A rendered text as it would be without the disguise."""
+        """A rendered text as it would be without the escaper."""
         return text.translate(self._undoing)
 
-    def stretches(self, text: str) -> Iterator[Stretch | MediaPlace]:
-        """A rendered text without the disguise, what of it is to be parsed, and where the pictures and sounds are."""
-        return (stretch for stretch in self._stretches(text) if stretch.text)
+    def segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
+        """A rendered text without the escaping, what of it is to be parsed, and where the pictures and sounds are."""
+        return (segment for segment in self._segments(text) if segment.text)
 
-    def _stretches(self, text: str) -> Iterator[Stretch | MediaPlace]:
+    def _segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
         if not self._originals and not self._media:
-            yield Stretch(text, is_parsed=True)
+            yield TextSegment(text, is_parsed=True)
             return
         end = 0
         for match in re.finditer(f"[{''.join((*self._originals, *self._media))}]", text):
             if match.start() < end:
                 continue
             if (place := self._media.get(match.group())) is not None:
-                yield Stretch(text[end : match.start()], is_parsed=True)
+                yield TextSegment(text[end : match.start()], is_parsed=True)
                 yield place
                 end = match.end()
                 continue
             told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
             # A template may have changed the rest: then the first character alone keeps it from being a spelling.
             spelling = self._spellings.longest_at_start(told) or told[0]
-            yield Stretch(text[end : match.start()], is_parsed=True)
-            yield Stretch(spelling, is_parsed=False)
+            yield TextSegment(text[end : match.start()], is_parsed=True)
+            yield TextSegment(spelling, is_parsed=False)
             end = match.start() + len(spelling)
-        yield Stretch(text[end:], is_parsed=True)
+        yield TextSegment(text[end:], is_parsed=True)
 
 
 def media_marks(n: int, text: str) -> list[str]:
