@@ -29,9 +29,9 @@ from weft.chat.continuation import (
 from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, MediaPlaceholder, TextSegment, media_marks
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
-from weft.chat.held import Held
 from weft.chat.known_calls import KnownCalls
 from weft.chat.messages import check, content_text, for_template, media_parts
+from weft.chat.output_constraint import OutputConstraint
 from weft.chat.reading import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
@@ -67,7 +67,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
     answer: PlainForm | FamilyForm = PLAIN
     """How what follows it is to be read where nothing holds all of it."""
-    held: Held | None = None
+    held: OutputConstraint | None = None
     """What holds the answer to that; None is nothing."""
     system_end: int | None = None
     """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
@@ -269,7 +269,7 @@ class ChatFormat:
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
         return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
-    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, Held | None]:
+    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, OutputConstraint | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
         if rendered.is_begun and not rendered.is_thinking:
@@ -294,7 +294,7 @@ class ChatFormat:
             unread=self._unread,
         )
         may_think = chat.thinking.is_on is not False
-        held = Held(form, self._control_ids, chat.thinking.budget, may_think=may_think, known=self._known_calls)
+        held = OutputConstraint(form, self._control_ids, chat.thinking.budget, may_think=may_think, known=self._known_calls)
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property

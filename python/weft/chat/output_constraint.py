@@ -13,7 +13,7 @@ from weft.request import Request
 from weft.request.schema import schema_text
 from weft.request.thought import GrammarTrigger, Thought
 
-__all__ = ["Held"]
+__all__ = ["OutputConstraint"]
 
 _NONE = ToolUse(())
 
@@ -21,7 +21,7 @@ MAX_LETTERS = 24
 """Characters of a tool's name that begin a call; the names of many tools would be more than may be looked for at once."""
 
 
-class Held:
+class OutputConstraint:
     """Holds the answers of one chat to the calls that they may make, and tells the engine of their thoughts."""
 
     def __init__(
