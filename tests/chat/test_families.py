@@ -25,8 +25,8 @@ from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
 from weft.chat.asking import MAX_TOOLS
+from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.format import ChatPrompt
-from weft.chat.known_calls import MAX_KEPT_BYTES, KnownCalls
 from weft.chat.output_constraint import OutputConstraint
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
@@ -908,7 +908,7 @@ def test_arguments_are_held_to_their_schema() -> None:
     assert """("\\"x\\"" | "'x'") | ("\\"y\\"" | "'y'")""" in held_to("LFM2", **words)
 
 
-def test_the_calls_of_the_same_tools_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grammar_of_the_same_tools_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def written(schema: str) -> str:
@@ -916,31 +916,31 @@ def test_the_calls_of_the_same_tools_are_written_once(monkeypatch: pytest.Monkey
         return schema_grammar(schema)
 
     monkeypatch.setattr("weft.chat.answer.gbnf.schema_grammar", written)
-    known, request = KnownCalls(), weft.Request(prompt="a")
+    cache, request = CallGrammarCache(), weft.Request(prompt="a")
     schema = msgspec.structs.replace(request, json_schema={"const": "said"})
-    first = OutputConstraint(form_of("Hermes"), {}, None, known=known)
+    first = OutputConstraint(form_of("Hermes"), {}, None, cache=cache)
     n_read = len(read)
     said = first.request(schema).grammar
-    again = OutputConstraint(form_of("Hermes"), {}, None, known=known)
+    again = OutputConstraint(form_of("Hermes"), {}, None, cache=cache)
     assert 0 < n_read < len(read) == n_read + 1
     assert again.request(request) == OutputConstraint(form_of("Hermes"), {}, None).request(request)
     assert again.request(schema).grammar == said
 
-    others = OutputConstraint(form_of("Hermes", ToolUse(TOOLS[:1])), {}, None, known=known)
+    others = OutputConstraint(form_of("Hermes", ToolUse(TOOLS[:1])), {}, None, cache=cache)
     assert others.request(request).grammar != again.request(request).grammar
 
 
-def test_calls_that_are_known_are_bounded_in_bytes() -> None:
-    known = KnownCalls()
+def test_the_cache_of_call_grammars_is_bounded_in_bytes() -> None:
+    cache = CallGrammarCache()
     for n in range(40):
-        tool = Tool("act", {"type": "object", "description": f"{n}" + "a" * (MAX_KEPT_BYTES // 32)})
-        known.write(form_of("Hermes", ToolUse((tool,))), {})
-        assert known.n_bytes <= MAX_KEPT_BYTES
-    many = [Tool(f"act{n}", {"type": "object", "description": "a" * (MAX_KEPT_BYTES // 32)}) for n in range(32)]
-    known.write(form_of("Hermes", ToolUse(tuple(many))), {})
-    assert known.n_bytes > MAX_KEPT_BYTES
-    known.write(form_of("Hermes"), {})
-    assert 0 < known.n_bytes <= MAX_KEPT_BYTES
+        tool = Tool("act", {"type": "object", "description": f"{n}" + "a" * (MAX_CACHE_BYTES // 32)})
+        cache.rules(form_of("Hermes", ToolUse((tool,))), {})
+        assert cache.n_bytes <= MAX_CACHE_BYTES
+    many = [Tool(f"act{n}", {"type": "object", "description": "a" * (MAX_CACHE_BYTES // 32)}) for n in range(32)]
+    cache.rules(form_of("Hermes", ToolUse(tuple(many))), {})
+    assert cache.n_bytes > MAX_CACHE_BYTES
+    cache.rules(form_of("Hermes"), {})
+    assert 0 < cache.n_bytes <= MAX_CACHE_BYTES
 
 
 ONE_CALL = [

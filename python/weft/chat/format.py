@@ -18,6 +18,7 @@ from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
+from weft.chat.call_grammar_cache import CallGrammarCache
 from weft.chat.continuation import (
     BegunAnswer,
     ReasoningForm,
@@ -29,7 +30,6 @@ from weft.chat.continuation import (
 from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, MediaPlaceholder, TextSegment, media_marks
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
-from weft.chat.known_calls import KnownCalls
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
 from weft.chat.reading import SegmentTokenizer
@@ -53,7 +53,7 @@ N_CUT_MARKS = 2
 MAX_CLOSING = 16
 """Tokens that close a turn, at most."""
 
-_KEEPING = {"preserve_reasoning": True}
+_DEFAULT_VARIABLES = {"preserve_reasoning": True}
 """What templates are told unless somebody says otherwise: what is kept of earlier thoughts is in the cache as it was written."""
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class ChatFormat:
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = SegmentTokenizer(engine)
         self._unread = unread
-        self._known_calls = KnownCalls()
+        self._call_grammars = CallGrammarCache()
         self.is_compiled = False
         """Whether `compile` was called to its end."""
 
@@ -293,8 +293,8 @@ class ChatFormat:
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
         )
-        may_think = chat.thinking.is_on is not False
-        held = OutputConstraint(form, self._control_ids, chat.thinking.budget, may_think=may_think, known=self._known_calls)
+        may_reason = chat.thinking.is_on is not False
+        held = OutputConstraint(form, self._control_ids, chat.thinking.budget, may_reason=may_reason, cache=self._call_grammars)
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
@@ -328,12 +328,20 @@ class ChatFormat:
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
         wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on}
+        given = data.chat_template_kwargs or {}
+        variables = {**_DEFAULT_VARIABLES, **self._settings.chat_template_kwargs, **effort, **wish, **given}
         return _Chat(
             messages=messages[:-1] if is_continued else messages,
             continued=messages[-1] if is_continued else None,
             continued_part=data.continue_final_message if isinstance(data.continue_final_message, str) else None,
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={**_KEEPING, **self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
+            variables={
+                **_DEFAULT_VARIABLES,
+                **self._settings.chat_template_kwargs,
+                **effort,
+                **wish,
+                **(data.chat_template_kwargs or {}),
+            },
             n_media=sum(1 for _ in media_parts(messages)),
             asked=asked_tools(data),
             thinking=thinking,

@@ -1,0 +1,83 @@
+"""Cache of the grammar rules for tool calls, so that chats with the same tools write them once."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+
+import msgspec
+
+from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.tools import ToolUse
+
+__all__ = ["MAX_CACHE_BYTES", "CallGrammarCache", "write_rules"]
+
+MAX_CACHE_BYTES = 4 * 1024 * 1024
+"""Approximate limit of the cached tools and rules, in bytes. The most recent entry is kept even if it is larger."""
+
+_NO_TOOLS = ToolUse(())
+
+
+class CallGrammarCache:
+    """Least recently used cache of call grammars, for one chat template and one vocabulary. It may be shared between threads."""
+
+    def __init__(self) -> None:
+        """Creates an empty cache."""
+        self._lock = Lock()
+        self._entries: OrderedDict[bytes, tuple[Rules, str | None]] = OrderedDict()
+        self._n_bytes = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate size of the cached entries, in bytes."""
+        return self._n_bytes
+
+    def rules(self, form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
+        """Returns the result of `write_rules`, from the cache if it has the same tools.
+
+        The key contains only the tools: the family and the control tokens must be the same in each call.
+
+        Raises:
+            InvalidRequest: The schema of a tool is invalid, or cannot be enforced.
+        """
+        use = form.use or _NO_TOOLS
+        key = msgspec.json.encode((use.is_parallel, use.tools))
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+        if entry is None:
+            # Writing rules is slow; without the lock, chats with other tools do not wait for it.
+            entry = write_rules(form, control_tokens)
+            self._insert(key, entry)
+        rules, calls = entry
+        return rules.copy(), calls
+
+    def _insert(self, key: bytes, entry: tuple[Rules, str | None]) -> None:
+        with self._lock:
+            if key in self._entries:
+                return
+            self._entries[key] = entry
+            self._n_bytes += _n_bytes(key, entry[0])
+            while self._n_bytes > MAX_CACHE_BYTES and len(self._entries) > 1:
+                oldest, (rules, _) = self._entries.popitem(last=False)
+                self._n_bytes -= _n_bytes(oldest, rules)
+
+
+def write_rules(form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
+    """Writes the grammar rules of the calls that answers may contain.
+
+    Returns:
+        The rules, and the expression that matches a block of calls; None if there are no tools.
+
+    Raises:
+        InvalidRequest: The schema of a tool is invalid, or cannot be enforced.
+    """
+    use = form.use or _NO_TOOLS
+    rules = Rules(use.tools, control_tokens, is_parallel=use.is_parallel)
+    return rules, form.write(rules) if use.tools else None
+
+
+def _n_bytes(key: bytes, rules: Rules) -> int:
+    # The tools are in memory twice: in the rules, and encoded as the key.
+    return 2 * len(key) + rules.n_characters
