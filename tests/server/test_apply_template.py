@@ -20,7 +20,7 @@ from tests.server.scripted import ScriptedEngine
 from weft import InvalidConfig, QueueFull
 from weft.chat import builtin, sandbox
 from weft.chat.format import ChatFormat
-from weft.chat.reading import MARK
+from weft.chat.segment_tokenizer import MARK
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.aside import LONG_TEXT

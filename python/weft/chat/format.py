@@ -32,7 +32,7 @@ from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
-from weft.chat.reading import SegmentTokenizer
+from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
@@ -134,7 +134,7 @@ class ChatFormat:
         self._source = source
         self._settings = settings
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
-        self._reader = SegmentTokenizer(engine)
+        self._tokenizer = SegmentTokenizer(engine)
         self._unread = unread
         self._call_grammars = CallGrammarCache()
         self.is_compiled = False
@@ -500,7 +500,7 @@ class ChatFormat:
         return ContextOverflow(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
 
     def _tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media]) -> list[int | Media]:
-        return self._reader.tokens(self._opening, segments, media)
+        return self._tokenizer.tokens(self._opening, segments, media)
 
     def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
         """Where messages end behind which prompts may part, as far as the template can render them.
@@ -513,7 +513,7 @@ class ChatFormat:
         told = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
         ends = {end for end in told if end is not None and 0 < end < sum(map(_n_places, parts))}
         if not media:
-            ends.update(_ends_like(ends, cast("Sequence[int]", parts), self._reader.control_tokens))
+            ends.update(_ends_like(ends, cast("Sequence[int]", parts), self._tokenizer.control_tokens))
         return sorted(ends)
 
     def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
