@@ -6,7 +6,7 @@ from weft.chat.answer.families import ALL, GENERIC
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm, thought_of
 from weft.chat.answer.parts import AnswerReader, Part
-from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
 
@@ -225,13 +225,17 @@ _MARKS = (
 
 
 def form_of(
-    name: str, use: ToolUse | None = None, *, thoughts: Thoughts = Thoughts.APART, is_thinking: bool = False
+    name: str,
+    use: ToolUse | None = None,
+    *,
+    reasoning_format: ReasoningFormat = ReasoningFormat.SEPARATE,
+    is_thinking: bool = False,
 ) -> FamilyForm:
     """How answers of a family are read, with thoughts where they have some."""
     text = WRITTEN[name].text
     marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")
     thought = FAMILIES[name].thought or thought_of(_THOUGHTS.get(name, marks))
-    return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), thoughts=thoughts, is_thinking=is_thinking)
+    return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), reasoning_format=reasoning_format, is_thinking=is_thinking)
 
 
 def parts_of(reader: AnswerReader, *pieces: str) -> list[Part]:

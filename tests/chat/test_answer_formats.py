@@ -21,7 +21,7 @@ from weft.chat.answer.family import ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
-from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
@@ -314,7 +314,7 @@ def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(spa
 def test_the_end_of_reasoning_stays_where_reasoning_does() -> None:
     thought = ThoughtMarks("<think>", "</think>")
     for form in (
-        FamilyForm(HERMES, thought, USE, thoughts=Thoughts.IN_CONTENT),
+        FamilyForm(HERMES, thought, USE, reasoning_format=ReasoningFormat.IN_CONTENT),
         FamilyForm(HERMES, thought, USE).held(),
         FamilyForm(HERMES, thought, USE, is_thinking=True),
     ):

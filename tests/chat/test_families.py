@@ -20,14 +20,14 @@ from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm, thought_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Row
-from weft.chat.answer.reader import MAX_TRIES, FamilyReader, Thoughts
+from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
-from weft.chat.asking import MAX_TOOLS
 from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.format import ChatPrompt
 from weft.chat.output_constraint import OutputConstraint
+from weft.chat.request_options import MAX_TOOLS
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
 from weft.server.refusals import Refusals
@@ -230,17 +230,17 @@ THOUGHT = "<think>\nHm.\n</think>\n\nYes. "
 
 
 @pytest.mark.parametrize(
-    ("thoughts", "content", "thought"),
+    ("reasoning_format", "content", "thought"),
     [
-        (Thoughts.APART, "Yes. ", "Hm."),
-        (Thoughts.IN_CONTENT, THOUGHT, ""),
-        (Thoughts.BOTH, THOUGHT, "Hm."),
+        (ReasoningFormat.SEPARATE, "Yes. ", "Hm."),
+        (ReasoningFormat.IN_CONTENT, THOUGHT, ""),
+        (ReasoningFormat.BOTH, THOUGHT, "Hm."),
     ],
     ids=["apart", "in content", "both"],
 )
-def test_thoughts_go_where_they_are_wanted(thoughts: Thoughts, content: str, thought: str) -> None:
+def test_thoughts_go_where_they_are_wanted(reasoning_format: ReasoningFormat, content: str, thought: str) -> None:
     for pieces in ([THOUGHT], list(THOUGHT)):
-        message = message_of(form_of("Hermes", thoughts=thoughts).reader(), *pieces)
+        message = message_of(form_of("Hermes", reasoning_format=reasoning_format).reader(), *pieces)
         assert (message.content, message.thought) == (content, thought)
 
 
@@ -1193,19 +1193,19 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("thoughts", "content", "thought"),
+    ("reasoning_format", "content", "thought"),
     [
-        (Thoughts.APART, "Yes.", "Hm."),
-        (Thoughts.IN_CONTENT, "<think>\nHm.\n</think>\n\nYes.", ""),
-        (Thoughts.BOTH, "<think>\nHm.\n</think>\n\nYes.", "Hm."),
+        (ReasoningFormat.SEPARATE, "Yes.", "Hm."),
+        (ReasoningFormat.IN_CONTENT, "<think>\nHm.\n</think>\n\nYes.", ""),
+        (ReasoningFormat.BOTH, "<think>\nHm.\n</think>\n\nYes.", "Hm."),
     ],
     ids=["apart", "in content", "both"],
 )
 def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
-    thoughts: Thoughts, content: str, thought: str
+    reasoning_format: ReasoningFormat, content: str, thought: str
 ) -> None:
     marks = thought_of("<think></think>")
-    form = FamilyForm(None, marks, None, is_thinking=True, thought_opening="<think>\n", thoughts=thoughts)
+    form = FamilyForm(None, marks, None, is_thinking=True, thought_opening="<think>\n", reasoning_format=reasoning_format)
     text = "Hm.\n</think>\n\nYes."
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)

@@ -17,7 +17,6 @@ from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
-from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.call_grammar_cache import CallGrammarCache
 from weft.chat.continuation import (
     BegunAnswer,
@@ -32,6 +31,7 @@ from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
+from weft.chat.request_options import ReasoningOptions, RequestedTools, reasoning_options, requested_tools
 from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
@@ -93,9 +93,9 @@ class _Chat(msgspec.Struct, frozen=True):
     variables: dict[str, object]
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
-    asked: AskedTools | None
+    asked: RequestedTools | None
     """The tools that are shown, and may be called."""
-    thinking: Thinking
+    thinking: ReasoningOptions
     n_volatile: int
     """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
@@ -289,7 +289,7 @@ class ChatFormat:
             is_thinking=rendered.is_thinking,
             thought_opening=rendered.thought_opening,
             continues_thought=rendered.is_begun and rendered.is_thinking,
-            thoughts=chat.thinking.told,
+            reasoning_format=chat.thinking.format,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
         )
@@ -335,21 +335,15 @@ class ChatFormat:
             continued=messages[-1] if is_continued else None,
             continued_part=data.continue_final_message if isinstance(data.continue_final_message, str) else None,
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={
-                **_DEFAULT_VARIABLES,
-                **self._settings.chat_template_kwargs,
-                **effort,
-                **wish,
-                **(data.chat_template_kwargs or {}),
-            },
+            variables=variables,
             n_media=sum(1 for _ in media_parts(messages)),
-            asked=asked_tools(data),
+            asked=requested_tools(data),
             thinking=thinking,
             n_volatile=n_volatile,
         )
 
-    def _thinking(self, data: Chat) -> Thinking:
-        asked = asked_thinking(data, self._settings.reasoning_format)
+    def _thinking(self, data: Chat) -> ReasoningOptions:
+        asked = reasoning_options(data, self._settings.reasoning_format)
         given = (data.chat_template_kwargs or {}).get("enable_thinking", asked.is_on)
         if not isinstance(given, bool | None):
             message = f"chat_template_kwargs.enable_thinking is {shown(given)}; it must be a boolean"

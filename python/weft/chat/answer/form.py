@@ -9,7 +9,7 @@ import msgspec
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.parts import AnswerReader
-from weft.chat.answer.reader import FamilyReader, Thoughts
+from weft.chat.answer.reader import FamilyReader, ReasoningFormat
 from weft.chat.answer.tools import ToolUse
 
 __all__ = ["FamilyForm", "thought_of"]
@@ -52,7 +52,7 @@ class FamilyForm:
         is_thinking: bool = False,
         thought_opening: str = "",
         continues_thought: bool = False,
-        thoughts: Thoughts = Thoughts.APART,
+        reasoning_format: ReasoningFormat = ReasoningFormat.SEPARATE,
         earlier: Sequence[str] = (),
         unread: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,7 +78,7 @@ class FamilyForm:
         self.is_thinking = is_thinking
         self._thought_opening = thought_opening
         self._continues_thought = continues_thought
-        self._thoughts = thoughts
+        self._reasoning_format = reasoning_format
         self.is_held = False
         self._earlier = earlier
         self._unread = unread
@@ -97,7 +97,7 @@ class FamilyForm:
             continues_thought=self._continues_thought,
             is_parallel=self.use is None or self.use.is_parallel,
             is_held=self.is_held,
-            thoughts=self._thoughts,
+            reasoning_format=self._reasoning_format,
             earlier=self._earlier,
             unread=self._unread,
         )

@@ -13,7 +13,7 @@ from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
 from weft.fields.shown import shown
 
-__all__ = ["FamilyReader", "Thoughts"]
+__all__ = ["FamilyReader", "ReasoningFormat"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ MAX_TRIES = 8
 """So many marks in them, the last ones, may begin it."""
 
 
-class Thoughts(Enum):
+class ReasoningFormat(Enum):
     """Where thoughts are told."""
 
-    APART = "deepseek"
+    SEPARATE = "deepseek"
     IN_CONTENT = "none"
     """As they are written, with what stands around them."""
     BOTH = "deepseek-legacy"
@@ -52,7 +52,7 @@ class FamilyReader:
         continues_thought: bool = False,
         is_parallel: bool,
         is_held: bool,
-        thoughts: Thoughts,
+        reasoning_format: ReasoningFormat,
         earlier: Sequence[str] = (),
         unread: Callable[[], None],
     ) -> None:
@@ -74,7 +74,7 @@ class FamilyReader:
         self._family, self._thought = family, thought
         self._tools, self._is_parallel, self._is_held = tools, is_parallel, is_held
         self._is_thinking = is_thinking and thought is not None
-        self._thoughts, self._unread = thoughts, unread
+        self._reasoning_format, self._unread = reasoning_format, unread
         self._notes = None if family is None else family.notes
         self._triggers: tuple[str, ...] = ()
         """Texts with which a block of calls may begin, or format that takes more than a mark to read."""
@@ -86,7 +86,9 @@ class FamilyReader:
         self._before = "" if family is None else family.before
         """What the answer may begin with that is format; nothing once it is past its beginning."""
         # An answer that begins with the end of reasoning has none. Empty once the answer is past its beginning.
-        self._empty = _end_of_none(thought) if thoughts is Thoughts.APART and not (is_thinking or is_held) else ""
+        self._empty = (
+            _end_of_none(thought) if reasoning_format is ReasoningFormat.SEPARATE and not (is_thinking or is_held) else ""
+        )
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
@@ -118,7 +120,7 @@ class FamilyReader:
         self._has_warned = self._is_truncated = False
         self._calls_within_thought = False
         """Whether the block of calls that is being read began in a thought, which goes on if that is no call."""
-        self._thought_opening = "" if thoughts is Thoughts.APART else thought_opening
+        self._thought_opening = "" if reasoning_format is ReasoningFormat.SEPARATE else thought_opening
         """What the content begins with, if the thought that the prompt has opened has any text, or is closed."""
         self._parts: list[Part] = []
 
@@ -222,7 +224,7 @@ class FamilyReader:
                 return True
             self._text = self._text[match.start() if is_before else match.end() :]
             self._is_thinking, self._is_fresh, self._space = False, True, []
-            if self._thoughts is not Thoughts.APART:
+            if self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._is_fresh = False
                 self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._thought.end}"))
                 self._thought_opening = ""
@@ -234,10 +236,10 @@ class FamilyReader:
         return False
 
     def _think(self, text: str) -> None:
-        if text and self._thoughts is not Thoughts.APART:
+        if text and self._reasoning_format is not ReasoningFormat.SEPARATE:
             self._parts.append(Content(f"{self._thought_opening}{text}"))
             self._thought_opening = ""
-        if self._thoughts is not Thoughts.IN_CONTENT and (told := self._without_ends(text)):
+        if self._reasoning_format is not ReasoningFormat.IN_CONTENT and (told := self._without_ends(text)):
             self._parts.append(Thought(told))
 
     def _without_ends(self, text: str) -> str:
@@ -286,9 +288,9 @@ class FamilyReader:
             self._text = self._text[len(mark) :]
         elif self._thought is not None and mark == self._thought.start:
             self._text = self._text[len(mark) :]
-            if self._has_said or self._thoughts is not Thoughts.APART:
+            if self._has_said or self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._tell_space()
-            if self._thoughts is not Thoughts.APART:
+            if self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._parts.append(Content(mark))
             self._is_thinking, self._is_fresh, self._space = True, True, []
         elif mark in self._triggers and self._may_call():

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest
-from weft.chat.asking import REASONING_FORMATS
+from weft.chat.request_options import REASONING_FORMATS
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["refuse", "refuse_unsupported"]

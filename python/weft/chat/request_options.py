@@ -1,4 +1,4 @@
-"""What a chat asks of its answer besides its messages: which tools may be called, and whether the model thinks first."""
+"""Options of a chat besides its messages: the tools that may be called, and reasoning."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,55 +6,63 @@ from typing import Any
 
 import msgspec
 
-from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import Chat
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["MAX_TOOLS", "MAX_TOOL_BYTES", "REASONING_FORMATS", "AskedTools", "Thinking", "asked_thinking", "asked_tools"]
+__all__ = [
+    "MAX_TOOLS",
+    "MAX_TOOL_BYTES",
+    "REASONING_FORMATS",
+    "ReasoningOptions",
+    "RequestedTools",
+    "reasoning_options",
+    "requested_tools",
+]
 
 MAX_TOOLS = 128
-"""Most tools of a chat; OpenAI's number."""
+"""Maximum number of tools in a chat. OpenAI has the same limit."""
 
 MAX_TOOL_BYTES = 512 * 1024
-"""Most bytes of their JSON together."""
+"""Maximum size of all tools together, in bytes of JSON."""
 
 MAX_BUDGET = 2**32 - 1
-"""Most tokens that a budget can be of, which is more than any context has; a larger one is this one."""
+"""Upper bound of a reasoning budget, in tokens. Larger values are clamped; no context is this long."""
 
-REASONING_FORMATS = {"auto": Thoughts.APART, **{where.value: where for where in Thoughts}}
-"""Where a thought is told, by llama-server's words."""
+REASONING_FORMATS = {"auto": ReasoningFormat.SEPARATE, **{form.value: form for form in ReasoningFormat}}
+"""The values of `reasoning_format`, as in llama-server."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:-]{0,127}")
 
 _ON = {"enabled": True, "adaptive": True, "auto": None, "disabled": False}
 
 
-class AskedTools(msgspec.Struct, frozen=True):
-    """The tools of a chat."""
+class RequestedTools(msgspec.Struct, frozen=True):
+    """The tools of a chat request."""
 
     use: ToolUse | None
-    """Those that may be called, and how; None where they are only shown."""
+    """The tools that may be called, and how; None if the template shows tools that may not be called."""
     shown: list[dict[str, Any]]
-    """The tools as templates take them, those that may not be called now among them: what they were told before stays so."""
+    """All tools in the template's format. Tools that may not be called now are included, which keeps the cached prefix valid."""
 
 
-class Thinking(msgspec.Struct, frozen=True):
-    """Whether a model thinks before it answers, and how it is told."""
+class ReasoningOptions(msgspec.Struct, frozen=True):
+    """Whether a model reasons before it answers, and where its reasoning is returned."""
 
     is_on: bool | None = None
-    """None leaves it to the template."""
+    """None uses the template's default."""
     budget: int | None = None
-    """Most tokens of a thought, below 0 any number; None leaves it to the server."""
-    told: Thoughts = Thoughts.APART
+    """Maximum tokens of the reasoning, negative for no limit; None uses the server's default."""
+    format: ReasoningFormat = ReasoningFormat.SEPARATE
 
 
-def asked_tools(data: Chat) -> AskedTools | None:
-    """The tools of a chat; None where it has none.
+def requested_tools(data: Chat) -> RequestedTools | None:
+    """Returns the tools of a chat; None if it has none.
 
     Raises:
-        InvalidRequest: they are not what they must be, or it chooses one that is not there.
+        InvalidRequest: A tool is invalid, or `tool_choice` names a tool that is not in the list.
     """
     given, choice, names = data.tools, data.tool_choice, ("tools", "tool_choice")
     if data.functions or data.function_call not in (None, "none", "auto"):
@@ -62,28 +70,28 @@ def asked_tools(data: Chat) -> AskedTools | None:
             old = "functions" if data.functions else "function_call"
             raise InvalidRequest(old, f"{old} is the old way to say what tools and tool_choice say; give one of the two")
         given = [{"type": "function", "function": entry} for entry in data.functions or ()]
-        choice, names = _choice_of_before(data.function_call), ("functions", "function_call")
+        choice, names = _choice_of_function_call(data.function_call), ("functions", "function_call")
     if not given:
         if choice not in (None, "none", "auto"):
             raise InvalidRequest(names[1], f"{names[1]} is {shown(choice)}, and there are no {names[0]} to choose from")
         return None
-    tools = [_tool(entry, nth, names[0]) for nth, entry in enumerate(_bounded(given, names[0]))]
+    tools = [_tool(entry, nth, names[0]) for nth, entry in enumerate(_checked_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest(names[0], f"{names[0]} has two of the same name; each must have its own")
     if choice == "none":
-        # They stay in the prompt, as in llama-server: without them all that follows would be computed anew.
-        return AskedTools(None, [_shown(entry) for entry in given])
+        # The tools stay in the prompt, as in llama-server: removing them would discard the cached prefix.
+        return RequestedTools(None, [_shown(entry) for entry in given])
     is_required, chosen = _chosen(choice, [tool.name for tool in tools], names[1])
     parallel = names[0] == "tools" and data.parallel_tool_calls is not False
     use = ToolUse(tuple(tool for tool in tools if tool.name in chosen), is_required=is_required, is_parallel=parallel)
-    return AskedTools(use, [_shown(entry) for entry in given])
+    return RequestedTools(use, [_shown(entry) for entry in given])
 
 
-def _choice_of_before(function_call: Any) -> Any:  # noqa: ANN401 (any JSON)
+def _choice_of_function_call(function_call: Any) -> Any:  # noqa: ANN401 (any JSON)
     return {"type": "function", "function": function_call} if isinstance(function_call, Mapping) else function_call
 
 
-def _bounded(given: Sequence[Any], name: str) -> Sequence[Any]:
+def _checked_size(given: Sequence[Any], name: str) -> Sequence[Any]:
     if len(given) > MAX_TOOLS:
         raise InvalidRequest(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are taken")
     try:
@@ -115,20 +123,20 @@ def _tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
     if schema.get("type", "object") != "object":
         message = f"{place}.function.parameters.type is {shown(schema['type'])}; arguments are an object"
         raise InvalidRequest(field, message)
-    if not _SAYS & schema.keys():
+    if not _TYPE_KEYWORDS & schema.keys():
         schema["type"] = "object"
     if not isinstance(function.get("strict"), bool | None):
         raise InvalidRequest(field, f"{place}.function.strict is {shown(function['strict'])}; it must be a boolean")
     return Tool(name, schema, is_strict=function.get("strict") is True)
 
 
-_SAYS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
-"""Words of a schema that say what a value is."""
+_TYPE_KEYWORDS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
+"""Keywords of a schema that determine the type of a value."""
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
     function = entry.get("function", {key: value for key, value in entry.items() if key != "type"})
-    # Templates look them up without asking whether they are there.
+    # Templates read these without checking that they are defined.
     expected = {
         "name": function["name"],
         "description": function.get("description") or "",
@@ -138,16 +146,16 @@ def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequence[str]]:  # noqa: ANN401 (any JSON)
-    """Whether a tool must be called, and which may be."""
+    """Returns whether a tool must be called, and the names of those that may be."""
     match choice:
         case None | "auto":
             return False, names
         case "required" | "any":
             return True, names
         case {"type": "function", "function": {"name": str() as name}} | {"type": "function", "name": str() as name}:
-            return True, [_known(name, names, field)]
+            return True, [_checked_name(name, names, field)]
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}} if allowed:
-            return mode == "required", [_known(_allowed(entry), names, field) for entry in allowed]
+            return mode == "required", [_checked_name(_allowed(entry), names, field) for entry in allowed]
     right = "it must be 'none', 'auto', 'required' or an object that names a function"
     raise InvalidRequest(field, f"{field} is {shown(choice)}; {right}")
 
@@ -159,17 +167,17 @@ def _allowed(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
     return None
 
 
-def _known(name: Any, names: Sequence[str], field: str) -> str:  # noqa: ANN401 (any JSON)
+def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: ANN401 (any JSON)
     if name not in names:
         raise InvalidRequest(field, f"{field} names {shown(name)}, which is none of the tools")
     return str(name)
 
 
-def asked_thinking(data: Chat, default_form: str) -> Thinking:
-    """Whether a model is to think, how long, and how its thought is told.
+def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
+    """Returns the reasoning options of a chat.
 
     Raises:
-        InvalidRequest: a field is not what it must be.
+        InvalidRequest: A field has an invalid value.
     """
     form = data.reasoning_format or default_form
     if form not in REASONING_FORMATS:
@@ -180,8 +188,8 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     match data.thinking:
         case None:
             pass
-        case bool() as told:
-            is_on = told if is_on is None else is_on
+        case bool() as enabled:
+            is_on = enabled if is_on is None else is_on
         case {"type": "enabled" | "disabled" | "adaptive" | "auto" as kind, **more}:
             is_on = _ON[kind] if is_on is None else is_on
             budget = more.get("budget_tokens")
@@ -193,4 +201,4 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    return Thinking(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])
+    return ReasoningOptions(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])
