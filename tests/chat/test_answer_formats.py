@@ -315,7 +315,7 @@ def test_the_end_of_reasoning_stays_where_reasoning_does() -> None:
     thought = ThoughtMarks("<think>", "</think>")
     for form in (
         FamilyForm(HERMES, thought, USE, reasoning_format=ReasoningFormat.IN_CONTENT),
-        FamilyForm(HERMES, thought, USE).held(),
+        FamilyForm(HERMES, thought, USE).constrained(),
         FamilyForm(HERMES, thought, USE, is_thinking=True),
     ):
         text = "</think></think>Yes" if form.is_thinking else "</think>Yes"

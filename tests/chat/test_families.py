@@ -262,7 +262,7 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
         message = message_of(form_of("Kimi K2").reader(), *pieces)
         assert (message.thought, message.content) == ("Rome?", "")
         assert [call.name for call in message.calls] == ["get_weather", "get"]
-    held = message_of(form_of("Kimi K2").held().reader(), text)
+    held = message_of(form_of("Kimi K2").constrained().reader(), text)
     assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
     request = OutputConstraint(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
     assert request.thought is not None

@@ -163,5 +163,5 @@ def test_no_chat_of_any_two_words_smuggles_a_control_token() -> None:
         found = list(escaper.segments(text))
         assert not any(holds_spelling(segment.text, spellings) for segment in found if segment.is_parsed)
         honest = template.render(said(*contents), add_generation_prompt=False)
-        assert "".join([segment.text for segment in found]) == escaper.undo(text) == honest
+        assert "".join([segment.text for segment in found]) == escaper.unescape(text) == honest
         assert TextSegment("", is_parsed=True) not in found

@@ -209,7 +209,7 @@ async def test_what_is_no_call_is_content(
         [choice] = await choices(client, how, tools=TOOLS)
         assert choice["message"]["content"] == content
         assert choice["message"].get("tool_calls", []) == list(map(call, cities))
-        assert caplog.text.count("what looked like a call of a tool, in the way of Hermes, is none") == 1
+        assert caplog.text.count("the text looks like a tool call in the format of Hermes, but cannot be parsed") == 1
 
 
 async def test_answers_may_be_left_as_they_are_written(how: How) -> None:

@@ -68,7 +68,7 @@ def test_a_rule_is_told_to_the_log_once(caplog: pytest.LogCaptureFixture) -> Non
         for _ in range(3):
             lines.rearranged([ChatMessage(role="system", content="Today is Monday.")])
     assert [record.getMessage() for record in caplog.records] == [
-        "lines of the system's message that match Today is .* stand at its end, as --volatile-prompt-lines says"
+        "lines of the system message that match Today is .* are moved to its end (--volatile-prompt-lines)"
     ]
 
 

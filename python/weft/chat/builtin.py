@@ -1,4 +1,4 @@
-"""Chat templates that can be asked for by name: those that llama.cpp knows, by its names.
+"""Built-in chat templates, with llama.cpp's names.
 
 Each is a file in `templates`, written from the format's public description.
 """
@@ -10,21 +10,21 @@ from importlib.resources.abc import Traversable
 __all__ = ["CHATML", "names", "source"]
 
 CHATML = "chatml"
-"""What a model without a template gets."""
+"""Default for models without a template."""
 
 _ALIASES = {"mistral": "mistral-v7", "phi": "phi4"}
-"""A family's name stands for its newest format here."""
+"""A family's name selects its newest format."""
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every name, in order."""
+    """Returns all names, sorted."""
     stems = [entry.name.removesuffix(".jinja") for entry in _folder().iterdir() if entry.name.endswith(".jinja")]
     return tuple(sorted([*stems, *_ALIASES]))
 
 
 def source(name: str) -> str:
-    """The template of a name that is among [`names`], in Jinja."""
+    """Returns the Jinja source of a template, given one of [`names`]."""
     return _folder().joinpath(f"{_ALIASES.get(name, name)}.jinja").read_text(encoding="utf-8")
 
 

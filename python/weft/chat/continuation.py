@@ -1,4 +1,4 @@
-"""Begun answers: the template's own rendering of the last message, cut behind its content or its reasoning."""
+"""Continuation of a partial answer: the rendered last message, cut after its content or its reasoning."""
 
 import re
 from typing import Any, Self
@@ -10,12 +10,12 @@ from weft.chat.conversation import ChatMessage
 from weft.chat.template_terms import Message
 
 __all__ = [
-    "BegunAnswer",
     "CutRendering",
+    "PartialAnswer",
     "ReasoningForm",
     "cut_rendering",
     "extend_prompt",
-    "parse_begun_answer",
+    "parse_partial_answer",
     "with_cut_marks",
 ]
 
@@ -48,11 +48,11 @@ class ReasoningForm(msgspec.Struct, frozen=True):
         return cls(marks, marks.start + ("\n" if has_lines else ""), before + marks.end + behind)
 
     def is_open(self, prompt: str) -> bool:
-        """Whether a prompt ends with the beginning of reasoning."""
+        """Returns whether a prompt ends with the beginning of reasoning."""
         return prompt.rstrip().endswith(self.marks.start)
 
     def closed(self, prompt: str) -> str:
-        """Closes the reasoning that a prompt begins, which leaves it empty."""
+        """Closes the reasoning that a prompt begins, so that it is empty."""
         return prompt.rstrip().removesuffix(self.marks.start) + self.opening + self.closing
 
     def without_empty(self, text: str) -> str:
@@ -61,58 +61,58 @@ class ReasoningForm(msgspec.Struct, frozen=True):
         return re.sub(rf"\A{start}\s*(?:{end}\s*)?", "", text)
 
 
-class BegunAnswer(msgspec.Struct, frozen=True):
+class PartialAnswer(msgspec.Struct, frozen=True):
     """The text that an answer continues."""
 
     content: str
     reasoning: str
     continues_reasoning: bool
-    """Whether the answer continues the reasoning; the content is empty then."""
+    """True if the answer continues the reasoning. The content is empty then."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to continue."""
+        """True if there is nothing to continue."""
         return not (self.content or self.reasoning or self.continues_reasoning)
 
     def message(self) -> ChatMessage:
-        """The answer as the last message of the chat."""
+        """Returns the answer as the last message of the chat."""
         return ChatMessage(role="assistant", content=self.content, reasoning_content=self.reasoning or None)
 
     def as_text(self) -> Message:
-        """The answer as two texts, whatever the template takes."""
+        """Returns the answer as two texts, independent of the template's format."""
         return {"role": "assistant", "content": self.content, "reasoning_content": self.reasoning}
 
 
-def parse_begun_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, part: str | None) -> BegunAnswer:
-    """Separates the reasoning of a begun answer from its content.
+def parse_partial_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, part: str | None) -> PartialAnswer:
+    """Separates the reasoning of a partial answer from its content.
 
     Args:
         content: The content of the message, which may begin with reasoning between its marks.
         reasoning: The reasoning of the message, if it is separate.
         marks: The marks around the model's reasoning; None if it has none.
-        part: The part that the request continues, whatever the other is: `content` or `reasoning_content`. None is the content
-            where there is any, and the reasoning otherwise.
+        part: The part to continue, `content` or `reasoning_content`. None continues the content if there is any, otherwise the
+            reasoning.
     """
-    begun = content.lstrip()
-    if not reasoning and marks is not None and begun.startswith(marks.start):
-        reasoning, end, rest = begun.removeprefix(marks.start).partition(marks.end)
+    partial = content.lstrip()
+    if not reasoning and marks is not None and partial.startswith(marks.start):
+        reasoning, end, rest = partial.removeprefix(marks.start).partition(marks.end)
         if not end:
-            return BegunAnswer("", reasoning.lstrip(), continues_reasoning=True)
+            return PartialAnswer("", reasoning.lstrip(), continues_reasoning=True)
         if part != "reasoning_content":
-            return BegunAnswer(rest.lstrip(), reasoning.strip(), continues_reasoning=False)
+            return PartialAnswer(rest.lstrip(), reasoning.strip(), continues_reasoning=False)
     if part == "reasoning_content" or (part is None and reasoning and not content):
-        return BegunAnswer("", reasoning, continues_reasoning=True)
-    return BegunAnswer(content, reasoning, continues_reasoning=False)
+        return PartialAnswer("", reasoning, continues_reasoning=True)
+    return PartialAnswer(content, reasoning, continues_reasoning=False)
 
 
-def with_cut_marks(message: Message, begun: BegunAnswer, cut: str, reasoning_mark: str) -> Message:
+def with_cut_marks(message: Message, partial: PartialAnswer, cut: str, reasoning_mark: str) -> Message:
     """Marks in the last message where the prompt is cut and where the reasoning begins.
 
     A mark is a character that the chat does not contain. After a text it also keeps the template from trimming the text's end.
     """
 
     def marked(text: str) -> str:
-        if begun.continues_reasoning:
+        if partial.continues_reasoning:
             return text + cut
         stripped = text.lstrip()
         return f"{text[: len(text) - len(stripped)]}{reasoning_mark}{stripped}"
@@ -125,10 +125,10 @@ def with_cut_marks(message: Message, begun: BegunAnswer, cut: str, reasoning_mar
     if isinstance(content, list):
         parts = [{**part, "thinking": marked(part["thinking"])} if "thinking" in part else dict(part) for part in content]
         texts = [part for part in parts if "text" in part]
-        if texts and not begun.continues_reasoning:
+        if texts and not partial.continues_reasoning:
             texts[-1]["text"] += cut
         result["content"] = parts
-    elif not begun.continues_reasoning:
+    elif not partial.continues_reasoning:
         result["content"] = content + cut
     return result
 
@@ -138,38 +138,38 @@ class CutRendering(msgspec.Struct, frozen=True):
 
     text: str
     is_whole: bool
-    """Whether it contains the reasoning."""
+    """True if the text contains the reasoning."""
 
 
-def cut_rendering(text: str, begun: BegunAnswer, cut: str, reasoning_mark: str) -> CutRendering | None:
+def cut_rendering(text: str, partial: PartialAnswer, cut: str, reasoning_mark: str) -> CutRendering | None:
     """Cuts a rendered chat where the answer continues; None if the template leaves that out."""
     end = text.rfind(cut)
     if end < 0:
         return None
-    is_whole = not begun.reasoning or begun.continues_reasoning or reasoning_mark in text[:end]
+    is_whole = not partial.reasoning or partial.continues_reasoning or reasoning_mark in text[:end]
     return CutRendering(text[:end].replace(reasoning_mark, "").replace(cut, ""), is_whole)
 
 
-def extend_prompt(prompt: str, message: Message, begun: BegunAnswer, form: ReasoningForm | None, rendered: str | None) -> str:
-    """Appends a begun answer to a prompt, with the reasoning or the whole message that the template leaves out.
+def extend_prompt(prompt: str, message: Message, partial: PartialAnswer, form: ReasoningForm | None, rendered: str | None) -> str:
+    """Appends a partial answer to a prompt, with the reasoning or the whole message that the template leaves out.
 
     Args:
         prompt: A prompt that begins the assistant's turn, and perhaps the reasoning.
-        message: The begun answer as `content` and `reasoning_content`, control tokens in it escaped.
-        begun: The same, as it was sent.
+        message: The partial answer as `content` and `reasoning_content`, with escaped control tokens.
+        partial: The partial answer without escaping.
         form: How the model writes reasoning; None if it has none, which leaves the reasoning out.
-        rendered: The template's rendering without the reasoning, up to where the answer continues; None if there is none.
+        rendered: The template's rendering without the reasoning, up to where the answer continues; None if there was none.
     """
     content, reasoning = str(message["content"]), str(message["reasoning_content"])
     if form is None:
         return prompt + content if rendered is None else rendered
     is_open = form.is_open(prompt)
     opening = "" if is_open else form.opening
-    if begun.continues_reasoning:
+    if partial.continues_reasoning:
         return f"{prompt}{opening}{reasoning}"
     if not (is_open or reasoning):
         return prompt + content
     turn = prompt.rstrip().removesuffix(form.marks.start) if is_open else prompt
-    # With marks around the content, and perhaps with reasoning that is empty.
+    # The rest includes the marks around the content, and perhaps empty reasoning.
     rest = rendered[len(turn) :] if rendered is not None and rendered.startswith(turn) else content
     return f"{prompt}{opening}{reasoning}{form.closing}{form.without_empty(rest)}"

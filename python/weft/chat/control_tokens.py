@@ -1,12 +1,13 @@
-"""Keeps what is said in a chat from being read as control tokens.
+"""Prevents text of messages from being tokenized as control tokens.
 
-The spelling of a control token in a message is just text: nobody speaks as the system by typing how its turn begins. But a
-template mixes what is said with its own control tokens, and hands out one text. So, before it is rendered, each character of a
-message with which such a spelling begins is exchanged for another, of the planes for private use, which neither the messages nor
-the template hold. So is one at the end that the next text could make a spelling of. Lengths stay what they are, so that templates
-may cut and strip as they like. In the rendered text those characters say which segments are not to be parsed.
+The spelling of a control token in a message is plain text: a client must not be able to begin a turn of the system by writing
+its marker. But a template combines messages with its own control tokens into one text. Therefore, before rendering, the first
+character of each such spelling in a message is replaced with a private-use character that occurs neither in the messages nor in
+the template; so is a character at the end of a text that could become a spelling together with the text after it. Lengths do
+not change, so templates may slice and strip messages. In the rendered text, these characters mark the segments that must not be
+parsed for control tokens.
 
-Pictures and sounds are such characters too: what spells one in a message is just text.
+Images and audio are represented by such characters too, so text cannot insert them.
 """
 
 import re
@@ -19,7 +20,7 @@ from weft.chat.template_terms import Message, TemplateError
 __all__ = ["ControlTokenEscaper", "ControlTokenSpellings", "MediaPlaceholder", "TextSegment", "media_marks"]
 
 _NOTHING = r"(?!)"
-"""A regular expression that fits nowhere."""
+"""A regular expression that never matches."""
 
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
@@ -29,64 +30,64 @@ _FIELDS = frozenset(
         *("tool_calls", "tool_responses", "function", "arguments"),
     )
 )
-"""Names that templates look up. Others are part of what is said: those of a tool's arguments."""
+"""Keys that templates read. Other keys, such as names of a tool's arguments, are text of the client."""
 
-_STAND_IN = re.compile("[\U000f0000-\U000ffffd]")
+_PRIVATE_USE_CHARACTER = re.compile("[\U000f0000-\U000ffffd]")
 
 
 class TextSegment(NamedTuple):
-    """A part of a prompt."""
+    """Text segment of a prompt."""
 
     text: str
     is_parsed: bool
-    """Whether the spelling of a control token in it is that token."""
+    """True if spellings of control tokens become those tokens."""
 
 
 class MediaPlaceholder(NamedTuple):
-    """Where a picture or a sound stands in a prompt."""
+    """Position of an image or audio in a prompt."""
 
     number: int
-    """Which one of the chat."""
+    """Index among the media of the chat, from 0."""
 
     @property
     def text(self) -> str:
-        """What stands for it where the prompt is told as a text."""
+        """Representation in a prompt that is returned as text."""
         return "<__media__>"
 
     @property
     def is_parsed(self) -> bool:
-        """It holds no control token."""
+        """Always False: a placeholder contains no control tokens."""
         return False
 
 
 class ControlTokenSpellings:
-    """How the control tokens of a vocabulary are spelt."""
+    """Finds spellings of a vocabulary's control tokens."""
 
     def __init__(self, spellings: Iterable[str]) -> None:
         words = sorted({spelling for spelling in spellings if spelling})
         self._spelling = re.compile(_trie(words) or _NOTHING)
-        # Few characters begin a spelling, and are found fast; one spelling may begin within another.
+        # Only a few characters begin a spelling, and searching for them is fast. Spellings may overlap.
         firsts = sorted({word[0] for word in words})
         self._first = re.compile("|".join(map(re.escape, firsts)) or _NOTHING)
-        self._beginnings = {word[:length] for word in words for length in range(1, len(word))}
+        self._prefixes = {word[:length] for word in words for length in range(1, len(word))}
         self.n_longest = max(map(len, words), default=0)
-        """Characters of the longest one."""
+        """Length of the longest spelling, in characters."""
 
     def starts(self, text: str) -> list[int]:
-        """Where spellings begin in a text, also those that end in what may follow it."""
+        """Returns the positions where spellings begin, including ones that only continue in the text after this one."""
         firsts = (match.start() for match in self._first.finditer(text))
         whole = {start for start in firsts if self._spelling.match(text, start)}
         tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
-        return sorted(whole.union(start for start in tail if text[start:] in self._beginnings))
+        return sorted(whole.union(start for start in tail if text[start:] in self._prefixes))
 
     def longest_at_start(self, text: str) -> str | None:
-        """The longest spelling that a text begins with."""
+        """Returns the longest spelling that the text begins with, or None."""
         match = self._spelling.match(text)
         return match and match.group()
 
 
 def _trie(words: Iterable[str]) -> str:
-    """A regular expression for the longest of some words, which looks at each character once however many words there are."""
+    """Returns a regular expression for the longest of some words, as a trie: matching does not depend on the number of words."""
     root: dict[str, Any] = {}
     for word in words:
         node = root
@@ -98,7 +99,7 @@ def _trie(words: Iterable[str]) -> str:
 
 
 def _alternatives(node: dict[str, Any]) -> str:
-    # A chain without branches is written in a row: vocabularies have spellings of a hundred characters.
+    # A chain without branches needs no recursion: vocabularies have spellings of a hundred characters.
     text = ""
     while len(node) == 1 and "" not in node:
         [(character, node)] = node.items()
@@ -115,31 +116,31 @@ class ControlTokenEscaper:
     def __init__(
         self, messages: Sequence[Message], spellings: ControlTokenSpellings, template: str, marks: Sequence[str] = ()
     ) -> None:
-        """Disguises messages for a template, in which `marks` stand for pictures and sounds.
+        """Escapes messages for a template, in which `marks` are the placeholders of images and audio.
 
         Raises:
-            TemplateError: the messages leave no character for it.
+            TemplateError: The messages and the template use all private-use characters.
         """
         self._spellings = spellings
         self._media = {mark: MediaPlaceholder(number) for number, mark in enumerate(marks)}
-        said = [text for message in messages for text in _said(message)]
-        begun = [spellings.starts(text) for text in said]
-        characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
-        stand_ins = _choose(characters, [template, *said])
-        self._originals = {stand_in: character for character, stand_in in stand_ins.items()}
-        self._undoing = {ord(stand_in): character for stand_in, character in self._originals.items()}
+        texts = [text for message in messages for text in _texts(message)]
+        starts_of = [spellings.starts(text) for text in texts]
+        characters = {text[start] for text, starts in zip(texts, starts_of, strict=True) for start in starts}
+        replacements = _choose(characters, [template, *texts])
+        self._originals = {replacement: character for character, replacement in replacements.items()}
+        self._unescaping = {ord(replacement): character for replacement, character in self._originals.items()}
         self.messages = list(messages)
-        """The messages, escaped."""
-        if stand_ins:
-            told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
-            self.messages = [_retold(message, told) for message in messages]
+        """The escaped messages."""
+        if replacements:
+            escaped = (_replaced(text, starts, replacements) for text, starts in zip(texts, starts_of, strict=True))
+            self.messages = [_with_texts(message, escaped) for message in messages]
 
-    def undo(self, text: str) -> str:
-        """A rendered text as it would be without the escaper."""
-        return text.translate(self._undoing)
+    def unescape(self, text: str) -> str:
+        """Returns a rendered text with the original characters."""
+        return text.translate(self._unescaping)
 
     def segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
-        """A rendered text without the escaping, what of it is to be parsed, and where the pictures and sounds are."""
+        """Yields the segments of a rendered text with the original characters, and the placeholders of media."""
         return (segment for segment in self._segments(text) if segment.text)
 
     def _segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
@@ -155,9 +156,9 @@ class ControlTokenEscaper:
                 yield place
                 end = match.end()
                 continue
-            told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
-            # A template may have changed the rest: then the first character alone keeps it from being a spelling.
-            spelling = self._spellings.longest_at_start(told) or told[0]
+            original = self.unescape(text[match.start() : match.start() + self._spellings.n_longest])
+            # If the template changed the characters that follow, escaping the first one is enough.
+            spelling = self._spellings.longest_at_start(original) or original[0]
             yield TextSegment(text[end : match.start()], is_parsed=True)
             yield TextSegment(spelling, is_parsed=False)
             end = match.start() + len(spelling)
@@ -165,12 +166,12 @@ class ControlTokenEscaper:
 
 
 def media_marks(n: int, text: str) -> list[str]:
-    """Characters that stand for `n` pictures and sounds: none that a text holds.
+    """Returns `n` private-use characters as placeholders for media, none of which is in the text.
 
     Raises:
-        TemplateError: the text holds too many of those there are for this.
+        TemplateError: The text uses too many private-use characters.
     """
-    used = set(_STAND_IN.findall(text)) if n else set()
+    used = set(_PRIVATE_USE_CHARACTER.findall(text)) if n else set()
     marks = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), n))
     if len(marks) < n:
         raise TemplateError("the messages hold every character of a plane for private use; leave some for us")
@@ -178,12 +179,12 @@ def media_marks(n: int, text: str) -> list[str]:
 
 
 def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
-    """A stand-in for each of some characters, which is in none of the texts.
+    """Returns a replacement for each character that is in none of the texts.
 
     Raises:
-        TemplateError: the texts hold every character there is for this.
+        TemplateError: The texts use all private-use characters.
     """
-    used = {character for text in texts for character in _STAND_IN.findall(text)} if characters else set()
+    used = {character for text in texts for character in _PRIVATE_USE_CHARACTER.findall(text)} if characters else set()
     free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
     chosen = dict(zip(sorted(characters), free, strict=False))
     if len(chosen) < len(characters):
@@ -191,43 +192,43 @@ def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -> str:
+def _replaced(text: str, starts: Sequence[int], replacements: Mapping[str, str]) -> str:
     characters = list(text)
     for start in starts:
-        characters[start] = stand_ins[text[start]]
+        characters[start] = replacements[text[start]]
     return "".join(characters)
 
 
 def _is_compared(name: str, value: object) -> bool:
-    """Whether a value is a word that templates compare and do not quote. Words spell no control token."""
+    """Returns True if a value is a word that templates compare but do not render. Words spell no control token."""
     return name in ("role", "type") and isinstance(value, str) and re.fullmatch(r"[\w-]*", value) is not None
 
 
-def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
-    """Every text in a value that may be quoted, in order."""
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
+    """Yields every text in a value that a template may render, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
-            yield from _said(item)
+            yield from _texts(item)
     elif isinstance(value, dict):
         for name, item in value.items():
             if name not in _FIELDS:
                 yield name
             if not _is_compared(name, item):
-                yield from _said(item)
+                yield from _texts(item)
 
 
-def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
-    """The same value with other texts, in the order of [`_said`]."""
+def _with_texts(value: Any, texts: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
+    """Returns the value with other texts, which are in the order of [`_texts`]."""
     if isinstance(value, str):
-        return next(told)
+        return next(texts)
     if isinstance(value, list):
-        return [_retold(item, told) for item in value]
+        return [_with_texts(item, texts) for item in value]
     if isinstance(value, dict):
-        retold = {}
+        result = {}
         for name, item in value.items():
-            shown = name if name in _FIELDS else next(told)
-            retold[shown] = item if _is_compared(name, item) else _retold(item, told)
-        return retold
+            shown = name if name in _FIELDS else next(texts)
+            result[shown] = item if _is_compared(name, item) else _with_texts(item, texts)
+        return result
     return value

@@ -1,4 +1,4 @@
-"""What is said in a chat, and what a prompt is made of."""
+"""Messages and options of a chat, from which a prompt is rendered."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -8,24 +8,24 @@ import msgspec
 __all__ = ["MEDIA_TYPES", "Chat", "ChatMessage", "ContentPart", "Conversation", "ImageUrl", "InputAudio"]
 
 MEDIA_TYPES = ("image_url", "input_audio", "media")
-"""Types of parts that are pictures or sounds: the first two are OpenAI's, the last one is Python's, for what was read before."""
+"""Types of parts with images or audio: OpenAI's two, and `media` of the Python API, for media that was read before."""
 
 
 class ImageUrl(msgspec.Struct):
-    """Where a picture is."""
+    """URL of an image."""
 
     url: str | None = None
 
 
 class InputAudio(msgspec.Struct):
-    """A sound, in base64."""
+    """Audio, encoded as base64."""
 
     data: str | None = None
     format: str | None = None
 
 
 class ContentPart(msgspec.Struct):
-    """A part of a message: a text, or the place of a picture or a sound."""
+    """Part of a message: text, an image or audio."""
 
     type: str
     text: str | None = None
@@ -34,7 +34,7 @@ class ContentPart(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """What one side said. The template decides what it takes besides the role and the content."""
+    """Message of a chat. The template determines which roles and fields are supported."""
 
     role: str
     content: str | list[ContentPart] | msgspec.UnsetType | None = msgspec.UNSET
@@ -43,75 +43,75 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
-    """What `tool_calls` was before, for one call."""
+    """Deprecated form of `tool_calls`, for one call."""
 
 
 class Chat(Protocol):
-    """Messages, and what is to be made of them. None is the default."""
+    """Messages, and how to render them. None is the default of each option."""
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None:
-        """What was said so far."""
+        """The messages so far."""
 
     @property
     def add_generation_prompt(self) -> bool | None:
-        """Whether the assistant's turn begins at the end."""
+        """True, the default, if the prompt ends with the beginning of the assistant's turn."""
 
     @property
     def continue_final_message(self) -> bool | str | None:
-        """Whether the answer goes on with the last message, or with which part of it."""
+        """True if the answer continues the last message; or the name of the part that it continues."""
 
     @property
     def chat_template_kwargs(self) -> Mapping[str, Any] | None:
-        """Variables of the template."""
+        """Additional variables of the template."""
 
     @property
     def reasoning_effort(self) -> str | None:
-        """The template's variable of this name; `none` is no thought at all."""
+        """The template's variable of this name; `none` disables reasoning."""
 
     @property
     def reasoning_format(self) -> str | None:
-        """Where a thought goes: `none`, `deepseek`, `deepseek-legacy` or `auto`."""
+        """Where reasoning is returned: `none`, `deepseek`, `deepseek-legacy` or `auto`."""
 
     @property
     def enable_thinking(self) -> bool | None:
-        """Whether the model thinks before it answers."""
+        """True to enable reasoning."""
 
     @property
     def thinking(self) -> Any:  # noqa: ANN401 (any JSON)
-        """The same, as a boolean or as `{"type", "budget_tokens"}`."""
+        """Same as `enable_thinking`, as a boolean or as `{"type", "budget_tokens"}`."""
 
     @property
     def reasoning_budget_tokens(self) -> int | None:
-        """Most tokens of a thought; -1 is any number."""
+        """Maximum tokens of the reasoning; negative for no limit."""
 
     @property
     def thinking_budget_tokens(self) -> int | None:
-        """Its other name."""
+        """Alias of `reasoning_budget_tokens`."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """The functions that may be called."""
+        """Functions that the model may call."""
 
     @property
     def tool_choice(self) -> str | Mapping[str, Any] | None:
-        """Whether one must be called, or which."""
+        """Whether a tool must be called, or which one."""
 
     @property
     def parallel_tool_calls(self) -> bool | None:
-        """Whether one answer may call several times, which is the default."""
+        """True, the default, if one answer may contain several calls."""
 
     @property
     def functions(self) -> Sequence[Mapping[str, Any]] | None:
-        """What `tools` was called before."""
+        """Deprecated form of `tools`."""
 
     @property
     def function_call(self) -> str | Mapping[str, Any] | None:
-        """What `tool_choice` was called before."""
+        """Deprecated form of `tool_choice`."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as Python has it."""
+    """Chat of the Python API."""
 
     messages: Sequence[ChatMessage]
     add_generation_prompt: bool | None = None

@@ -1,4 +1,4 @@
-"""From a chat to a prompt: the template that is served, and what it makes of messages."""
+"""Renders chats to prompts with the served template, and determines how their answers are parsed."""
 
 import logging
 import sys
@@ -19,21 +19,21 @@ from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.call_grammar_cache import CallGrammarCache
 from weft.chat.continuation import (
-    BegunAnswer,
+    PartialAnswer,
     ReasoningForm,
     cut_rendering,
     extend_prompt,
-    parse_begun_answer,
+    parse_partial_answer,
     with_cut_marks,
 )
 from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, MediaPlaceholder, TextSegment, media_marks
 from weft.chat.conversation import Chat, ChatMessage
-from weft.chat.described import with_tools_told
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
 from weft.chat.request_options import ReasoningOptions, RequestedTools, reasoning_options, requested_tools
 from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
+from weft.chat.tool_descriptions import with_described_tools
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
 from weft.request import Request
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
-N_LIKE = 8
-"""Messages at the end of a chat behind which prompts may part, where the model's memory cannot be cut."""
+MAX_SIMILAR_ENDS = 8
+"""Maximum number of additional ends of turns that get a checkpoint, for models whose memory cannot be cut at any token."""
 
 N_CUT_MARKS = 2
-"""Characters that mark where a begun answer is cut, and its reasoning."""
+"""Placeholder characters for the end of a partial answer, and for the beginning of its reasoning."""
 
 MAX_CLOSING = 16
-"""Tokens that close a turn, at most."""
+"""Maximum number of tokens that close a turn."""
 
 _DEFAULT_VARIABLES = {"preserve_reasoning": True}
-"""What templates are told unless somebody says otherwise: what is kept of earlier thoughts is in the cache as it was written."""
+"""Default variables. Keeping earlier reasoning in the prompt preserves the cached prefix that contains it."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,87 +64,87 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
-    """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
+    """Token positions where a later or edited turn may diverge; empty if the model can fork at any token."""
     answer: PlainForm | FamilyForm = PLAIN
-    """How what follows it is to be read where nothing holds all of it."""
+    """How to parse an answer that no grammar constrains as a whole."""
     held: OutputConstraint | None = None
-    """What holds the answer to that; None is nothing."""
+    """Constraint on the answer; None if it is unconstrained."""
     system_end: int | None = None
-    """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
+    """Token position of the end of the system message; None if it was not requested or is unknown."""
     n_volatile: int = 0
-    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
+    """Number of volatile lines that were moved or removed from the system message."""
 
     def answer_to(self, request: Request) -> AnswerForm:
-        """How what a request for it brings is to be read: a grammar or a schema may hold all that is said."""
-        is_held = bool(request.grammar) or request.json_schema is not None
-        return self.answer.held() if is_held and not request.grammar_lazy else self.answer
+        """Returns how to parse the answers to a request, whose own grammar or schema may constrain the whole answer."""
+        is_constrained = bool(request.grammar) or request.json_schema is not None
+        return self.answer.constrained() if is_constrained and not request.grammar_lazy else self.answer
 
 
 class _Chat(msgspec.Struct, frozen=True):
-    """A chat as it is to be rendered."""
+    """A chat request, prepared for rendering."""
 
     messages: list[ChatMessage]
     continued: ChatMessage | None
-    """The message that the answer goes on with."""
+    """The message that the answer continues."""
     continued_part: str | None
-    """The part of that message that the answer continues, `content` or `reasoning_content`, where the request names it."""
+    """The part of it that the answer continues, `content` or `reasoning_content`; None if the request does not name one."""
     opens_answer: bool
-    """Whether the assistant's turn begins at the end."""
+    """True if the prompt ends with the beginning of the assistant's turn."""
     variables: dict[str, object]
     n_media: int
-    """Pictures and sounds, those of the continued message among them."""
-    asked: RequestedTools | None
-    """The tools that are shown, and may be called."""
+    """Number of images and audio parts, including the continued message's."""
+    tools: RequestedTools | None
+    """The tools of the request; None if it has none."""
     thinking: ReasoningOptions
     n_volatile: int
-    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
+    """Number of volatile lines that were moved or removed from the system message."""
 
 
 class _Rendered(NamedTuple):
-    """What a chat became."""
+    """Rendered prompt."""
 
     segments: Iterable[TextSegment | MediaPlaceholder]
     is_thinking: bool
-    """Whether the answer goes on with a thought that the prompt begins."""
+    """True if the prompt ends within reasoning, which the answer continues."""
     thought_opening: str
-    """How the prompt begins that thought; empty where the chat's last message did."""
-    is_begun: bool
-    """Whether the prompt contains a begun answer."""
+    """The text with which the prompt begins that reasoning; empty if the chat's last message contains it."""
+    has_partial_answer: bool
+    """True if the prompt contains a partial answer."""
 
 
-def _unheard() -> None:
-    """Where nobody counts."""
+def _ignore() -> None:
+    """Default callback for calls that cannot be parsed."""
 
 
 class ChatFormat:
-    """How the served model's chats are written."""
+    """Format of the served model's chats."""
 
     def __init__(
-        self, engine: Engine, settings: ChatSettings, unread: Callable[[], None] = _unheard, *, source: str | None = None
+        self, engine: Engine, settings: ChatSettings, on_unparsed_call: Callable[[], None] = _ignore, *, source: str | None = None
     ) -> None:
-        """Takes the model's template, unless the settings have another.
+        """Selects the template: `source`, else the settings' template, else the model's. It is compiled later.
 
         Args:
             engine: The engine.
-            settings: How chats are written.
-            unread: Called where a call could not be read.
-            source: A template to take in place of both.
+            settings: Settings of chats.
+            on_unparsed_call: Called when text that looks like a call cannot be parsed.
+            source: A template that overrides the others.
         """
         self._engine = engine
         self._source = source
         self._settings = settings
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._tokenizer = SegmentTokenizer(engine)
-        self._unread = unread
+        self._on_unparsed_call = on_unparsed_call
         self._call_grammars = CallGrammarCache()
         self.is_compiled = False
-        """Whether `compile` was called to its end."""
+        """True once `compile` has finished."""
 
     def check_settings(self) -> None:
-        """Reads and compiles the template that the settings name, once the model is loaded.
+        """Reads and compiles the template of the settings. The model must be loaded.
 
         Raises:
-            InvalidConfig: there is no such template, or it is none, or the message of a budget ends a thought itself.
+            InvalidConfig: The template does not exist or is invalid, or the budget message contains the mark that ends reasoning.
         """
         if (name := self._from_settings[0]) is not None:
             try:
@@ -160,7 +160,7 @@ class ChatFormat:
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
-        """Compiles the templates, in some hundredths of a second. Logs once if a template of the model is invalid."""
+        """Compiles the templates, which takes some 10 ms. Logs a warning if a template of the model is invalid."""
         if self.is_compiled:
             return
         try:
@@ -175,7 +175,7 @@ class ChatFormat:
         """Format of chats with tools, if the model's file has a separate template for them, as Hermes' and Command R's."""
         if (source := self.tool_use_source) is None or source == self.source:
             return None
-        form = ChatFormat(self._engine, self._settings, self._unread, source=source)
+        form = ChatFormat(self._engine, self._settings, self._on_unparsed_call, source=source)
         try:
             _ = form.template
         except TemplateError as error:
@@ -184,17 +184,17 @@ class ChatFormat:
         return form
 
     def _form(self, data: Chat) -> "ChatFormat":
-        """The format of this chat."""
+        """Returns the format for a chat, which may be the one for chats with tools."""
         form = self._for_tools if data.tools or data.functions else None
         return self if form is None else form
 
-    def lasting(self, told: ChatMessage) -> ChatMessage:
-        """What a message of the system begins with in each prompt, though lines of it change: it without those."""
-        return self._volatile.lasting(told)
+    def lasting(self, message: ChatMessage) -> ChatMessage:
+        """Returns a system message without its volatile lines. Each prompt with this message begins with it."""
+        return self._volatile.stable(message)
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the template shows tools; where it does not, they are described in words."""
+        """True if the template shows tools. If it does not, tools are described in words."""
         try:
             if self._family.takes_tools:
                 return True
@@ -204,7 +204,7 @@ class ChatFormat:
 
     @property
     def thinks(self) -> bool:
-        """Whether the template knows thoughts."""
+        """True if the format of the model's reasoning is known."""
         try:
             return self._thought is not None
         except TemplateError:
@@ -212,20 +212,20 @@ class ChatFormat:
 
     @property
     def source(self) -> str:
-        """The template, in Jinja: of the settings, else the model's, else ChatML."""
+        """Jinja source of the template: the settings' template, else the model's, else ChatML."""
         given = self._source or self._from_settings[1]
         return given or self._engine.model.chat_template or self.tool_use_source or builtin.source(builtin.CHATML)
 
     @cached_property
     def tool_use_source(self) -> str | None:
-        """The template that the model's file has for chats with tools, in Jinja; the settings' template replaces it."""
+        """Jinja source of the model's separate template for chats with tools; None if a setting replaces it."""
         if self._source or self._from_settings[1]:
             return None
         return self._engine.model.metadata().get("tokenizer.chat_template.tool_use") or None
 
     @cached_property
     def template(self) -> "ChatTemplate":
-        """The template, compiled."""
+        """The compiled template."""
         from weft.chat.template import ChatTemplate  # noqa: PLC0415 (it takes all of Jinja)
 
         model = self._engine.model
@@ -233,27 +233,27 @@ class ChatFormat:
         return ChatTemplate(self.source, bos_token=bos_token, eos_token=eos_token)
 
     def text(self, data: Chat) -> str:
-        """The prompt as a text that is tokenized as every prompt is: without the token that begins it.
+        """Renders the prompt as text, without the token that begins it.
 
         Raises:
-            ContextOverflow: it could not fit, were all of its tokens as long as they can be.
-            InvalidRequest: the messages are not what they must be, or the template refuses them.
+            ContextOverflow: The text does not fit in the context even if all tokens have the maximum length.
+            InvalidRequest: The messages are invalid, or the template rejects them.
         """
         if (form := self._form(data)) is not self:
             return form.text(data)
-        return "".join([segment.text for segment in self._segments(self._read(data)).segments])
+        return "".join([segment.text for segment in self._render(self._read(data)).segments])
 
     def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
-        """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
+        """Renders and tokenizes the prompt. Text of messages never becomes a control token or media, whatever it contains.
 
         Args:
             data: The chat.
-            media: What its parts are that are pictures or sounds, in order.
-            with_system_end: Whether to tell where the system's message ends.
+            media: The images and audio of its parts, in order.
+            with_system_end: True to compute where the system message ends.
 
         Raises:
-            ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
-            InvalidRequest: the messages are not what they must be, or the template refuses them.
+            ContextOverflow: The prompt does not fit in the context. Rendering and tokenization stop early.
+            InvalidRequest: The messages are invalid, or the template rejects them.
         """
         if (form := self._form(data)) is not self:
             return form.prompt(data, media, with_system_end=with_system_end)
@@ -261,25 +261,25 @@ class ChatFormat:
         if chat.n_media != len(media):
             message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
             raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
-        rendered = self._segments(chat)
+        rendered = self._render(chat)
         parts = self._tokens(rendered.segments, media)
         turn_ends = self._turn_ends(chat, parts, media)
-        answer, held = self._answer(chat, rendered)
-        system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
+        answer, constraint = self._answer(chat, rendered)
+        system_end = self._end_of(_n_system_messages(chat), chat, parts, media) if with_system_end else None
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
-        return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
+        return ChatPrompt(tokens, turn_ends, answer, constraint, system_end=system_end, n_volatile=chat.n_volatile)
 
     def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, OutputConstraint | None]:
-        """How what follows a prompt is to be read, and what holds it to that."""
+        """Returns how to parse the answers to a prompt, and the constraint on them."""
         family, thought = self._family, self._thought
-        if rendered.is_begun and not rendered.is_thinking:
-            # The prompt already contains the mark before the content, and a begun answer does not begin with a call.
+        if rendered.has_partial_answer and not rendered.is_thinking:
+            # The prompt already contains the mark before the content, and a partial answer does not begin with a call.
             family = msgspec.structs.replace(family, before="", openings=())
         if thought is not None and chat.continued is not None:
-            # The client has given the first words.
+            # The message of the client contains the first words.
             thought = msgspec.structs.replace(thought, is_begun_in_words=False)
         has_format = bool(family.fillers or family.before)
-        use = None if chat.asked is None else chat.asked.use
+        use = None if chat.tools is None else chat.tools.use
         if use is None and thought is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
@@ -288,18 +288,20 @@ class ChatFormat:
             use,
             is_thinking=rendered.is_thinking,
             thought_opening=rendered.thought_opening,
-            continues_thought=rendered.is_begun and rendered.is_thinking,
+            continues_thought=rendered.has_partial_answer and rendered.is_thinking,
             reasoning_format=chat.thinking.format,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
-            unread=self._unread,
+            unread=self._on_unparsed_call,
         )
         may_reason = chat.thinking.is_on is not False
-        held = OutputConstraint(form, self._control_ids, chat.thinking.budget, may_reason=may_reason, cache=self._call_grammars)
-        return PLAIN if self._settings.skip_chat_parsing else form, held
+        constraint = OutputConstraint(
+            form, self._control_ids, chat.thinking.budget, may_reason=may_reason, cache=self._call_grammars
+        )
+        return PLAIN if self._settings.skip_chat_parsing else form, constraint
 
     @cached_property
     def _answer_format(self) -> AnswerFormat:
-        """The format of answers. To detect it takes as long as rendering ten short chats."""
+        """Format of answers. Detecting it takes as long as rendering ten short chats."""
         return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
 
     @property
@@ -312,13 +314,13 @@ class ChatFormat:
 
     @cached_property
     def _end_marks(self) -> Sequence[str]:
-        """The spellings of the tokens that end a text."""
+        """Spellings of the tokens that end generation."""
         model = self._engine.model
         return tuple(filter(None, (self._spelling(token) for token in (model.eos_token, *model.end_tokens()))))
 
     @cached_property
     def _control_ids(self) -> Mapping[str, int]:
-        """The id of each control token by its spelling."""
+        """Id of each control token by its spelling."""
         return {self._spelling(token): token for token in self._engine.model.control_tokens() if self._spelling(token)}
 
     def _read(self, data: Chat) -> _Chat:
@@ -327,9 +329,9 @@ class ChatFormat:
         is_continued = self._is_continued(data, messages)
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
-        wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on}
+        enable = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on}
         given = data.chat_template_kwargs or {}
-        variables = {**_DEFAULT_VARIABLES, **self._settings.chat_template_kwargs, **effort, **wish, **given}
+        variables = {**_DEFAULT_VARIABLES, **self._settings.chat_template_kwargs, **effort, **enable, **given}
         return _Chat(
             messages=messages[:-1] if is_continued else messages,
             continued=messages[-1] if is_continued else None,
@@ -337,30 +339,30 @@ class ChatFormat:
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables=variables,
             n_media=sum(1 for _ in media_parts(messages)),
-            asked=requested_tools(data),
+            tools=requested_tools(data),
             thinking=thinking,
             n_volatile=n_volatile,
         )
 
     def _thinking(self, data: Chat) -> ReasoningOptions:
-        asked = reasoning_options(data, self._settings.reasoning_format)
-        given = (data.chat_template_kwargs or {}).get("enable_thinking", asked.is_on)
+        options = reasoning_options(data, self._settings.reasoning_format)
+        given = (data.chat_template_kwargs or {}).get("enable_thinking", options.is_on)
         if not isinstance(given, bool | None):
             message = f"chat_template_kwargs.enable_thinking is {shown(given)}; it must be a boolean"
             raise InvalidRequest("chat_template_kwargs", message)
         is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
-        return msgspec.structs.replace(asked, is_on=is_on if isinstance(is_on, bool) else None)
+        return msgspec.structs.replace(options, is_on=is_on if isinstance(is_on, bool) else None)
 
     def _check_number(self, messages: Sequence[ChatMessage]) -> None:
-        """Refuses more messages than the context has tokens, before anything is done with each: none is less than a token."""
+        """Rejects chats with more messages than the context has tokens, before any work: a message has at least one token."""
         n_ctx = self._engine.limits.n_ctx_slot
         if len(messages) >= n_ctx:
             raise ContextOverflow(len(messages), n_ctx, is_least=True)
 
     def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
-        """Whether the last message is a beginning of the answer."""
-        said_by_assistant = messages[-1].role == "assistant"
-        has_called = bool(messages[-1].tool_calls or messages[-1].function_call)
+        """Returns True if the last message is a partial answer."""
+        is_assistant = messages[-1].role == "assistant"
+        has_calls = bool(messages[-1].tool_calls or messages[-1].function_call)
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
                 message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
@@ -368,28 +370,28 @@ class ChatFormat:
             if data.add_generation_prompt:
                 message = "continue_final_message and add_generation_prompt cannot both be true"
                 raise InvalidRequest("continue_final_message", message)
-            if not said_by_assistant:
+            if not is_assistant:
                 message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
                 raise InvalidRequest("continue_final_message", message)
-            if has_called:
+            if has_calls:
                 message = "a message that calls tools cannot be continued; the results of its calls follow it"
                 raise InvalidRequest("continue_final_message", message)
             return True
-        if not (said_by_assistant and self._settings.prefill_assistant) or has_called:
+        if not (is_assistant and self._settings.prefill_assistant) or has_calls:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
-    def _segments(self, chat: _Chat) -> _Rendered:
+    def _render(self, chat: _Chat) -> _Rendered:
         try:
-            return self._rendered(chat)
+            return self._render_segments(chat)
         except TemplateError as error:
             raise InvalidRequest("messages", str(error)) from error
 
-    def _rendered(self, chat: _Chat) -> _Rendered:
+    def _render_segments(self, chat: _Chat) -> _Rendered:
         template, thought = self.template, self._thought
-        tools = [] if chat.asked is None else chat.asked.shown
+        tools = [] if chat.tools is None else chat.tools.shown
         is_shown = bool(tools) and self._family.takes_tools
         example = self._answer_format.example if tools and not is_shown else None
         n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
@@ -397,30 +399,30 @@ class ChatFormat:
         marks = media_marks(n_marks, f"{template.source}{_all_texts(chat)}") if n_marks else []
         media, cut_marks = marks[: chat.n_media], marks[chat.n_media : chat.n_media + n_cut_marks]
         example_marks = marks[chat.n_media + n_cut_marks :]
-        begun = self._begun_answer(chat, media)
-        said = chat.messages if begun is None else [*chat.messages, begun.message()]
+        partial_answer = self._partial_answer(chat, media)
+        messages = chat.messages if partial_answer is None else [*chat.messages, partial_answer.message()]
         if tools and not is_shown:
-            # Text of clients is never parsed as control tokens, but the example has those of the model.
-            said = with_tools_told(said, tools, None if example is None else example_marks[0])
-        messages = for_template(said, template, iter(media), self._family)
-        n_messages = len(messages)
-        if begun is not None:
-            messages.append(begun.as_text())
-        # What a tool is said to do may spell control tokens too.
-        told = [*messages, *({"tools": [tool]} for tool in tools)]
-        escaper = ControlTokenEscaper(told, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
-        escaped = [tool for message in escaper.messages[len(messages) :] for tool in message["tools"]]
-        render = partial(self._rendered_text, variables={**chat.variables, "tools": escaped} if is_shown else chat.variables)
+            # Text of clients is never parsed as control tokens, but the example must contain the model's.
+            messages = with_described_tools(messages, tools, None if example is None else example_marks[0])
+        rendered = for_template(messages, template, iter(media), self._family)
+        n_messages = len(rendered)
+        if partial_answer is not None:
+            rendered.append(partial_answer.as_text())
+        # Descriptions of tools may also spell control tokens.
+        untrusted = [*rendered, *({"tools": [tool]} for tool in tools)]
+        escaper = ControlTokenEscaper(untrusted, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
+        escaped = [tool for message in escaper.messages[len(rendered) :] for tool in message["tools"]]
+        render = partial(self._render_text, variables={**chat.variables, "tools": escaped} if is_shown else chat.variables)
         shown = escaper.messages[:n_messages]
-        if begun is None:
+        if partial_answer is None:
             text = render(shown, opens_answer=chat.opens_answer)
             is_thinking = thought is not None and _is_open(text, thought)
             form = self._reasoning_form
             if is_thinking and form is not None and chat.thinking.is_on is False:
                 text, is_thinking = form.closed(text), False
         else:
-            text = self._begun_text(begun, shown, escaper.messages[n_messages], cut_marks, render)
-            is_thinking = thought is not None and begun.continues_reasoning
+            text = self._partial_text(partial_answer, shown, escaper.messages[n_messages], cut_marks, render)
+            is_thinking = thought is not None and partial_answer.continues_reasoning
         for mark in example_marks:
             text = text.replace(mark, str(example))
         if len(text) > self._max_size:
@@ -430,62 +432,67 @@ class ChatFormat:
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         opening = ""
-        if is_thinking and thought is not None and begun is None and not thought.is_begun_in_words:
+        if is_thinking and thought is not None and partial_answer is None and not thought.is_begun_in_words:
             opening = text[text.rindex(thought.start) :]
-        return _Rendered(escaper.segments(text), is_thinking, opening, begun is not None)
+        return _Rendered(escaper.segments(text), is_thinking, opening, partial_answer is not None)
 
-    def _rendered_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
+    def _render_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
         size = min(self._max_size, MAX_SIZE)
         try:
             return self.template.render(messages, add_generation_prompt=opens_answer, variables=variables, max_size=size)
         except TooLongError as error:
             raise self._overflow(error.size) from error
 
-    def _begun_text(
-        self, begun: BegunAnswer, shown: Sequence[Message], message: Message, cut_marks: Sequence[str], render: Callable[..., str]
+    def _partial_text(
+        self,
+        partial_answer: PartialAnswer,
+        shown: Sequence[Message],
+        message: Message,
+        cut_marks: Sequence[str],
+        render: Callable[..., str],
     ) -> str:
-        """Renders the prompt of a begun answer, and appends what the template leaves out."""
+        """Renders the prompt of a partial answer, and appends what the template leaves out."""
         cut, reasoning_mark = cut_marks
-        whole = [*shown[:-1], with_cut_marks(shown[-1], begun, cut, reasoning_mark)]
+        whole = [*shown[:-1], with_cut_marks(shown[-1], partial_answer, cut, reasoning_mark)]
         try:
-            rendered = cut_rendering(render(whole, opens_answer=False), begun, cut, reasoning_mark)
+            rendered = cut_rendering(render(whole, opens_answer=False), partial_answer, cut, reasoning_mark)
         except TemplateError:
-            # Some templates refuse a chat that ends with the assistant.
+            # Some templates reject a chat that ends with the assistant.
             rendered = None
         form = self._reasoning_form
         if rendered is not None and rendered.is_whole:
             before = rendered.text.removesuffix(str(message["content"]).lstrip())
-            # Some templates open the reasoning before any answer.
-            if begun.continues_reasoning or form is None or not form.is_open(before):
+            # Some templates begin reasoning before every answer.
+            if partial_answer.continues_reasoning or form is None or not form.is_open(before):
                 return rendered.text
         earlier = shown[:-1]
         if shown[-1].get("tool_calls"):
-            # The answer is a part of the turn that calls.
+            # The answer belongs to the turn that calls.
             earlier = [*earlier, {**shown[-1], "content": ""}]
         prompt = render(earlier, opens_answer=True)
-        return extend_prompt(prompt, message, begun, form, None if rendered is None else rendered.text)
+        return extend_prompt(prompt, message, partial_answer, form, None if rendered is None else rendered.text)
 
     @cached_property
     def _reasoning_form(self) -> ReasoningForm | None:
-        """How the model writes reasoning, also if its template only ever begins it."""
+        """Format of the model's reasoning, even if its template only begins it."""
         default = ThoughtMarks("<think>", "</think>")
         marks = self._thought or (default if default.start in self.template.source else None)
         return None if marks is None else ReasoningForm.of(marks, self.template.source, self.template.question)
 
-    def _begun_answer(self, chat: _Chat, media: Sequence[str]) -> BegunAnswer | None:
-        """The answer that the chat's last message begins; None where there is nothing to continue."""
+    def _partial_answer(self, chat: _Chat, media: Sequence[str]) -> PartialAnswer | None:
+        """Returns the partial answer of the chat's last message; None if there is nothing to continue."""
         if chat.continued is None:
             return None
         n_before = sum(1 for _ in media_parts(chat.messages))
         content = content_text(chat.continued.content, iter(media[n_before:]))
         reasoning = chat.continued.reasoning_content or ""
         marks = None if self._reasoning_form is None else self._reasoning_form.marks
-        begun = parse_begun_answer(content, reasoning, marks, part=chat.continued_part)
-        return None if begun.is_empty else begun
+        partial_answer = parse_partial_answer(content, reasoning, marks, part=chat.continued_part)
+        return None if partial_answer.is_empty else partial_answer
 
     @property
     def _max_size(self) -> int:
-        """Most characters that fit in the context: a character is a byte or more, and a token no more than the longest piece."""
+        """Maximum characters that fit in the context: a character has at least a byte, and no token exceeds the longest piece."""
         longest = self._engine.model.longest_piece
         return sys.maxsize if longest is None else longest * self._engine.limits.n_ctx_slot
 
@@ -497,35 +504,36 @@ class ChatFormat:
         return self._tokenizer.tokens(self._opening, segments, media)
 
     def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
-        """Where messages end behind which prompts may part, as far as the template can render them.
+        """Returns the token positions where messages end and a later prompt may diverge, if the template can render them.
 
-        Those are the system's, all but the last, all, and the last [`N_LIKE`] whose ends look like those.
+        These are the ends of the system message, of all but the last message, and of all messages, and the last
+        [`MAX_SIMILAR_ENDS`] that look like them.
         """
         if self._engine.limits.forks_anywhere:
             return []
-        numbers = {_n_told(chat), len(chat.messages) - 1, len(chat.messages)}
-        told = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
-        ends = {end for end in told if end is not None and 0 < end < sum(map(_n_places, parts))}
+        numbers = {_n_system_messages(chat), len(chat.messages) - 1, len(chat.messages)}
+        found = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
+        ends = {end for end in found if end is not None and 0 < end < sum(map(_n_positions, parts))}
         if not media:
             ends.update(_ends_like(ends, cast("Sequence[int]", parts), self._tokenizer.control_tokens))
         return sorted(ends)
 
     def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
-        """Where the first messages of a chat end that was rendered to these parts; None where there are none, or nobody knows."""
+        """Returns the token position where the first messages of a rendered chat end, or None if it is unknown."""
         if n_messages < 1:
             return None
         messages = chat.messages[:n_messages]
         n_media = sum(1 for _ in media_parts(messages))
         earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
         try:
-            return _n_common(self._tokens(self._rendered(earlier).segments, media), parts)
+            return _n_common(self._tokens(self._render_segments(earlier).segments, media), parts)
         except (TemplateError, ContextOverflow):
-            # Some templates render no chat without a question, and so share no beginning with one.
+            # Some templates reject a chat without a question, so they have no common prefix with one.
             return None
 
     @cached_property
     def _from_settings(self) -> tuple[str | None, str | None]:
-        """The setting that names a template, and the template."""
+        """Name of the setting that selects a template, and the template's source."""
         given, path = self._settings.chat_template, self._settings.chat_template_file
         if given and path:
             raise InvalidConfig("chat_template_file", "chat_template names a template already; give one of the two")
@@ -553,7 +561,7 @@ class ChatFormat:
 
     @cached_property
     def _opening(self) -> list[int]:
-        """The token that begins every text, where the vocabulary asks for it."""
+        """The token that begins every text, if the vocabulary requires one."""
         return [token for token in self._engine.tokenize("")[:1] if token == self._engine.model.bos_token]
 
     @property
@@ -562,9 +570,9 @@ class ChatFormat:
 
 
 def _ends_like(ends: Collection[int], tokens: Sequence[int], control: Container[int]) -> list[int]:
-    """The last places that follow what closes a turn: a note that moves through a chat, as it grows, parts prompts there.
+    """Returns the last positions after the tokens that close a turn, where prompts diverge if a note moves as the chat grows.
 
-    That are the tokens before all of these ends, from the last control token on where there is one.
+    The closing tokens are the longest common suffix before the given ends, back to the last control token.
     """
     if len(ends) < 2:
         return []
@@ -576,32 +584,32 @@ def _ends_like(ends: Collection[int], tokens: Sequence[int], control: Container[
             break
     if not n_closing:
         return []
-    # Bytes are searched fast.
+    # Searching bytes is fast.
     closing, text = array("i", before[0][-n_closing:]).tobytes(), array("i", tokens).tobytes()
     size = array("i").itemsize
     found: list[int] = []
     at = len(text)
-    while len(found) < N_LIKE and (at := text.rfind(closing, 0, at)) >= 0:
+    while len(found) < MAX_SIMILAR_ENDS and (at := text.rfind(closing, 0, at)) >= 0:
         if at % size == 0 and at + len(closing) < len(text):
             found.append((at + len(closing)) // size)
         at += len(closing) - 1
     return found
 
 
-def _n_told(chat: _Chat) -> int:
-    """Messages of the system that a chat begins with: one or none."""
+def _n_system_messages(chat: _Chat) -> int:
+    """Returns the number of system messages at the beginning of a chat, 0 or 1."""
     return 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
 
 
 def _all_texts(chat: _Chat) -> str:
-    """All that is said, in which a character that nobody says can be found."""
+    """Returns all text of a chat, to find characters that it does not contain."""
     messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
-    tools = None if chat.asked is None else chat.asked.shown
+    tools = None if chat.tools is None else chat.tools.shown
     return msgspec.json.encode((messages, chat.variables, tools)).decode()
 
 
 def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
-    """The same, tokens that stand together as a list."""
+    """Groups consecutive tokens into lists."""
     runs: list[Media | list[int]] = []
     for is_media, run in groupby(parts, key=lambda part: isinstance(part, Media)):
         alike = list(run)
@@ -610,18 +618,18 @@ def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
 
 
 def _is_open(text: str, thought: ThoughtMarks) -> bool:
-    """Whether a prompt ends with the beginning of a thought."""
+    """Returns True if a prompt ends with the beginning of reasoning."""
     return text.rstrip().endswith(thought.start)
 
 
-def _n_places(part: int | Media) -> int:
+def _n_positions(part: int | Media) -> int:
     return part.n_tokens if isinstance(part, Media) else 1
 
 
 def _n_common(left: Sequence[int | Media], right: Sequence[int | Media]) -> int:
-    """How many places two prompts begin with in common."""
+    """Returns the length of the common prefix of two prompts, in token positions."""
     pairs = takewhile(lambda pair: _is_same(*pair), zip(left, right, strict=False))
-    return sum(_n_places(part) for part, _ in pairs)
+    return sum(_n_positions(part) for part, _ in pairs)
 
 
 def _is_same(one: int | Media, other: int | Media) -> bool:

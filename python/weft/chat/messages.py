@@ -1,4 +1,4 @@
-"""From the messages of a body to those that a template takes. Nothing here asks the template to render."""
+"""Converts the messages of a request to the format of templates. Nothing in this module renders a template."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from weft import InvalidRequest
 from weft.chat.answer.families import GENERIC
 from weft.chat.answer.family import Family
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
-from weft.chat.described import with_calls_told
 from weft.chat.template_terms import Message
+from weft.chat.tool_descriptions import with_calls_as_text
 from weft.fields.shown import shown
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ __all__ = ["check", "content_text", "for_template", "media_parts"]
 Content = str | list[dict[str, str]]
 
 _NO_MARKS: Iterator[str] = iter(())
-"""Where nothing is a picture or a sound."""
+"""Default for messages without media."""
 
 _HARMONY = "<|channel|>"
-"""Stands in templates that know a developer besides the system."""
+"""Occurs in templates that support the role `developer` in addition to `system`."""
 
 
 def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
-    """The messages of a body.
+    """Returns the messages of a request after checking them.
 
     Raises:
-        InvalidRequest: there is none, or one is not what it must be.
+        InvalidRequest: There are no messages, or one is invalid.
     """
     if messages is None:
         raise InvalidRequest("messages", "messages must be given")
@@ -46,7 +46,7 @@ def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
 
 
 def _check_message(place: str, message: ChatMessage) -> None:
-    # A role is written into the prompt between control tokens, which it must not be able to spell.
+    # The template writes the role between control tokens, so it must not contain the spelling of one.
     if re.fullmatch("[A-Za-z0-9_-]{1,64}", message.role) is None:
         raise InvalidRequest("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
     calls = message.tool_calls or message.function_call
@@ -72,10 +72,10 @@ def _check_call(place: str, function: Any) -> None:  # noqa: ANN401 (any JSON)
 
 
 def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
-    """The arguments of a call; none at all are an empty object.
+    """Returns the arguments of a call as an object, which is empty if they are missing.
 
     Raises:
-        InvalidRequest: They are neither an object nor the JSON of one.
+        InvalidRequest: The arguments are neither an object nor the JSON of one.
     """
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -93,7 +93,7 @@ def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def media_parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, ContentPart]]:
-    """The parts that are pictures or sounds, in order, each with its place as messages of errors tell it."""
+    """Yields the parts with images or audio in order, each with its location for error messages."""
     for position, message in enumerate(messages):
         for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
             if part.type in MEDIA_TYPES:
@@ -101,9 +101,9 @@ def media_parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, ContentP
 
 
 def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, marks: Iterator[str] = _NO_MARKS) -> str:
-    """A message's content as one text.
+    """Joins the content of a message to one text.
 
-    Parts begin new lines, but for pictures and sounds, and what follows these. The next of `marks` stands for each of them.
+    Each text part begins a new line, except after an image or audio. Each image or audio becomes the next of `marks`.
     """
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
@@ -118,20 +118,22 @@ def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, ma
 def for_template(
     messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS, family: Family = GENERIC
 ) -> list[Message]:
-    """The messages as the template takes them: their content as text or as parts, and what the system says where it can be.
+    """Converts messages to the template's format.
 
-    As in llama-server, a message with a picture or a sound is a text: what some templates write for it, llama.cpp puts around it.
+    Content becomes a text or a list of parts. As in llama-server, a message with an image or audio becomes a text: llama.cpp adds
+    the text that some templates would write around it. A system message is merged into the next one if the template has no such
+    role.
 
     Args:
         messages: The messages.
         template: The template.
-        marks: Stand for pictures and sounds, in order.
-        family: How the model writes calls, for a template that does not render them.
+        marks: Placeholders for images and audio, in order.
+        family: Format of calls, for a template that does not render them.
     """
     if _NAMED_RESULTS in template.source:
         messages = _with_names(messages)
     if _STEP_FUN in template.source:
-        # The last message may be the beginning of an answer, whose last space counts.
+        # The last message may be the beginning of an answer. Its trailing space is significant.
         *earlier, last = messages
         messages = [*map(_trimmed, earlier), last if last.role == "assistant" else _trimmed(last)]
     if _DEEPSEEK_4.fullmatch(template.source):
@@ -140,19 +142,19 @@ def for_template(
     if _THINKING_PARTS.fullmatch(template.source):
         result = [_with_thinking_part(message) for message in result]
     if _GEMMA_4 in template.source and _GEMMA_4_RESULTS not in template.source:
-        result = _with_responses_in_turn(result)
+        result = _with_results_in_turn(result)
     if not template.takes_calls:
-        result = with_calls_told(result, family, has_results=template.takes_results)
+        result = with_calls_as_text(result, family, has_results=template.takes_results)
         if not template.takes_text:
             result = [message | {"content": _as_parts(message["content"])} for message in result]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
-        told, first, *rest = result
-        return [first | {"content": _joined(told["content"], first["content"])}, *rest]
+        system, first, *rest = result
+        return [first | {"content": _joined(system["content"], first["content"])}, *rest]
     return result
 
 
 _STEP_FUN = "You have access to the following functions in JSONSchema format"
-"""Appears in the template of StepFun 3.5, whose model loops on space around messages: llama.cpp trims them (issue 24181)."""
+"""Occurs in the template of StepFun 3.5, whose model loops on space around messages: llama.cpp trims them (issue 24181)."""
 
 _DEEPSEEK_4 = re.compile(r"(?s)(?=.*dsml_token)(?!.*function_calls).*")
 """Matches the template of DeepSeek V4, which renders results in the order of their calls."""
@@ -161,7 +163,7 @@ _THINKING_PARTS = re.compile(r"(?s)(?=.*\[SYSTEM_PROMPT\])(?=.*\[ARGS\])(?=.*\['
 """Matches the template of Ministral 3, which renders reasoning as a part of the content, of type `thinking`."""
 
 _GEMMA_4, _GEMMA_4_RESULTS = "'<|tool_call>call:'", "{#- OpenAI Chat Completions:"
-"""Texts in the templates of Gemma 4. Templates with the second render messages of the role `tool`."""
+"""Texts in the templates of Gemma 4. Templates with the second one render messages of the role `tool`."""
 
 
 def _trimmed(message: ChatMessage) -> ChatMessage:
@@ -174,7 +176,7 @@ def _trimmed(message: ChatMessage) -> ChatMessage:
 
 
 def _in_call_order(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The messages, with the results between two answers in the order of the calls before them."""
+    """Sorts the results between two answers into the order of the calls before them."""
     ordered: list[ChatMessage] = []
     order: dict[str, int] = {}
     for is_results, run in groupby(messages, key=lambda message: message.role in ("user", "tool")):
@@ -192,7 +194,7 @@ def _in_call_order(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _with_thinking_part(message: Message) -> Message:
-    """A message of the system or the assistant, whose content is a list of parts, with its reasoning as the first of them."""
+    """Moves the reasoning of a system or assistant message into the first part of its content."""
     if message["role"] not in ("system", "assistant"):
         return message
     rest = {name: value for name, value in message.items() if name not in ("reasoning_content", "thinking")}
@@ -201,13 +203,13 @@ def _with_thinking_part(message: Message) -> Message:
     return rest | {"content": [*thinking, *_as_parts(message["content"])]}
 
 
-def _with_responses_in_turn(messages: Sequence[Message]) -> list[Message]:
-    """The messages with results, and the answer to them, as a part of the turn that calls."""
+def _with_results_in_turn(messages: Sequence[Message]) -> list[Message]:
+    """Moves results, and the answer to them, into the turn that calls."""
     result: list[Message] = []
     for message in messages:
         turn = result[-1] if result else {}
         if message.get("tool_calls") and message.get("content"):
-            # The template renders content behind the results.
+            # The template renders content after the results.
             result += [{"role": "assistant", "content": message["content"]}, {**message, "content": ""}]
         elif message["role"] == "tool" and turn.get("tool_calls"):
             responses = turn.setdefault("tool_responses", [])
@@ -225,7 +227,7 @@ def _with_responses_in_turn(messages: Sequence[Message]) -> list[Message]:
 
 
 def _decoded(content: Content) -> Any:  # noqa: ANN401 (any JSON)
-    """What a tool returned: the value of its JSON, or its text."""
+    """Returns the value of a tool's result if it is JSON, or its text."""
     try:
         return msgspec.json.decode(content) if isinstance(content, str) else content
     except msgspec.DecodeError:
@@ -237,38 +239,38 @@ def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterato
     if role == "developer" and _HARMONY not in template.source:
         role = "system"
     has_media = isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content)
-    said = content_text(message.content, marks) if has_media else message.content
-    stays_list = isinstance(said, list) and template.keeps_parts
-    content: Content = _parts(said) if stays_list or not template.takes_text else content_text(said)
+    source = content_text(message.content, marks) if has_media else message.content
+    keeps_list = isinstance(source, list) and template.keeps_parts
+    content: Content = _parts(source) if keeps_list or not template.takes_text else content_text(source)
     more: dict[str, Any] = {
         name: value for name in ("reasoning_content", "name", "tool_call_id") if (value := getattr(message, name))
     }
     if message.reasoning_content and "message.thinking" in template.source:
-        # gpt-oss's word for it.
+        # gpt-oss uses this name.
         more["thinking"] = message.reasoning_content
     if message.reasoning_content and _READS_REASONING.search(template.source):
         more["reasoning"] = message.reasoning_content
     if calls := _calls(message, template):
         more["tool_calls"] = calls
     if calls and message.reasoning_content and _HARMONY in template.source:
-        # gpt-oss' template takes the reasoning of a call from either, and refuses both.
+        # The template of gpt-oss raises an error if a message with calls has both content and reasoning.
         return {"role": role, **more}
     return {"role": role, "content": content, **more}
 
 
 _READS_REASONING = re.compile(r"""\.reasoning\b|\[['"]reasoning['"]\]|\.get\(['"]reasoning['"]\)""")
-"""Matches templates, as Solar's, that read the reasoning of a message by OpenRouter's name."""
+"""Matches templates, such as Solar's, that read the reasoning of a message by OpenRouter's name."""
 
 _NAMED_RESULTS = "<start_function_response>"
-"""Stands in templates, FunctionGemma's, that want the name of a function with what it returned. OpenAI's clients send none."""
+"""Occurs in FunctionGemma's templates, which require the name of the function in a result. OpenAI's clients send none."""
 
 
 def _with_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The messages, with the names of the functions whose results they tell."""
+    """Adds the names of functions to the messages with their results."""
     names: dict[str, str] = {}
     named: list[ChatMessage] = []
     for message in messages:
-        # An id may come again: a result is that of the last call before it.
+        # Ids may be reused: a result belongs to the latest call with its id.
         names |= {str(call.get("id") or ""): call["function"]["name"] for call in message.tool_calls or ()}
         is_nameless = message.role == "tool" and not message.name
         name = names.get(message.tool_call_id or "") if is_nameless else message.name
@@ -277,11 +279,11 @@ def _with_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 _ROLES = {"function": "tool"}
-"""What roles were called before."""
+"""Deprecated names of roles."""
 
 
 def _calls(message: ChatMessage, template: "ChatTemplate") -> list[dict[str, Any]]:
-    """What a message calls, its arguments as the template takes them."""
+    """Returns the calls of a message, with arguments in the template's format."""
     given = message.tool_calls or ([] if message.function_call is None else [{"function": message.function_call}])
     return [{**call, "type": "function", "function": _called(call["function"], template)} for call in given]
 
@@ -290,7 +292,7 @@ def _called(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any
     arguments: object = _arguments(function, "function")
     if not (template.takes_calls and template.wants_objects):
         given = function.get("arguments")
-        # The text of the call stays as the model wrote it.
+        # Preserve the model's spelling.
         arguments = given if isinstance(given, str) and arguments else json.dumps(arguments, ensure_ascii=False)
     return {**function, "arguments": arguments}
 
@@ -300,10 +302,10 @@ def _parts(content: str | list[ContentPart] | msgspec.UnsetType | None) -> list[
     return [{"type": "text", "text": part.text or ""} for part in parts]
 
 
-def _joined(told: Content, said: Content) -> Content:
-    if isinstance(told, str) and isinstance(said, str):
-        return f"{told}\n{said}"
-    return [*_as_parts(told), *_as_parts(said)]
+def _joined(first: Content, second: Content) -> Content:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n{second}"
+    return [*_as_parts(first), *_as_parts(second)]
 
 
 def _as_parts(content: Content) -> list[dict[str, str]]:

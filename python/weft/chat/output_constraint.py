@@ -75,7 +75,7 @@ class OutputConstraint:
             message: Text to insert before the end of reasoning that has used up its budget.
 
         Raises:
-            InvalidRequest: The request has a grammar of its own.
+            InvalidRequest: The request has a grammar, and tools may be called.
         """
         request = self._constrained(request)
         preserved = [*request.preserved_tokens, *self._preserved]

@@ -1,4 +1,4 @@
-"""The whole answer to a chat, for Python: what was said, thought and called."""
+"""Complete answers to a chat, for the Python API: content, reasoning and calls."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -14,56 +14,58 @@ from weft.fields.about import About, described
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
 
 WHOLE_REASONS = ("end", "stop")
-"""Reasons to end of answers that were not cut off."""
+"""Finish reasons of answers that were not truncated."""
 
 PIECE = 4_096
-"""Characters that are read at once."""
+"""Characters of a text that are parsed in one step."""
 
 
 @described
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a tool."""
+    """Tool call."""
 
-    id: Annotated[str, About("what its result is to be told by, as `tool_call_id`; no other call has the same")]
-    name: Annotated[str, About("the tool")]
-    arguments: Annotated[str, About("the JSON of an object; its beginning, or nothing, where the answer was cut off in the call")]
+    id: Annotated[str, About("unique id of the call; the message with its result has it as `tool_call_id`")]
+    name: Annotated[str, About("name of the tool")]
+    arguments: Annotated[str, About("JSON of an object; incomplete or empty if the answer was truncated within the call")]
 
 
 @described
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the assistant says in one branch."""
+    """Message of the assistant in one branch."""
 
-    content: Annotated[str, About("what is said to the user")]
-    reasoning_content: Annotated[str, About("what the model thought before; empty where it does not, or its format is not known")]
-    tool_calls: Annotated[tuple[ToolCall, ...], About("the calls, in order")]
+    content: Annotated[str, About("text for the user")]
+    reasoning_content: Annotated[
+        str, About("text of the model's reasoning; empty without reasoning, or if its format is unknown")
+    ]
+    tool_calls: Annotated[tuple[ToolCall, ...], About("tool calls, in order")]
 
     def message(self) -> dict[str, Any]:
-        """The message by OpenAI's names, which goes before the next question or the results of the calls."""
-        told: dict[str, Any] = {"role": "assistant", "content": self.content}
+        """Returns the message in OpenAI's format, to append to the chat before the next message."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning_content:
-            told["reasoning_content"] = self.reasoning_content
+            message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
-            told["tool_calls"] = [
+            message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in self.tool_calls
             ]
-        return told
+        return message
 
 
 @described
 class ChatAnswer(Answer, frozen=True, kw_only=True):
-    """The whole answer to a chat."""
+    """Complete answer to a chat."""
 
-    replies: Annotated[tuple[Reply, ...], About("what each branch says, thinks and calls, in order of index")]
+    replies: Annotated[tuple[Reply, ...], About("message of each branch, in order of index")]
 
     @property
     def reply(self) -> Reply:
-        """That of branch 0."""
+        """The reply of branch 0."""
         return self.replies[0]
 
     @classmethod
     def of(cls, answer: Answer, form: AnswerForm) -> Self:
-        """An answer whose branches are read in this way."""
+        """Creates a chat answer by parsing the branches of an answer."""
         fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
         return cls(**fields, replies=_replies(answer.branches, form))
 
@@ -75,7 +77,7 @@ def _replies(branches: Sequence[Branch], form: AnswerForm) -> tuple[Reply, ...]:
 def _reply(branch: Branch, form: AnswerForm) -> Reply:
     reader, written = form.reader(), WrittenMessage()
     text, is_truncated = branch.text, branch.reason not in WHOLE_REASONS
-    # In pieces, because of what is held back all may be looked at again.
+    # In pieces: the reader may scan all text again that it holds back.
     pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
     for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=is_truncated)]:
         written.add(part)

@@ -1,4 +1,4 @@
-"""Options of a chat besides its messages: the tools that may be called, and reasoning."""
+"""Options of a chat: the tools that may be called, and reasoning."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class RequestedTools(msgspec.Struct, frozen=True):
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True):
-    """Whether a model reasons before it answers, and where its reasoning is returned."""
+    """Options of the model's reasoning, and of its representation in the answer."""
 
     is_on: bool | None = None
     """None uses the template's default."""
@@ -146,7 +146,7 @@ def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequence[str]]:  # noqa: ANN401 (any JSON)
-    """Returns whether a tool must be called, and the names of those that may be."""
+    """Returns whether a tool must be called, and the names of the tools that may be called."""
     match choice:
         case None | "auto":
             return False, names

@@ -1,10 +1,11 @@
-"""Where chat templates run: Jinja as Hugging Face's tokenizers set it up, in a sandbox with bounds.
+"""Runs chat templates: Jinja, configured as in Hugging Face's tokenizers, in a sandbox with limits.
 
-A template comes out of a model's file. It can reach nothing but what it is given, and neither its loops nor its texts grow
-without end. https://huggingface.co/docs/transformers/chat_templating_writing describes what templates may use.
+A template comes from a model's file and is untrusted. It can access only its variables, and the number of its steps, its time and
+the size of its texts are limited. https://huggingface.co/docs/transformers/chat_templating_writing describes what templates may
+use.
 
-A prompt is no HTML: nothing here escapes text, whatever a template asks for. Each rendering works on a copy of its variables, so
-that a template may change lists and dictionaries, as llama.cpp lets it, and the caller's data stay unchanged.
+A prompt is not HTML, so text is never escaped, even if a template requests it. Each rendering uses a copy of its variables:
+a template may modify lists and dictionaries, as in llama.cpp, without changing the caller's data.
 """
 
 import json
@@ -28,22 +29,22 @@ from weft.chat.template_terms import MAX_SIZE, TooLongError
 __all__ = ["WatchedList", "compile_template", "render", "variables_of"]
 
 MAX_STEPS = 500_000
-"""Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
+"""Maximum loop iterations in one rendering, which take less than a second. A long chat needs a few thousand."""
 
 MAX_WORK_S = 2.0
-"""Seconds of this thread's own work in one rendering: each turn of a loop may make a long text anew."""
+"""Maximum CPU time of one rendering, in seconds: a single step may copy a long text."""
 
 CALL_STEPS = 8
-"""Steps of a call of a macro, and of a method that changes a list or a dictionary."""
+"""Cost of a macro call, and of a method that changes a list or a dictionary, in steps."""
 
 MAX_PADDING = 10_000
-"""Widest field that a template may ask for."""
+"""Maximum width of a formatted field, in characters."""
 
 MAX_VALUES = 200_000
-"""Most values within one that is written as text, some 20 ms of work; what occurs several times counts each time."""
+"""Maximum nested values of a value that is converted to text, some 20 ms of work. Repeated values count each time."""
 
 _BUDGET = "weft budget"
-"""Holds the budget among a template's variables; no template can spell a name with a space."""
+"""Variable that contains the budget. Templates cannot access a name with a space."""
 
 _STEP = "weft_step"
 _JOIN = "weft_join"
@@ -61,7 +62,7 @@ class WatchedList(list[object]):
 
 
 class _Budget:
-    """What is left of [`MAX_STEPS`] and [`MAX_WORK_S`]."""
+    """Remaining steps and CPU time of one rendering."""
 
     def __init__(self) -> None:
         self._n_left = MAX_STEPS
@@ -77,22 +78,22 @@ class _Budget:
 
 @jinja2.pass_context
 def _step(context: Context, n_steps: int) -> bool:
-    """A filter that counts steps, and is true."""
+    """Filter that counts steps and returns True."""
     context.resolve(_BUDGET).spend(n_steps)
     return True
 
 
 def _join(texts: list[object]) -> str:
-    """What `~` does, within bounds."""
+    """Implements `~` with a size limit."""
     parts = [str(_writable(text)) for text in texts]
     _check_size(sum(map(len, parts)))
     return "".join(parts)
 
 
 def _writable(value: Any) -> Any:  # noqa: ANN401 (any value)
-    """Returns a value that is to be written as text, unless there are too many values in it.
+    """Returns a value that will be converted to text, unless it contains too many values.
 
-    A list that holds another one twice, which holds a third one twice, and so on, is short and has no end.
+    A short list that contains another list twice, which contains a third one twice, and so on, has exponentially many values.
     """
     if isinstance(value, str):
         return value
@@ -114,12 +115,12 @@ def _check_size(size: int) -> None:
 
 
 class _CountingGenerator(CodeGenerator):
-    """Compiles a template so that it counts its steps and checks what `~` makes."""
+    """Compiles a template with code that counts steps and limits the results of `~`."""
 
     def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:  # noqa: ANN401, N802 (Jinja's own names)
         for loop in node.find_all(nodes.For):
             if loop.test is not None:
-                # Elements that the test lets fall are turns too.
+                # Elements that the test skips are iterations too.
                 loop.test = nodes.And(_counted(1, loop.lineno), loop.test, lineno=loop.lineno)
             loop.body.insert(0, _counting(1, loop.lineno))
         for macro in node.find_all(nodes.Macro):
@@ -130,7 +131,7 @@ class _CountingGenerator(CodeGenerator):
         super().visit_Template(node, frame)
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier, frame: Any) -> None:  # noqa: ANN401, N802
-        """Compiles the body of `{% autoescape %}`, which changes nothing here."""
+        """Compiles the body of `{% autoescape %}`, which has no effect."""
         for child in node.body:
             self.visit(child, frame)
 
@@ -144,7 +145,7 @@ def _counting(n_steps: int, lineno: int) -> nodes.ExprStmt:
 
 
 def _replace_joins(node: nodes.Node) -> None:
-    """Makes every `~` below a node a filter over a list."""
+    """Replaces every `~` below a node with a filter over a list."""
     for name, value in node.iter_fields():
         if isinstance(value, list):
             value[:] = [_without_join(item) if isinstance(item, nodes.Node) else item for item in value]
@@ -161,20 +162,20 @@ def _without_join(node: nodes.Node) -> nodes.Node:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what an assistant says, for training: here its body is rendered as if it stood alone."""
+    """Renders the body of `{% generation %}`, which marks the assistant's text for training."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own attribute)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The body of the block."""
+        """Returns the body of the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _LenientUndefined(jinja2.ChainableUndefined):
-    """An undefined value of which any attribute is undefined, and which adds nothing to a text, as in llama.cpp.
+    """Undefined value whose attributes are undefined, and which is an empty text in `+`, as in llama.cpp.
 
-    Templates read the descriptions and types of tools, which clients may leave out.
+    Templates read the descriptions and types of tools, which clients may omit.
     """
 
     def _added(self, other: object) -> object:
@@ -184,13 +185,13 @@ class _LenientUndefined(jinja2.ChainableUndefined):
 
 
 class _Environment(SandboxedEnvironment):
-    """The sandbox, with bounds on what an expression may make."""
+    """Sandbox with limits on the results of expressions."""
 
     code_generator_class = _CountingGenerator
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 (any value)
-        """Calculates, unless the result would be out of bounds."""
+        """Evaluates a binary operator, unless the result would exceed a limit."""
         match operator:
             case "+" if hasattr(left, "__len__") and hasattr(right, "__len__"):
                 _check_size(len(left) + len(right))
@@ -205,7 +206,7 @@ class _Environment(SandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any callable)
-        """Calls, unless a method would make a text or a list out of bounds."""
+        """Calls a function, unless its result would exceed a limit."""
         owner = getattr(function, "__self__", None)
         if owner is not None and modifies_known_mutable(owner, getattr(function, "__name__", "")):
             args = _counted_growth(context, owner, args)
@@ -219,29 +220,29 @@ class _Environment(SandboxedEnvironment):
         return super().call(context, function, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:  # noqa: ANN401 (any object)
-        """Returns a value that fails wherever it is used, for an attribute that no template may read."""
+        """Returns a value that raises an error on any use, for an attribute that no template may read."""
         message = f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe"
         return jinja2.StrictUndefined(message, name=attribute, obj=obj, exc=SecurityError)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401 (any attribute)
-        """What stands in for the `format` of a text, which is checked first."""
+        """Returns a replacement for `str.format`, after checking its format string."""
         safe = super().wrap_str_format(value)
         if safe is not None:
             _check_padding(value.__self__)
         return safe
 
 
-# Of `%` and `format`: a width or a precision of six digits, or one that is an argument.
+# For `%` and `format`: a width or precision of six digits, or one given by an argument.
 _WIDE = re.compile(r"%[-+ #0-9.]*(?:\*|[0-9]{6})|\{[^{}]*:[^{}]*(?:\{|[0-9]{6})")
 
 _PADDING_METHODS = ("center", "expandtabs", "ljust", "rjust", "zfill")
 
 
 def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a method that changes a list or a dictionary, once their elements are counted as steps."""
-    # An iterator has no length until its elements are there.
+    """Counts the elements that a method adds to a list or dictionary as steps, and returns its arguments."""
+    # The length of an iterator is unknown until it is consumed.
     args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-    # A text is added whole by `append` and `insert`, and letter by letter by `extend`.
+    # `append` and `insert` add a text as one element, `extend` adds its characters. All count as characters here.
     n_added = max([len(arg) for arg in args if isinstance(arg, Sized)], default=0)
     _check_size(len(owner) + n_added)
     context.resolve(_BUDGET).spend(CALL_STEPS + n_added)
@@ -249,7 +250,7 @@ def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tu
 
 
 def _checked_parts(separator: str, parts: Iterable[Any]) -> list[Any]:
-    """The parts of a text that is joined, unless it would be out of bounds."""
+    """Returns the parts of a text to join, unless the text would exceed the size limit."""
     parts = list(parts)
     _check_size(len(separator) * len(parts) + sum(len(part) for part in parts if isinstance(part, str)))
     return parts
@@ -266,7 +267,7 @@ def _check_padding(form: str) -> None:
 
 
 def _bounded(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose numbers are widths or counts, within bounds."""
+    """Limits the numeric arguments of a filter, which are widths or counts."""
 
     def filter_(value: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any value)
         if any(isinstance(number, int) and number > MAX_PADDING for number in (*args, *kwargs.values())):
@@ -291,7 +292,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON for a model to read, which escapes nothing for HTML. An iterator, such as the result of `map`, is a list."""
+    """Filter `tojson` without HTML escaping. An iterator, such as the result of `map`, becomes a list."""
     options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
     return json.dumps(_writable(value), default=_listed, **options)
 
@@ -303,7 +304,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _unescaped(value: object, *_: object, **__: object) -> str:
-    """The text: what `safe`, `escape` and `urlize` return."""
+    """Converts a value to text: the result of `safe`, `escape` and `urlize`."""
     return str(_writable(value))
 
 
@@ -311,21 +312,21 @@ def _unescaped(value: object, *_: object, **__: object) -> str:
 def _join_filter(
     environment: jinja2.Environment, value: Iterable[Any], separator: object = "", attribute: str | int | None = None
 ) -> str:
-    """The filter `join`, within bounds."""
+    """Filter `join` with a size limit."""
     values = value if attribute is None else map(filters.make_attrgetter(environment, attribute), value)
     texts = (str(_writable(part)) for part in values)
     return str(separator).join(_checked_parts(str(separator), texts))
 
 
 def _replace(value: object, old: object, new: object, count: int = -1) -> str:
-    """The filter `replace`, within bounds."""
+    """Filter `replace` with a size limit."""
     text = str(_writable(value))
     _check_size((text.count(str(old)) + 1) * len(str(new)))
     return text.replace(str(old), str(new), count)
 
 
 def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    """The filter `indent`, within bounds."""
+    """Filter `indent` with a size limit."""
     text = str(_writable(value))
     n_added = len(width) if isinstance(width, str) else width
     _check_size(len(text) + (text.count("\n") + 1) * n_added)
@@ -333,14 +334,14 @@ def _indent(value: object, width: int | str = 4, first: bool = False, blank: boo
 
 
 def _format(value: object, *args: object, **kwargs: object) -> str:
-    """The filter `format`, within bounds."""
+    """Filter `format` with a limit on widths."""
     form = str(_writable(value))
     _check_padding(form)
     return str(form % _writable(kwargs or args))
 
 
 def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
-    """The filter `xmlattr`, without escaping."""
+    """Filter `xmlattr` without escaping."""
     shown = " ".join(f'{name}="{value}"' for name, value in values.items() if not isinstance(value, jinja2.Undefined | None))
     return f" {shown}" if autospace and shown else shown
 
@@ -360,7 +361,7 @@ def _make_environment() -> _Environment:
     environment.filters["string"] = _unescaped
     environment.filters["indent"] = _indent
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    # Filler text of any length serves no chat, nor do filters whose work grows faster than the text.
+    # `lipsum` creates text of any length, and the work of the filters grows faster than the text. Chats need neither.
     del environment.globals["lipsum"]
     for name in ("pprint", "wordwrap"):
         del environment.filters[name]
@@ -374,23 +375,23 @@ def compile_template(source: str) -> jinja2.Template:
     """Compiles a template.
 
     Raises:
-        jinja2.TemplateSyntaxError: it is no template; `lineno` says where.
+        jinja2.TemplateSyntaxError: The source is invalid; `lineno` is the line.
     """
     return _environment.from_string(source)
 
 
 def variables_of(source: str) -> set[str]:
-    """What a template looks at that it does not set itself. The source must be one."""
+    """Returns the names of the variables that a template reads but does not set. The source must be valid."""
     return meta.find_undeclared_variables(_environment.parse(source))
 
 
 def render(template: jinja2.Template, variables: Mapping[str, object], max_size: int = MAX_SIZE) -> str:
-    """Renders a template; whatever it raises is raised.
+    """Renders a template. Exceptions of the template propagate.
 
-    The template gets a copy of the variables, whose lists and dictionaries it may change.
+    The template receives a copy of the variables, whose lists and dictionaries it may modify.
 
     Raises:
-        TooLongError: it is longer than `max_size` characters; the rest is not rendered.
+        TooLongError: The text exceeds `max_size` characters. Rendering stops there.
     """
     parts = []
     size = 0
@@ -404,7 +405,7 @@ def render(template: jinja2.Template, variables: Mapping[str, object], max_size:
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 (any JSON)
-    """A copy of a value of JSON."""
+    """Returns a deep copy of a JSON value."""
     if isinstance(value, WatchedList):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A chat template: what it takes, and the text that it makes of messages."""
+"""Chat template: detects which messages it supports, and renders them to text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,24 +13,24 @@ from weft.fields.shown import cut
 
 __all__ = ["ChatTemplate"]
 
-_SAID = "what the user says"
-_TOLD = "what the system says"
-_CALLED = "what_is_called"
+_USER_TEXT = "what the user says"
+_SYSTEM_TEXT = "what the system says"
+_CALLED_TOOL = "what_is_called"
 
 
 class ChatTemplate:
-    """A template in Jinja, compiled and tried out once."""
+    """Compiled Jinja template, whose features are detected by rendering samples."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         """Compiles the template.
 
         Args:
-            source: The template.
-            bos_token: How the token that begins a text is spelt.
-            eos_token: How the token that ends a text is spelt.
+            source: The template, in Jinja.
+            bos_token: Spelling of the token that begins a text.
+            eos_token: Spelling of the token that ends a text.
 
         Raises:
-            TemplateError: it is no template.
+            TemplateError: The template has a syntax error, or is nested too deeply.
         """
         self.source = source
         self.bos_token = bos_token
@@ -40,80 +40,84 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
-            # Of the Python that Jinja makes of it.
+            # Raised while compiling the Python code that Jinja generates.
             raise TemplateError(f"the chat template is nested too deep: {error}") from error
         names = sandbox.variables_of(source)
         self._takes_functions = "functions" in names and "tools" not in names
-        """Whether the template reads the tools as JSON from `functions`, as firefunction-v2's does."""
+        """True if the template reads the tools as JSON from `functions`, as firefunction-v2's does."""
         self.takes_tools = "tools" in names or self._takes_functions
-        """Whether it shows tools."""
-        as_text, as_parts = _said(_SAID), _said([{"type": "text", "text": _SAID}])
-        self.takes_parts = self._shows(_SAID, as_parts) and not self._shows_raw(as_parts)
-        """Whether the content of a message may be a list of parts."""
-        self.takes_text = self._shows(_SAID, as_text) or not self.takes_parts
-        """Whether it may be a text."""
-        likely = as_text if self.takes_text else as_parts
-        told = _told(_TOLD if self.takes_text else [{"type": "text", "text": _TOLD}])
-        self.takes_system = self._shows(_TOLD, told + likely) or not self._shows(_SAID, likely)
-        """Whether there may be a message of the system."""
-        self._likely = likely
-        self.takes_calls = "tool_calls" in source or _CALLED in self._attempt(self._calling("{}"))
-        """Whether it shows what an assistant called, and what came of it."""
+        """True if the template renders tools."""
+        as_text, as_parts = _user_message(_USER_TEXT), _user_message([{"type": "text", "text": _USER_TEXT}])
+        self.takes_parts = self._shows(_USER_TEXT, as_parts) and not self._shows_raw(as_parts)
+        """True if the content of a message may be a list of parts."""
+        self.takes_text = self._shows(_USER_TEXT, as_text) or not self.takes_parts
+        """True if the content of a message may be a text."""
+        question = as_text if self.takes_text else as_parts
+        system = _system_message(_SYSTEM_TEXT if self.takes_text else [{"type": "text", "text": _SYSTEM_TEXT}])
+        self.takes_system = self._shows(_SYSTEM_TEXT, system + question) or not self._shows(_USER_TEXT, question)
+        """True if the template supports a system message."""
+        self._question = question
+        self.takes_calls = "tool_calls" in source or _CALLED_TOOL in self._attempt(self._calling("{}"))
+        """True if the template renders calls and their results."""
 
     @cached_property
     def wants_objects(self) -> bool:
-        """Whether the arguments of a call are to be an object, and not the text of its JSON, where it takes both."""
+        """True if the arguments of a call should be an object, not its JSON text. Objects are preferred if both are supported."""
         key, value = "argument of a call", "value of an argument"
         rendered = self._attempt(self._calling({key: value}))
-        # A template that knows texts alone writes an object as Python does.
+        # A template that only supports text writes an object as Python's repr.
         return key in rendered and value in rendered and f"'{key}'" not in rendered
 
     @cached_property
     def question(self) -> str:
-        """The prompt of one question, with `enable_thinking`."""
-        return self._attempt(self._likely)
+        """Prompt of one question, with `enable_thinking`."""
+        return self._attempt(self._question)
 
     @cached_property
     def supports_thinking(self) -> bool:
-        """Whether `enable_thinking` is true by default: if it changes how answers begin, or reasoning is rendered."""
-        on, off = (self._attempt(self._likely, {"enable_thinking": is_on}) for is_on in (True, False))
-        if on.rpartition(_SAID)[2] != off.rpartition(_SAID)[2]:
+        """Default of `enable_thinking`: True if it changes how answers begin, or if the template renders reasoning."""
+        on, off = (self._attempt(self._question, {"enable_thinking": is_on}) for is_on in (True, False))
+        if on.rpartition(_USER_TEXT)[2] != off.rpartition(_USER_TEXT)[2]:
             return True
         reasoning = "reasoning of an answer"
         return reasoning in self._attempt(
-            [*self._likely, {"role": "assistant", "content": "done", "reasoning_content": reasoning}]
+            [*self._question, {"role": "assistant", "content": "done", "reasoning_content": reasoning}]
         )
 
     @cached_property
     def keeps_parts(self) -> bool:
-        """Whether parts stay a list: they do, as in llama.cpp, unless the template takes texts and never reads a list of none."""
+        """True if parts stay a list: as in llama.cpp, unless the template supports text and does not iterate over the list."""
         if self.takes_text and self.takes_parts:
             parts = sandbox.WatchedList()
-            self._attempt(_said(parts))
+            self._attempt(_user_message(parts))
             return parts.is_read
         return self.takes_parts
 
     @cached_property
     def takes_results(self) -> bool:
-        """Whether it renders messages of the role `tool`."""
+        """True if the template renders messages of the role `tool`."""
         shown, answer = "result of a call", {"role": "assistant", "content": "done"}
         content: object = shown if self.takes_text else [{"type": "text", "text": shown}]
-        return shown in self._attempt([*self._likely, answer, {"role": "tool", "tool_call_id": "call00001", "content": content}])
+        return shown in self._attempt(
+            [*self._question, answer, {"role": "tool", "tool_call_id": "call00001", "content": content}]
+        )
 
     @cached_property
     def keeps_thoughts(self) -> bool:
-        """Whether it shows what was thought before earlier answers, where it is told to keep that."""
-        thought = "what was thought first"
-        first, last = ({"role": "assistant", "content": "done", "reasoning_content": told} for told in (thought, "and at last"))
-        chat = [*self._likely, first, *self._likely, last, *self._likely]
-        return thought in self._attempt(chat, {"preserve_reasoning": True, "enable_thinking": True})
+        """True if the template renders the reasoning of earlier answers, given `preserve_reasoning`."""
+        reasoning = "reasoning of the first answer"
+        first, last = (
+            {"role": "assistant", "content": "done", "reasoning_content": text} for text in (reasoning, "and of the last")
+        )
+        chat = [*self._question, first, *self._question, last, *self._question]
+        return reasoning in self._attempt(chat, {"preserve_reasoning": True, "enable_thinking": True})
 
     def _calling(self, arguments: object) -> Sequence[Message]:
-        function = {"name": _CALLED, "arguments": arguments}
+        function = {"name": _CALLED_TOOL, "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
         calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-        result = {"role": "tool", "tool_call_id": "call00001", "name": _CALLED, "content": "done"}
-        return [*self._likely, calling, result]
+        result = {"role": "tool", "tool_call_id": "call00001", "name": _CALLED_TOOL, "content": "done"}
+        return [*self._question, calling, result]
 
     def render(
         self,
@@ -127,14 +131,15 @@ class ChatTemplate:
 
         Args:
             messages: The messages.
-            add_generation_prompt: Whether the turn of the assistant begins at the end. The variable is undefined otherwise.
-            variables: Further variables, `tools` among them. `enable_thinking` is true by default if the template supports it,
-                and `preserve_reasoning` and `reasoning_effort` are passed by the other names, too, that templates have for them.
-            max_size: Most characters of the text.
+            add_generation_prompt: True to end the prompt with the beginning of the assistant's turn. If false, the variable is
+                undefined.
+            variables: Additional variables, such as `tools`. `enable_thinking` is true by default if the template supports it.
+                `preserve_reasoning` and `reasoning_effort` are also passed by the other names that templates use.
+            max_size: Maximum characters of the text.
 
         Raises:
-            TooLongError: the text would be longer.
-            TemplateError: the template refuses the messages, or fails.
+            TooLongError: The text exceeds `max_size`.
+            TemplateError: The template rejects the messages, or fails.
         """
         passed = variables or {}
         given: dict[str, object] = {
@@ -167,7 +172,7 @@ class ChatTemplate:
         return text in self._attempt(messages)
 
     def _shows_raw(self, messages: Sequence[Message]) -> bool:
-        """Whether a list of parts is written as it stands: by a template that knows no lists."""
+        """Returns True if a list of parts is rendered as its JSON or repr, by a template that does not support lists."""
         parts = messages[0]["content"]
         rendered = self._attempt(messages)
         return str(parts) in rendered or json.dumps(parts) in rendered
@@ -181,13 +186,13 @@ class ChatTemplate:
 
 
 def _dates() -> dict[str, str]:
-    """Variables for the current date, in llama.cpp's formats."""
+    """Returns the variables for the current date, in llama.cpp's formats."""
     now = datetime.now().astimezone()
     return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _other_names(variables: Mapping[str, object]) -> dict[str, object]:
-    """What templates call `preserve_reasoning` and `reasoning_effort`, as llama.cpp knows it."""
+    """Returns `preserve_reasoning` and `reasoning_effort` by the other names that templates use, as in llama.cpp."""
     others: dict[str, object] = {}
     if isinstance(keeps := variables.get("preserve_reasoning"), bool):
         others |= {"preserve_thinking": keeps}
@@ -197,16 +202,16 @@ def _other_names(variables: Mapping[str, object]) -> dict[str, object]:
     return others
 
 
-def _said(content: object) -> list[Message]:
+def _user_message(content: object) -> list[Message]:
     return [{"role": "user", "content": content}]
 
 
-def _told(content: object) -> list[Message]:
+def _system_message(content: object) -> list[Message]:
     return [{"role": "system", "content": content}]
 
 
 def _line_of(error: Exception) -> int | None:
-    """The line of the template where an error was raised: Jinja makes a frame of its file of each."""
+    """Returns the line of the template where an error was raised. Jinja's frames have the file name `<template>`."""
     line = None
     frame = error.__traceback__
     while frame is not None:

@@ -1,24 +1,24 @@
-"""What those know of chat templates who compile none: compiling takes all of Jinja, which is loaded once a server runs."""
+"""Types shared by the users of chat templates. Kept apart from the templates, which import all of Jinja."""
 
 from typing import Any
 
 __all__ = ["MAX_SIZE", "Message", "TemplateError", "TooLongError"]
 
 MAX_SIZE = 32 * 1024 * 1024
-"""Longest text or list that a template may make: some times what fits in the largest context there is."""
+"""Maximum characters or elements of a text or list in a template: several times the largest context."""
 
 Message = dict[str, Any]
-"""A message as a template sees it."""
+"""A message in the format of templates."""
 
 
 class TemplateError(Exception):
-    """A template cannot be compiled, or refuses what it is given. The message names the line."""
+    """A template cannot be compiled, or rejects its input. The message contains the line, if known."""
 
 
 class TooLongError(Exception):
-    """A rendering was longer than it was allowed to be. It ends there."""
+    """A rendered text exceeded its size limit. Rendering was stopped."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        """Characters of the text when it was ended."""
+        """Characters of the text when rendering stopped."""
         super().__init__(f"the text has {size} characters and more")

@@ -1,4 +1,4 @@
-"""Lines of the system's message that change from one request to the next: what follows such a line is computed each time anew."""
+"""Moves or removes lines of the system message that change between requests, because they invalidate the cached prefix."""
 
 import logging
 import re
@@ -14,30 +14,30 @@ __all__ = ["VolatileLines"]
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 10_000
-"""Lines of one message that are looked at; what follows them stays as it is."""
+"""Maximum lines of a message to check. The remaining lines are left unchanged."""
 
 
 class VolatileLines:
-    """Rules for lines of the system's message."""
+    """Applies rules for volatile lines to the system message."""
 
     def __init__(self, rules: Sequence[LineRule]) -> None:
         self._rules = [(rule, re.compile(rule.pattern)) for rule in rules]
-        self._told: set[LineRule] = set()
-        """Rules of which the log has heard that they match something."""
+        self._logged: set[LineRule] = set()
+        """Rules whose first match was logged."""
 
     def rearranged(self, messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], int]:
-        """The messages, and how many lines of their beginning were moved or left out.
+        """Returns the messages, and how many lines of the system message were moved or removed.
 
-        Lines of the first message that a rule matches, where that is the system's, stand at its end, in their order.
+        Matching lines of the first message, if it is a system message, move to its end in their order, or are removed.
         """
         if not self._rules or not messages or messages[0].role not in ("system", "developer"):
             return list(messages), 0
-        told, *said = messages
-        content, n_lines = self._content(told.content)
-        return [msgspec.structs.replace(told, content=content) if n_lines else told, *said], n_lines
+        system, *rest = messages
+        content, n_lines = self._content(system.content)
+        return [msgspec.structs.replace(system, content=content) if n_lines else system, *rest], n_lines
 
-    def lasting(self, message: ChatMessage) -> ChatMessage:
-        """The system's message without any of the lines that a rule matches."""
+    def stable(self, message: ChatMessage) -> ChatMessage:
+        """Returns the system message without its volatile lines."""
         if not self._rules:
             return message
         content, n_lines = self._content(message.content, moves=False)
@@ -56,7 +56,7 @@ class VolatileLines:
             kept, moved, n_lines = self._text(part.text) if part.type == "text" and part.text else ("", [], 0)
             all_moved += moved if moves else []
             n_all += n_lines
-            # A part of which nothing is left is none.
+            # Drop parts that are empty now.
             if not n_lines:
                 parts.append(part)
             elif kept:
@@ -66,7 +66,7 @@ class VolatileLines:
         return parts, n_all
 
     def _text(self, text: str) -> tuple[str, list[str], int]:
-        """What stays of a text, the lines that move, and how many lines a rule matches."""
+        """Returns the remaining text, the lines to move, and how many lines match."""
         lines = text.split("\n", MAX_LINES)
         kept, moved, n_lines = [], [], 0
         for nth, line in enumerate(lines):
@@ -80,14 +80,14 @@ class VolatileLines:
         return "\n".join(kept), moved, n_lines
 
     def _matches(self, line: str) -> bool | None:
-        """Whether a rule leaves this line out; None where no rule matches it."""
+        """Returns True if the matching rule drops the line, False if it moves it; None if no rule matches."""
         if len(line) > MAX_LINE:
             return None
         rule = next((rule for rule, pattern in self._rules if pattern.fullmatch(line)), None)
         if rule is None:
             return None
-        if rule not in self._told:
-            self._told.add(rule)
-            place = "are left out" if rule.drops else "stand at its end"
-            logger.info("lines of the system's message that match %s %s, as --volatile-prompt-lines says", rule.pattern, place)
+        if rule not in self._logged:
+            self._logged.add(rule)
+            action = "removed from it" if rule.drops else "moved to its end"
+            logger.info("lines of the system message that match %s are %s (--volatile-prompt-lines)", rule.pattern, action)
         return rule.drops

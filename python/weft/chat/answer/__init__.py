@@ -1,1 +1,1 @@
-"""What an assistant says, read from the text that it writes. No dialect, and no engine, is named here."""
+"""Parses the text that a model writes into content, reasoning and tool calls. Independent of API dialects and of the engine."""

@@ -1,10 +1,10 @@
-"""Which end of a text may yet become something else."""
+"""Detects an incomplete marker at the end of streamed text."""
 
 __all__ = ["n_begun"]
 
 
 def n_begun(text: str, *marks: str) -> int:
-    """How many characters at the end of a text may begin one of `marks`, of which there is one at least."""
+    """Returns the length of the longest suffix of a text that is a proper prefix of one of `marks`, which must not be empty."""
     for n in range(min(max(map(len, marks)) - 1, len(text)), 0, -1):
         tail = text[-n:]
         if any(mark.startswith(tail) for mark in marks):

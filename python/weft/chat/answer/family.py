@@ -1,4 +1,4 @@
-"""A family of models: how they write thoughts, calls of tools, and what they say."""
+"""Family of models with the same format of reasoning, tool calls and content."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,55 +12,53 @@ __all__ = ["Family", "ThoughtMarks"]
 
 
 class ThoughtMarks(msgspec.Struct, frozen=True):
-    """What stands around a thought."""
+    """Marks around reasoning."""
 
     start: str
     end: str
     ends_before: tuple[str, ...] = ()
-    """What a thought that was not closed ends before, besides."""
+    """Texts that also end reasoning, but are not part of it."""
     is_begun_in_words: bool = False
-    """Whether `start` is no mark but the first words of the thought, which the prompt has already."""
+    """True if `start` is not a mark but the first words of the reasoning, which the prompt contains."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """How an assistant's turn is written."""
+    """Format of an assistant's turn."""
 
     name: str
     is_of: Callable[[str], bool]
-    """Whether a template is one of this family."""
+    """Returns True if the source of a template belongs to this family."""
     calls: Grammar
-    """A block of calls."""
+    """Grammar of a block of calls."""
     triggers: tuple[str, ...] = ()
-    """Texts with which a block begins, wherever they stand in an answer; `{tool}` in one is the name of a tool."""
+    """Texts that begin a block anywhere in an answer. `{tool}` is replaced with the name of each tool."""
     openings: tuple[str, ...] = ()
-    """Texts with which one begins where nothing was said yet."""
+    """Texts that begin a block only before any content."""
     between: str = "\n"
-    """What a model writes between two blocks."""
+    """Text between two blocks."""
     fillers: tuple[str, ...] = ()
-    """What belongs to the format and says nothing."""
+    """Marks of the format, which are dropped from the content."""
     notes: Grammar | None = None
-    """Format that is read where one of `note_marks` or `openings` begins no call; also where no tools may be called."""
+    """Format that is parsed if one of `note_marks` or `openings` does not begin a call, even if no tools may be called."""
     note_marks: tuple[str, ...] = ()
-    """Texts with which that begins."""
+    """Texts that begin `notes`."""
     ends: tuple[str, ...] = ()
-    """Texts that end an answer which may call: what follows is another's."""
+    """Stop strings of answers that may call tools: the text after them belongs to another turn."""
     lead: str = ""
-    """What may stand before a block behind a thought."""
+    """Optional text between reasoning and a block."""
     before: str = ""
-    """What stands before what is said to the user."""
+    """Mark before content."""
     behind: str = ""
-    """What stands behind it."""
+    """Mark after content."""
     patterns: tuple[str, ...] = ()
-    """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is where nothing
-    was said yet, `NAMES` the name of a tool, and the first group the block's beginning. Without any it begins with each of
-    `triggers`."""
+    """Regular expressions, in Rust syntax, for the beginning of a block, which is the first group. `BEGIN` matches the beginning of
+    the content, `NAMES` the name of a tool. Without patterns, each of `triggers` begins a block."""
     ends_thoughts: tuple[str, ...] = ()
-    """Marks of calls or of the format that end a thought that was not closed."""
+    """Marks of calls or of the format that end unclosed reasoning."""
     make_id: CallId = call_id
     write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
-    """Writes calls as text, each with its `name` and its `arguments`, for templates that do not render them; None does it in
-    the generic format."""
+    """Writes calls with `name` and `arguments` as text, for templates that do not render them; None uses the generic format."""
     thought: ThoughtMarks | None = None
-    """The marks around thoughts, where templates do not spell them in one piece."""
+    """Marks around reasoning, for templates that do not contain them as one text."""
     takes_tools: bool = True
-    """Whether its templates show the tools; where not, they are described in words."""
+    """True if the family's templates render tools. Otherwise tools are described in words."""

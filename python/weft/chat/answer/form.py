@@ -1,4 +1,4 @@
-"""How the answers of one chat are to be read, and what holds them to it."""
+"""How to parse the answers of one chat, and the grammar that constrains them."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -15,9 +15,9 @@ from weft.chat.answer.tools import ToolUse
 __all__ = ["FamilyForm", "thought_of"]
 
 _HARMONY_ANALYSIS = ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>")
-"""Its end closes other messages, too, and stands in the templates of many models that do not reason."""
+"""Not in `_REASONING_MARKS`: its end also closes other messages, and occurs in templates of many models that do not reason."""
 
-_THOUGHTS = (
+_REASONING_MARKS = (
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
@@ -29,19 +29,19 @@ _THOUGHTS = (
 )
 
 
-_TOOL = "{tool}"
-"""Stands in a trigger for the name of any tool."""
+_TOOL_PLACEHOLDER = "{tool}"
+"""Placeholder in a trigger for the name of a tool."""
 
 
 def thought_of(template: str) -> ThoughtMarks | None:
-    """What stands around the thoughts of a model, by the marks that stand in its template; None where it has none."""
+    """Returns the marks around reasoning that occur in a template; None if there are none."""
     if "<|channel|>" in template:
         return _HARMONY_ANALYSIS
-    return next((marks for marks in _THOUGHTS if marks.end in template), None)
+    return next((marks for marks in _REASONING_MARKS if marks.end in template), None)
 
 
 class FamilyForm:
-    """Answers of a family."""
+    """Answers in the format of a family."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class FamilyForm:
         earlier: Sequence[str] = (),
         unread: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answers as a family writes them.
+        """Describes the answers of a chat.
 
         Args:
-            family: How calls are written, and what is format; None where neither is looked for.
-            thought: What stands around thoughts; None where they are not told apart.
-            use: The tools that may be called; None where calls are not looked for.
-            is_thinking: Whether an answer begins within a thought.
-            thought_opening: How the prompt begins that thought, which is part of the content where thoughts stay in it.
-            continues_thought: Whether the prompt contains the beginning of that thought, so that space at its beginning counts.
-            thoughts: Where a thought is told.
-            earlier: The ids of all calls that were made in the chat before.
-            unread: Called where something looked like a call, and was none.
+            family: Format of calls and content; None to parse only reasoning.
+            thought: Marks around reasoning; None if it is not separated.
+            use: The tools that may be called; None if calls are not parsed.
+            is_thinking: True if an answer begins within reasoning.
+            thought_opening: The text with which the prompt begins that reasoning. Content that includes reasoning begins with it.
+            continues_thought: True if the prompt contains a part of that reasoning, so that leading space is significant.
+            reasoning_format: Where reasoning is returned.
+            earlier: Ids of all earlier calls in the chat.
+            unread: Called when text that looks like a call cannot be parsed.
         """
         self.family = family
         if family is not None and thought is not None:
@@ -79,15 +79,15 @@ class FamilyForm:
         self._thought_opening = thought_opening
         self._continues_thought = continues_thought
         self._reasoning_format = reasoning_format
-        self.is_held = False
+        self.is_constrained = False
         self._earlier = earlier
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
-        self._family_of_tools = None if family is None else _with_names(family, use)
+        self._family_of_tools = None if family is None else _with_tool_names(family, use)
 
     def reader(self) -> AnswerReader:
-        """A reader of one branch."""
+        """Returns a new reader for one branch."""
         return FamilyReader(
             self._family_of_tools,
             self.thought,
@@ -96,45 +96,49 @@ class FamilyForm:
             thought_opening=self._thought_opening,
             continues_thought=self._continues_thought,
             is_parallel=self.use is None or self.use.is_parallel,
-            is_held=self.is_held,
+            is_constrained=self.is_constrained,
             reasoning_format=self._reasoning_format,
             earlier=self._earlier,
             unread=self._unread,
         )
 
-    def held(self) -> Self:
-        """The same where a grammar holds all that follows a first thought, which nothing but its end ends."""
+    def constrained(self) -> Self:
+        """Returns the form for answers that a grammar constrains after the first reasoning, which only its end mark ends."""
         form = copy(self)
-        form.is_held = True
+        form.is_constrained = True
         if self.thought is not None:
             form.thought = msgspec.structs.replace(self.thought, ends_before=())
         return form
 
     def write(self, rules: Rules) -> str:
-        """What an answer is that calls tools and says nothing else, in GBNF, as it is behind a thought.
+        """Returns the GBNF expression for an answer that consists of calls, after any reasoning.
 
         Raises:
-            InvalidRequest: a schema is none, or one that cannot be held to.
+            InvalidRequest: A schema is invalid, or cannot be enforced.
         """
         assert self.use is not None
         assert self.family is not None
         block, between = rules.add("block", self.family.calls.write(rules)), self.family.between
         blocks = f"{block} ({rules.loosely(between)} {block})*" if self.use.is_parallel else block
-        # Models that begin a line for each block may end the last one's.
+        # Models that begin each block with a new line may also end the last one with it.
         line_end = rules.loosely(between) if between.isspace() else ""
         ends = f"({' | '.join(map(rules.literal, self.family.ends))})?" if self.family.ends else ""
         return " ".join(filter(None, (blocks, line_end, ends)))
 
     def marks(self) -> Sequence[str]:
-        """Texts that must be seen for an answer to be read."""
+        """Returns the texts that the parser must see in an answer, even if they are control tokens."""
         thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
         return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)))
 
 
-def _with_names(family: Family, use: ToolUse | None) -> Family:
-    """The family with the name of each tool in the triggers that have a place for it."""
-    if not any(_TOOL in trigger for trigger in family.triggers):
+def _with_tool_names(family: Family, use: ToolUse | None) -> Family:
+    """Returns the family with the names of the tools in its triggers."""
+    if not any(_TOOL_PLACEHOLDER in trigger for trigger in family.triggers):
         return family
     names = [] if use is None else [tool.name for tool in use.tools]
-    triggers = [trigger.replace(_TOOL, name) for trigger in family.triggers for name in (names if _TOOL in trigger else ("",))]
+    triggers = [
+        trigger.replace(_TOOL_PLACEHOLDER, name)
+        for trigger in family.triggers
+        for name in (names if _TOOL_PLACEHOLDER in trigger else ("",))
+    ]
     return msgspec.structs.replace(family, triggers=tuple(triggers))

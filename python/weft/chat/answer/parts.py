@@ -1,4 +1,4 @@
-"""The parts of an assistant's answer, as its text is read piece by piece."""
+"""Parts of an assistant's answer, and the interface of the readers that parse streamed text into them."""
 
 from typing import Protocol, Self
 
@@ -8,30 +8,30 @@ __all__ = ["PLAIN", "AnswerForm", "AnswerReader", "CallArguments", "CallBegun", 
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A stretch of what is said to the user."""
+    """Text for the user."""
 
     text: str
 
 
 class Thought(msgspec.Struct, frozen=True):
-    """A stretch of what the model thinks before it answers."""
+    """Text of the model's reasoning."""
 
     text: str
 
 
 class CallBegun(msgspec.Struct, frozen=True):
-    """A tool is called; its arguments follow."""
+    """Beginning of a tool call, which its arguments follow."""
 
     call: int
-    """The number of the call in this answer, from 0."""
+    """Index of the call in the answer, from 0."""
     id: str
-    """What its result is to be told by; no other call has the same."""
+    """Unique id of the call. The message with its result contains it."""
     name: str
-    """The tool."""
+    """Name of the tool."""
 
 
 class CallArguments(msgspec.Struct, frozen=True):
-    """A stretch of a call's arguments; all of them together are one JSON object."""
+    """Piece of a call's arguments. All pieces together are one JSON object."""
 
     call: int
     text: str
@@ -41,39 +41,39 @@ Part = Content | Thought | CallBegun | CallArguments
 
 
 class AnswerReader(Protocol):
-    """Reads the text of one branch."""
+    """Incremental parser of the text of one branch."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether the call that was begun last was not written to its end."""
+        """True if the last call is incomplete."""
 
     def read(self, text: str) -> list[Part]:
-        """What a next stretch of the text adds; none of it where it may yet turn out to be something else."""
+        """Parses the next piece of the text. Text that is still ambiguous is held back."""
 
     def end(self, *, is_truncated: bool = False) -> list[Part]:
-        """Returns the parts that were held back, once the text has ended.
+        """Ends the text, and returns the parts that were held back.
 
-        Text that is neither a thought nor a call is content. Where the text was cut off (`is_truncated`), as by `max_tokens`, the
-        beginning of a call at its end is dropped.
+        Text that is neither reasoning nor a call becomes content. If the text was truncated (`is_truncated`), for example by
+        `max_tokens`, an incomplete call at its end is dropped.
         """
 
 
 class AnswerForm(Protocol):
-    """How the answers of a chat are to be read."""
+    """How to parse the answers of a chat."""
 
     def reader(self) -> AnswerReader:
-        """A reader of one branch, which has said nothing yet."""
+        """Returns a new reader for one branch."""
 
 
 class PlainForm:
-    """Answers in which all is said to the user."""
+    """Answers without a format: all text is content."""
 
     def reader(self) -> AnswerReader:
-        """A reader of one branch."""
+        """Returns a new reader for one branch."""
         return _Plain()
 
-    def held(self) -> Self:
-        """The same."""
+    def constrained(self) -> Self:
+        """Returns itself: a constraint changes nothing."""
         return self
 
 

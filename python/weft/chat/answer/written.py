@@ -1,4 +1,4 @@
-"""A whole message, put together of its parts."""
+"""Assembles a complete message from its parts."""
 
 from typing import NamedTuple
 
@@ -8,46 +8,46 @@ __all__ = ["WrittenCall", "WrittenMessage"]
 
 
 class WrittenCall(NamedTuple):
-    """One call of a tool."""
+    """Tool call."""
 
     id: str
     name: str
     arguments: str
-    """The JSON of an object, or its beginning, where the answer was cut off in it."""
+    """JSON of an object; incomplete if the answer was truncated within the call."""
 
 
 class WrittenMessage:
-    """What an assistant said, thought and called."""
+    """Message of an assistant: content, reasoning and calls."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
         self._thought: list[str] = []
-        self._begun: list[CallBegun] = []
+        self._calls: list[CallBegun] = []
         self._arguments: dict[int, list[str]] = {}
 
     def add(self, part: Part) -> None:
-        """Takes the next part."""
+        """Appends a part."""
         match part:
             case Content(text):
                 self._content.append(text)
             case Thought(text):
                 self._thought.append(text)
             case CallBegun():
-                self._begun.append(part)
+                self._calls.append(part)
             case CallArguments(call, text):
                 self._arguments.setdefault(call, []).append(text)
 
     @property
     def content(self) -> str:
-        """What was said."""
+        """Text for the user."""
         return "".join(self._content)
 
     @property
     def thought(self) -> str:
-        """What was thought."""
+        """Text of the reasoning."""
         return "".join(self._thought)
 
     @property
     def calls(self) -> list[WrittenCall]:
-        """The calls, in order."""
-        return [WrittenCall(begun.id, begun.name, "".join(self._arguments.get(begun.call, []))) for begun in self._begun]
+        """Tool calls, in order."""
+        return [WrittenCall(call.id, call.name, "".join(self._arguments.get(call.call, []))) for call in self._calls]

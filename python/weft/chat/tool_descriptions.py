@@ -1,4 +1,4 @@
-"""Tools as text, for templates that do not render them: what may be called, what was called, and what it returned."""
+"""Descriptions of tools, calls and results as text, for templates that do not render them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ from weft.chat.answer.family import Family
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 
-__all__ = ["with_calls_told", "with_tools_told"]
+__all__ = ["with_calls_as_text", "with_described_tools"]
 
-_HOW = """\
+_INSTRUCTIONS = """\
 You can call these functions, each given as JSON:
 <tools>
 {tools}
@@ -24,7 +24,7 @@ To call one, write its name and its arguments as JSON between two tags, and noth
 </tool_call>
 What comes of it is told to you between <tool_response> and </tool_response>."""
 
-_HOW_AS_SHOWN = """\
+_INSTRUCTIONS_WITH_EXAMPLE = """\
 You can call these functions, each given as JSON:
 <tools>
 {tools}
@@ -33,37 +33,41 @@ To call one, write a call like this one, with its own name and arguments, and no
 {example}"""
 
 
-def with_tools_told(
+def with_described_tools(
     messages: Sequence[ChatMessage], tools: Iterable[Mapping[str, Any]], example: str | None = None
 ) -> list[ChatMessage]:
-    """Returns the same messages, with a description of the tools in that of the system.
+    """Returns the messages, with a description of the tools at the end of the system message.
 
     Args:
         messages: The messages.
-        tools: The tools, as templates take them.
-        example: A call as the model writes it; None is the form that every model can be told of.
+        tools: The tools, in the format of templates.
+        example: A call in the model's format; None describes the generic format.
     """
     described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    told = _HOW.format(tools=described) if example is None else _HOW_AS_SHOWN.format(tools=described, example=example)
+    description = (
+        _INSTRUCTIONS.format(tools=described)
+        if example is None
+        else _INSTRUCTIONS_WITH_EXAMPLE.format(tools=described, example=example)
+    )
     if not messages or messages[0].role not in ("system", "developer"):
-        return [ChatMessage(role="system", content=told), *messages]
+        return [ChatMessage(role="system", content=description), *messages]
     first = messages[0]
     content: str | list[ContentPart]
     if isinstance(first.content, list):
-        content = [*first.content, ContentPart("text", f"\n\n{told}")]
+        content = [*first.content, ContentPart("text", f"\n\n{description}")]
     else:
-        content = f"{first.content}\n\n{told}" if first.content else told
+        content = f"{first.content}\n\n{description}" if first.content else description
     return [msgspec.structs.replace(first, content=content), *messages[1:]]
 
 
-def with_calls_told(messages: Sequence[Message], family: Family, *, has_results: bool) -> list[Message]:
-    """The messages with calls as a part of what the assistant says.
+def with_calls_as_text(messages: Sequence[Message], family: Family, *, has_results: bool) -> list[Message]:
+    """Returns the messages with calls, and if necessary results, as text.
 
-    They are in the family's own format if the model was trained on one. Results stay messages of the role `tool` then, if the
-    template renders those; otherwise the user says them.
+    Calls have the family's format if it defines one, and become part of the assistant's content. Results keep the role `tool` if
+    the family has a format and the template renders that role; otherwise they become messages of the user.
 
     Args:
-        messages: The messages as the template takes them.
+        messages: The messages, in the template's format.
         family: How the model writes calls.
         has_results: Whether the template renders messages of the role `tool`.
     """
@@ -75,8 +79,8 @@ def with_calls_told(messages: Sequence[Message], family: Family, *, has_results:
         if calls:
             functions = [call["function"] for call in calls]
             written = "\n".join(map(_call, functions)) if write is None else write(functions)
-            said = {name: value for name, value in message.items() if name != "tool_calls"}
-            result.append(said | {"content": _appended(message["content"], written)})
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            result.append(rest | {"content": _appended(message["content"], written)})
         elif message["role"] == "tool" and not keeps_results:
             response = _appended("<tool_response>", _text(message["content"])) + "\n</tool_response>"
             if result and result[-1].get("is_response"):
