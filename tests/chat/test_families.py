@@ -19,7 +19,7 @@ from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm, thought_of
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import OneCall, Row
+from weft.chat.answer.grammar import OneCall, Seq
 from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
@@ -630,7 +630,7 @@ async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine:
 
 async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
     # A word that the model says soon stands for the mark that a model of this family would begin a call with.
-    family = Family(name="the", is_of=lambda _: True, calls=Row("the", OneCall(json_call())), triggers=("the",), between=" and ")
+    family = Family(name="the", is_of=lambda _: True, calls=Seq("the", OneCall(json_call())), triggers=("the",), between=" and ")
     form = FamilyForm(family, None, ToolUse(TOOLS, is_parallel=False))
     request = OutputConstraint(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
     answer = await engine.complete(request)

@@ -8,7 +8,7 @@ import pytest
 from tests.chat.families import FAMILIES, TOOLS
 from weft.chat.answer.family import ThoughtMarks
 from weft.chat.answer.form import FamilyForm
-from weft.chat.answer.grammar import Ahead, End
+from weft.chat.answer.grammar import End, Lookahead
 from weft.chat.answer.source import MAX_HELD, Source, call_id
 from weft.chat.answer.tools import ToolUse
 from weft.chat.answer.written import WrittenMessage
@@ -69,8 +69,8 @@ def test_space_in_an_answer_is_scanned_a_few_times(name: str, before: str) -> No
     assert f"{message.thought}{message.content}".count("\n") == n_told
 
 
-@pytest.mark.parametrize("piece", [End("\n</tool_call>"), Ahead("</tool_call>")], ids=["end", "ahead"])
-def test_space_before_what_closes_a_call_is_scanned_a_few_times(piece: End | Ahead) -> None:
+@pytest.mark.parametrize("piece", [End("\n</tool_call>"), Lookahead("</tool_call>")], ids=["end", "ahead"])
+def test_space_before_what_closes_a_call_is_scanned_a_few_times(piece: End | Lookahead) -> None:
     source = Source(TOOLS, 0, call_id, set(), n_earlier=0, is_parallel=True)
     reading = piece.read(source)
     for n in range(N_PIECES):

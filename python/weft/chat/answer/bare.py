@@ -1,4 +1,4 @@
-"""The arguments of a call in Gemma's way: names that nothing stands around, and texts in quotes of its own."""
+"""Arguments in Gemma's format: an object with unquoted keys, and special quotes around strings."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import Space, check_schema, written_tool
+from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool
 from weft.errors import InvalidRequest
@@ -15,34 +15,34 @@ from weft.fields.shown import shown
 
 __all__ = ["BareArguments"]
 
-_HELD: Mapping[str, set[str]] = {
+_ENFORCED: Mapping[str, set[str]] = {
     "string": set(),
     "array": {"items"},
     "object": {"properties", "required", "additionalProperties"},
 }
-"""Words of a schema that are held to beside a type. What is neither of these is held to as JSON."""
+"""Keywords that are enforced for each type. Other types are constrained as JSON."""
 
 
 class BareArguments:
-    """`{city:<|"|>Rome<|"|>,days:3}`: an object, told as JSON as it comes. Where texts begin and end stands `quote`."""
+    """Arguments such as `{city:<|"|>Rome<|"|>,days:3}`, parsed to JSON. `quote` encloses strings."""
 
     def __init__(self, quote: str) -> None:
         self._quote = quote
 
     def read(self, source: Source) -> Reading:
-        """Reads the object."""
+        """Parses the object."""
 
-        def told(text: str) -> None:
-            source.argue(text)
-            source.settle()
+        def emit(text: str) -> None:
+            source.add_arguments(text)
+            source.commit()
 
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
-        return (yield from values.read_bare(source, told, self._quote))
+        return (yield from values.read_bare(source, emit, self._quote))
 
     def write(self, rules: Rules) -> str:
-        """What fits the tool's schema, with its arguments in the order of their names, as the templates write them."""
-        tool = written_tool(rules)
+        """Returns the expression of objects that fit the tool's schema, with sorted keys as in Gemma's templates."""
+        tool = current_tool(rules)
         check_schema(tool)
         return _Writer(rules, tool, self._quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
 
@@ -53,35 +53,35 @@ class _Writer:
         self._tool = tool
         self._quote = quote
         self._defined: dict[str, str] = {}
-        """Rules of what is referred to."""
+        """Names of the rules of definitions, by reference."""
 
     def value(self, name: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
-        """The rule of values that fit a schema."""
+        """Adds the rule of values that fit a schema, and returns its name."""
         rules = self._rules
         if not isinstance(schema, Mapping) or not schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"}:
             return self._anything()
-        if isinstance(there := schema.get("$ref"), str):
+        if isinstance(reference := schema.get("$ref"), str):
             self._check(schema, {"$ref"})
-            return self._referred(there)
+            return self._referred(reference)
         words = [schema["const"]] if "const" in schema else schema.get("enum")
         if words is not None:
             self._check(schema, {"const", "enum", "type"})
-            return rules.add(name, " | ".join(rules.literal(self._written(word)) for word in words))
+            return rules.add(name, " | ".join(rules.literal(self._format_value(word)) for word in words))
         for word in ("anyOf", "oneOf"):
             if word in schema:
                 self._check(schema, {word, "type"} if word == "anyOf" else {"type"})
-                ways = [self.value(f"{name}-{nth}", way) for nth, way in enumerate(schema[word])]
-                return rules.add(name, " | ".join(ways))
+                alternatives = [self.value(f"{name}-{nth}", schema_) for nth, schema_ in enumerate(schema[word])]
+                return rules.add(name, " | ".join(alternatives))
         kind = schema.get("type", "object" if "properties" in schema else None)
         if isinstance(kind, list):
-            ways = [self.value(f"{name}-{one}", {**schema, "type": one}) for one in kind]
-            return rules.add(name, " | ".join(ways))
+            alternatives = [self.value(f"{name}-{one}", {**schema, "type": one}) for one in kind]
+            return rules.add(name, " | ".join(alternatives))
         if kind not in ("string", "array", "object", "integer", "number", "boolean", "null"):
             self._check(schema, set())
             return self._anything()
         if kind in ("integer", "number", "boolean", "null"):
             return rules.schema(name, {key: value for key, value in schema.items() if key not in SCHEMA_NOTES}, is_python=True)
-        self._check(schema, {"type", *_HELD[kind]})
+        self._check(schema, {"type", *_ENFORCED[kind]})
         if kind == "string":
             return self._text()
         if kind == "array":
@@ -99,8 +99,8 @@ class _Writer:
             return "bare-object"
         required = schema.get("required") or ()
         if self._tool.is_strict and (unnamed := set(required) - properties.keys()):
-            raise self._unheld(f"required: {min(unnamed)}")
-        # What follows a member, and what follows nothing.
+            raise self._not_enforceable(f"required: {min(unnamed)}")
+        # Expressions of the rest after a member, and after the opening brace.
         behind = first = '"}"'
         for nth, key in reversed(list(enumerate(sorted(properties)))):
             member = f"{rules.literal(self._key(key) + ':')} {self.value(f'{name}-{nth}', properties[key])}"
@@ -113,19 +113,19 @@ class _Writer:
                 behind = f'("," {member})? {more}'
         return rules.add(name, f'"{{" {first}')
 
-    def _referred(self, there: str) -> str:
-        """The rule of what is defined beside the arguments, which may refer to itself."""
-        kind, _, key = there.removeprefix("#/").partition("/")
+    def _referred(self, reference: str) -> str:
+        """Adds the rule of a definition, which may be recursive, and returns its name."""
+        kind, _, key = reference.removeprefix("#/").partition("/")
         defined = self._tool.parameters.get(kind) if kind in ("$defs", "definitions") else None
         if not isinstance(defined, Mapping) or key not in defined:
             if self._tool.is_strict:
-                raise self._unheld(f"$ref: {there}")
+                raise self._not_enforceable(f"$ref: {reference}")
             return self._anything()
-        if there not in self._defined:
+        if reference not in self._defined:
             name = f"defined-{self._rules.tools.index(self._tool)}-{len(self._defined)}"
-            self._defined[there] = name
+            self._defined[reference] = name
             self._rules.add(name, self.value(f"{name}-value", defined[key]))
-        return self._defined[there]
+        return self._defined[reference]
 
     def _text(self) -> str:
         rules = self._rules
@@ -139,24 +139,24 @@ class _Writer:
         rules.add("bare-list", '"[" (bare-value ("," bare-value)*)? "]"')
         return rules.add("bare-value", f"{text} | {word} | bare-object | bare-list")
 
-    def _check(self, schema: Mapping[str, Any], held: set[str]) -> None:
-        """Refuses what a strict tool's schema says besides, where it is not held to."""
-        if self._tool.is_strict and (unheld := schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"} - held):
-            raise self._unheld(min(unheld))
+    def _check(self, schema: Mapping[str, Any], enforced: set[str]) -> None:
+        """Rejects keywords of a strict tool's schema that are not enforced."""
+        if self._tool.is_strict and (unenforced := schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"} - enforced):
+            raise self._not_enforceable(min(unenforced))
 
-    def _unheld(self, what: str) -> InvalidRequest:
+    def _not_enforceable(self, what: str) -> InvalidRequest:
         why = f"and the format of this model's calls cannot be held to {shown(what)} of its schema"
         return InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
 
     def _key(self, name: str) -> str:
         return name if re.fullmatch(r"[\w.-]+", name) else f"{self._quote}{name}{self._quote}"
 
-    def _written(self, value: Any) -> str:  # noqa: ANN401 (any JSON)
-        """A value as Gemma's templates write it."""
+    def _format_value(self, value: Any) -> str:  # noqa: ANN401 (any JSON)
+        """Formats a value as Gemma's templates do."""
         if isinstance(value, str):
             return f"{self._quote}{value}{self._quote}"
         if isinstance(value, Mapping):
-            return "{" + ",".join(f"{self._key(key)}:{self._written(value[key])}" for key in sorted(value)) + "}"
+            return "{" + ",".join(f"{self._key(key)}:{self._format_value(value[key])}" for key in sorted(value)) + "}"
         if isinstance(value, Sequence):
-            return f"[{','.join(map(self._written, value))}]"
+            return f"[{','.join(map(self._format_value, value))}]"
         return json.dumps(value)

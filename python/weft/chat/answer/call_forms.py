@@ -11,24 +11,24 @@ import msgspec
 from weft.chat.answer.arguments import Arguments, Keywords, Parameters, closed
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import End, Grammar, Row, Space, Text, ToolName
+from weft.chat.answer.grammar import End, Grammar, Seq, Space, Text, ToolName
 from weft.chat.answer.samples import CALLS, MARKUP, common_prefix, common_suffix
 from weft.chat.answer.source import Reading, Source
 
 __all__ = ["ID", "MAX_MARK", "CallForm", "CallSpan", "UnknownFormatError", "form_of", "literal"]
 
 MAX_MARK = 128
-"""Most characters of anything that is derived."""
+"""Maximum characters of a derived mark."""
 
 MAX_ID = 64
-"""Most characters of an id that a model gives a call."""
+"""Maximum characters of a call's id."""
 
 ID = "\ufffc"
 """Replaces the id of a call in a sample."""
 
 
 class UnknownFormatError(Exception):
-    """A sample is in no form that is known here."""
+    """A sample has an unknown form."""
 
 
 class CallSpan(msgspec.Struct, frozen=True):
@@ -42,16 +42,16 @@ class CallForm(msgspec.Struct, frozen=True):
     """A form of calls."""
 
     locate: Callable[[str, int, int], CallSpan]
-    """Returns where the call of a number is in a sample, from a position on."""
+    """Returns the position of the call with an index in a sample, starting at a position."""
     build: Callable[[str], Grammar]
     """Returns the grammar of a call, given the text that closes it."""
 
 
 class GivenId:
-    """An id that a model gives a call before it names the tool."""
+    """Id of a call before the name of its tool."""
 
     def read(self, source: Source) -> Reading:
-        """Reads it; the call that begins next has it."""
+        """Parses the id, which the next call receives."""
         start = source.at
         while True:
             while source.at < len(source.text) and (source.text[source.at].isalnum() or source.text[source.at] in "-_"):
@@ -63,12 +63,12 @@ class GivenId:
         return 0 < len(source.given_id) <= MAX_ID
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Any."""
+        """Returns any id."""
         return f"[a-zA-Z0-9_-]{{1,{MAX_ID}}}"
 
 
 def literal(text: str) -> Iterator[Grammar]:
-    """A text as pieces of a grammar: line breaks may be missing where it is read, and an id may be any."""
+    """Yields the parts of a grammar for a text, in which line breaks are optional and an id may be any."""
     for part in re.split(rf"(\s*\n\s*|\s+\Z|{ID})", text):
         if part == ID:
             yield GivenId()
@@ -82,7 +82,7 @@ def form_of(sample: str, markup: str = "") -> CallForm:
     """Returns the form of the first call of a sample; `markup` is a sample with a value that could be markup.
 
     Raises:
-        UnknownFormatError: it is in none of those that are known here.
+        UnknownFormatError: The form is unknown.
     """
     for make in (_object_form, _key_form, _name_form, _keyword_form, partial(_element_form, markup=markup)):
         try:
@@ -116,12 +116,12 @@ def _key_form(sample: str) -> CallForm:
         return _object(text, start, lambda value: value == {name: arguments})[0]
 
     locate(sample, 0, 0)
-    call = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+    call = Seq("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
     return CallForm(locate, lambda closing: _closed(call, closing))
 
 
 def _name_form(sample: str) -> CallForm:
-    """A name, something behind it, and the arguments as an object."""
+    """A name, a separator, and the arguments as an object."""
 
     def find(text: str, nth: int, start: int) -> tuple[CallSpan, str]:
         name, arguments = CALLS[nth]
@@ -133,7 +133,7 @@ def _name_form(sample: str) -> CallForm:
         return CallSpan(name_at, span.end), between
 
     _, between = find(sample, 0, 0)
-    call = Row(ToolName(), *literal(between), Space(), Arguments())
+    call = Seq(ToolName(), *literal(between), Space(), Arguments())
     return CallForm(lambda text, nth, start: find(text, nth, start)[0], lambda closing: _closed(call, closing))
 
 
@@ -147,12 +147,12 @@ def _keyword_form(sample: str) -> CallForm:
         return CallSpan(name_at, _find(text, ")", max(values)) + 1)
 
     locate(sample, 0, 0)
-    call = Row(ToolName(), "(", closed(Keywords(), ")"))
+    call = Seq(ToolName(), "(", closed(Keywords(), ")"))
     return CallForm(locate, lambda closing: _closed(call, closing))
 
 
 def _element_form(sample: str, *, markup: str) -> CallForm:
-    """A name, and an element for each argument: its name, something between, its value, and what closes it."""
+    """A name, and an element for each argument: its name, a separator, its value, and a closing text."""
     name, arguments = CALLS[0]
     name_end = _find(sample, name, 0) + len(name)
     elements = _elements(sample, name_end, arguments)
@@ -194,18 +194,18 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
     def build(call_closing: str) -> Grammar:
         if not call_closing.strip():
             raise UnknownFormatError
-        return Row(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
+        return Seq(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
 
     return CallForm(locate, build)
 
 
 class _QuotedParameters(Parameters):
-    """Elements whose texts may stand between two marks of their own, such as those of CDATA."""
+    """Elements whose strings may be enclosed in additional marks, such as CDATA's."""
 
     _opening_quote = ""
 
     def quote(self, opening: str, closing: str) -> None:
-        """Sets the marks. Grammars write none."""
+        """Sets the marks, which GBNF never writes."""
         self._opening_quote = opening
         self._quoted = Parameters(self._opening, self._middles[0], closing + self._padding + self._closing)
 
@@ -214,22 +214,22 @@ class _QuotedParameters(Parameters):
             mark = source.mark()
             if (yield from Text(self._opening_quote).read(source)):
                 return (yield from self._quoted._text(source))  # noqa: SLF001 (of the same class)
-            source.back(mark)
+            source.backtrack(mark)
         return (yield from super()._value(source, name, middle))
 
 
 class _Element(msgspec.Struct, frozen=True):
-    """An argument in a sample."""
+    """Position of an argument in a sample."""
 
     key: str
     key_at: int
     value_at: int
     end: int
-    """The end of its value."""
+    """End of the value."""
 
 
 def _elements(text: str, start: int, arguments: Mapping[str, Any]) -> list[_Element]:
-    """The arguments of a call, in the order in which they are written."""
+    """Returns the arguments of a call in the order of the text."""
     elements: list[_Element] = []
     for key, value in sorted(arguments.items(), key=lambda each: _find(text, each[0], start)):
         key_at = _find(text, key, elements[-1].end if elements else start)
@@ -240,7 +240,7 @@ def _elements(text: str, start: int, arguments: Mapping[str, Any]) -> list[_Elem
 
 
 def _closed(call: Grammar, closing: str) -> Grammar:
-    return Row(call, End(closing)) if closing.strip() else call
+    return Seq(call, End(closing)) if closing.strip() else call
 
 
 def _find(text: str, part: str, start: int) -> int:
@@ -255,7 +255,7 @@ def _key_of(value: Mapping[str, Any], wanted: object) -> str | None:
 
 
 def _object(text: str, start: int, is_wanted: Callable[[Mapping[str, Any]], bool]) -> tuple[CallSpan, Mapping[str, Any]]:
-    """The first object of JSON of a kind, and where it is."""
+    """Returns the first JSON object that satisfies a predicate, and its position."""
     at = text.find("{", start)
     while at >= 0:
         try:

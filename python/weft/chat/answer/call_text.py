@@ -1,4 +1,4 @@
-"""Calls as text, in the formats of models whose templates do not render them."""
+"""Formats calls as text for models whose templates do not render them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,19 @@ __all__ = ["json_call_text", "json_list_text", "python_list_text"]
 
 
 def json_call_text(function: Mapping[str, Any]) -> str:
-    """A call as one object of JSON."""
+    """Returns a call as a JSON object."""
     arguments = function["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {text}}}'
 
 
 def json_list_text(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Calls as a list of JSON."""
+    """Returns calls as a JSON list."""
     return f"[{', '.join(map(json_call_text, functions))}]"
 
 
 def python_list_text(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Calls as a list of Python calls with keyword arguments."""
+    """Returns calls as a list of Python calls with keyword arguments."""
     return f"[{', '.join(map(_python_call, functions))}]"
 
 

@@ -1,7 +1,7 @@
 """Derives the format of calls and reasoning from the samples of a chat template.
 
-The sample with one call shows the text before, within and behind a call; the sample with two calls shows which part of it belongs
-to each call and which to all of them. The result is an ordinary family, so reading and grammars need no other case for it.
+The sample with one call contains the text before, within and after a call. The sample with two calls separates the parts of each
+call from those of the whole section. The result is an ordinary `Family`, so parsing and grammars need no special case.
 """
 
 import re
@@ -10,7 +10,7 @@ import msgspec
 
 from weft.chat.answer.call_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
 from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Row, Space
+from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space
 from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
 
 __all__ = ["derive_family", "derive_thought"]
@@ -19,7 +19,7 @@ _FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
 _LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
 
 _DISTINCT = re.compile(r"[^\w\s{}\[\]()\",:;'.]")
-"""A character that a trigger must have: JSON and words also occur in content."""
+"""Matches a character that a trigger must contain, because JSON and plain words also occur in content."""
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -34,18 +34,18 @@ class _Frame(msgspec.Struct, frozen=True):
 
     @property
     def is_list(self) -> bool:
-        """Returns whether the calls are elements of a JSON list."""
+        """True if the calls are elements of a JSON list."""
         is_bracketed = self.section_start.rstrip().endswith("[") and self.section_end.lstrip().startswith("]")
         return is_bracketed and self.between.strip() in ("", ",") and not self.opening and not self.closing
 
     @property
     def is_section(self) -> bool:
-        """Returns whether all calls are in one section."""
+        """True if all calls are in one section."""
         return bool(self.section_start.strip())
 
 
 def derive_thought(samples: Samples) -> ThoughtMarks | None:
-    """Returns the marks around reasoning; None where the template shows none, or writes it without marks."""
+    """Returns the marks around reasoning; None if the template renders no reasoning, or no marks."""
     shown = samples.reasoning or samples.call_after_reasoning
     if shown is None:
         return None
@@ -59,14 +59,14 @@ def derive_thought(samples: Samples) -> ThoughtMarks | None:
     plain = samples.content or samples.call
     header = _LAST_MARK.search(samples.header)
     if plain is not None and plain.text.lstrip().startswith(end) and header is not None:
-        # Each turn begins with a thought, which is closed where it is empty.
+        # Each turn begins with reasoning, which is closed if it is empty.
         return ThoughtMarks(header.group(1), end)
     words = samples.opened.strip()
     return ThoughtMarks(words, end, is_begun_in_words=True) if 0 < len(words) <= MAX_MARK else None
 
 
 def derive_family(samples: Samples, thought: ThoughtMarks | None) -> Family | None:
-    """Returns a family that writes calls as the template does; None where they are in no form that is known here."""
+    """Returns a family with the format of the template's calls; None if their form is unknown."""
     if samples.call is None:
         return None
     try:
@@ -77,14 +77,14 @@ def derive_family(samples: Samples, thought: ThoughtMarks | None) -> Family | No
 
 def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
     assert samples.call is not None
-    one = _without_thought(samples.call.text, samples, thought)
-    two = None if samples.two_calls is None else _without_thought(samples.two_calls.text, samples, thought)
+    one = _without_reasoning(samples.call.text, samples, thought)
+    two = None if samples.two_calls is None else _without_reasoning(samples.two_calls.text, samples, thought)
     form = form_of(one, "" if samples.markup_call is None else samples.markup_call.text)
     frame = _frame(form, one, two)
     calls, trigger = _block(form, frame, samples)
     before, behind = _around_content(samples, thought)
-    glue = _behind_thought(samples, thought, before)
-    # A token that ends turns, but is none of those that end a text, is spelled out.
+    glue = _after_reasoning(samples, thought, before)
+    # A token that ends turns but does not end generation is generated as text.
     tail = samples.tail.strip()
     begins_calls = bool(tail) and tail in trigger
     ends_turns = bool(tail) and not begins_calls and tail != glue and (thought is None or tail != thought.end)
@@ -106,8 +106,8 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
     )
 
 
-def _without_thought(text: str, samples: Samples, thought: ThoughtMarks | None) -> str:
-    """Returns a sample without the empty thought that it may begin with, and with the ids of its calls replaced."""
+def _without_reasoning(text: str, samples: Samples, thought: ThoughtMarks | None) -> str:
+    """Returns a sample without leading empty reasoning, and with the ids of its calls replaced."""
     for call_id in CALL_IDS:
         text = text.replace(call_id, ID)
     text = text.lstrip()
@@ -122,11 +122,11 @@ def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str
     """Returns the marks around content."""
     if samples.content is None:
         return "", ""
-    before, _, behind = _without_thought(samples.content.text, samples, thought).partition(CONTENT)
+    before, _, behind = _without_reasoning(samples.content.text, samples, thought).partition(CONTENT)
     return before.strip(), behind.strip()
 
 
-def _behind_thought(samples: Samples, thought: ThoughtMarks | None, content_start: str) -> str:
+def _after_reasoning(samples: Samples, thought: ThoughtMarks | None, content_start: str) -> str:
     """Returns the text between reasoning and the mark that begins content."""
     if samples.reasoning is None or thought is None:
         return ""
@@ -162,10 +162,10 @@ def _frame(form: CallForm, one: str, two: str | None) -> _Frame:
 def _block(form: CallForm, frame: _Frame, samples: Samples) -> tuple[Grammar, str]:
     """Returns the grammar of a block of calls, and its trigger."""
     section_start, section_end = frame.section_start, frame.section_end
-    call: Grammar = OneCall(Row(*literal(frame.opening), form.build(frame.closing)))
+    call: Grammar = OneCall(Seq(*literal(frame.opening), form.build(frame.closing)))
     if frame.is_list:
         section_start, section_end = section_start.rstrip()[:-1], section_end.lstrip()[1:]
-        call = Row("[", Space(), Calls(call, Row(Space(), ",", Space(" "))), End("]"))
+        call = Seq("[", Space(), Calls(call, Seq(Space(), ",", Space(" "))), End("]"))
     elif frame.is_section:
         call = Calls(call, Space(frame.between))
     beginning = (section_start if frame.is_section else frame.opening).partition(ID)[0].strip()
@@ -173,4 +173,4 @@ def _block(form: CallForm, frame: _Frame, samples: Samples) -> tuple[Grammar, st
     trigger = beginning if line in f"{samples.header}{samples.tail}" else line
     if _DISTINCT.search(trigger) is None:
         raise UnknownFormatError
-    return Row(*literal(section_start.lstrip()), call, *([End(section_end)] if section_end.strip() else [])), trigger
+    return Seq(*literal(section_start.lstrip()), call, *([End(section_end)] if section_end.strip() else [])), trigger

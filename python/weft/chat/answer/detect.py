@@ -1,4 +1,4 @@
-"""Detects the format of answers: a known family that the chat template proves, or one that is derived from it."""
+"""Detects the format of answers: a known family that parses the chat template's samples, or one derived from them."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AnswerFormat", "detect_format"]
 
 N_PROOFS = 2
-"""Proofs of a family besides calls: content, and reasoning."""
+"""Number of proofs in addition to calls: content and reasoning."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     """The format of answers, and how the prompt introduces tools."""
 
     family: Family
-    """`takes_tools` is true only if the template shows tools and its calls are read."""
+    """Its `takes_tools` is true only if the template renders tools and the family parses its calls."""
     thought: ThoughtMarks | None
     example: str | None = None
-    """A call as the template writes it, where tools are described in words."""
+    """A call in the template's format, for descriptions of tools in words."""
 
 
 def detect_format(
@@ -40,14 +40,14 @@ def detect_format(
 ) -> AnswerFormat:
     """Detects the format of a template. It renders up to ten short chats, which takes about 10 ms.
 
-    The family whose marks are in the template is tried first, then the others, then a derived one. A family is rejected if its
-    reader does not return the calls that the template writes. Among the others, the first one is preferred whose reader also
-    returns the content and the reasoning.
+    The family whose marks occur in the template is tried first, then the other families, then a derived one. A family is rejected
+    if its reader does not return the calls of the samples. Among the remaining ones, the first is preferred that also parses
+    content and reasoning.
 
     Args:
-        template: The template, compiled.
-        end_marks: The spellings of the tokens that end a text.
-        variables: Further variables of the template.
+        template: The compiled template.
+        end_marks: Spellings of the tokens that end generation.
+        variables: Additional variables of the template.
     """
     named = family_of(template.source)
     try:
@@ -55,7 +55,7 @@ def detect_format(
         if samples is not None:
             return _format(template, named, samples)
     except Exception:
-        # A fault of the derivation must not disable chats.
+        # A bug in the derivation must not disable chats.
         logger.exception("the format of calls could not be derived from the chat template")
     family = named if named is not None and template.takes_tools else GENERIC
     thought = named.thought if named is not None and named.thought is not None else thought_of(template.source)
@@ -71,7 +71,7 @@ def _format(template: "ChatTemplate", named: Family | None, samples: Samples) ->
         proved = _proved(named, thought, samples)
         if proved is None and template.takes_tools:
             logger.warning(
-                "the calls that the chat template writes cannot be read; tools are described in words, in another form"
+                "the format of calls in the chat template is unknown; tools are described in words, in the generic format"
             )
         family = proved or GENERIC
     if family is GENERIC or template.takes_tools:
@@ -80,7 +80,7 @@ def _format(template: "ChatTemplate", named: Family | None, samples: Samples) ->
 
 
 def _example(family: Family, samples: Samples) -> str | None:
-    """Returns a call as the template writes it, without the reasoning before it."""
+    """Returns a call in the template's format, without the reasoning before it."""
     if samples.call is None:
         return None
     text = samples.call.text
@@ -90,7 +90,7 @@ def _example(family: Family, samples: Samples) -> str | None:
 
 
 def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMarks | None:
-    """Returns the marks around reasoning: those in the template if the samples prove them, else others that they prove."""
+    """Returns the marks around reasoning: those in the template if they parse the samples, else others that do."""
     by_marks = named.thought if named is not None and named.thought is not None else thought_of(source)
     if not samples.thoughts:
         return by_marks
@@ -99,9 +99,9 @@ def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMark
 
 
 def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:
-    """Returns the family that the samples prove best, among those that read their calls.
+    """Returns the family that parses most of the samples, and at least their calls.
 
-    A derived family must read all of the samples. It is preferred to a known family that reads less of them.
+    A derived family must parse all samples. It is then preferred to a known family that does not.
     """
     known, n_most = None, -1
     for family in _candidates(named, samples):
@@ -117,7 +117,7 @@ def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples
 
 
 def _n_proofs(family: Family, thought: ThoughtMarks | None, samples: Samples) -> int:
-    """Returns how much of the samples a family reads besides calls: content, and reasoning. At most `N_PROOFS`."""
+    """Returns which proofs a family passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
     return reads_content(family, thought, samples) + (thought is None or reads_reasoning(family, thought, samples))
 
 

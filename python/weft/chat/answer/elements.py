@@ -1,4 +1,4 @@
-"""The arguments of a call as elements that have their names, values inside of values."""
+"""Arguments as nested elements whose tags are the names of arguments."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from weft.chat.answer import values
 from weft.chat.answer.arguments import json_of
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, written_tool
+from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
 from weft.errors import InvalidRequest
@@ -18,96 +18,96 @@ from weft.fields.shown import shown
 __all__ = ["ElementArguments"]
 
 MAX_DEPTH = 32
-"""Most nested elements. Deeper ones are read as text."""
+"""Maximum nesting of elements. Deeper ones are parsed as text."""
 
 ITEM = "item"
-"""The name of an element of a list."""
+"""Tag of the elements of a list."""
 
 NameReading = Generator[None, None, str | None]
 
 Schema = Mapping[str, Any]
 
 _NAME = re.compile(r"[^<>\s/\"][^<>\n]{0,249}")
-_HELD = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
-"""Words of a schema of an object or a list that a grammar of elements can hold to."""
+_ENFORCED = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
+"""Keywords of a schema of an object or a list that a grammar of elements can enforce."""
 
 _ONE_OF_EACH: tuple[object, ...] = ("", 0, True, None, [], {})
 """A value of each type."""
 
 
 class ElementArguments:
-    """`<city>Rome</city><units><a>1</a></units>`, with the same text before each tag. They are reported as JSON as they come."""
+    """Arguments such as `<city>Rome</city><units><a>1</a></units>`, with a fixed text before each tag, emitted as JSON pieces."""
 
     def __init__(self, before_tag: str) -> None:
         self._before_tag = before_tag
 
     def read(self, source: Source) -> Reading:
-        """Reads the elements, of which there must be one."""
+        """Parses the elements, of which there must be at least one."""
         mark = source.mark()
         name = yield from self._opening(source)
-        source.back(mark)
+        source.backtrack(mark)
         return name is not None and (yield from self._members(source, source.tool.parameters, 0))
 
     def _members(self, source: Source, schema: Schema, depth: int) -> Reading:
-        """Reads the elements that are the members of an object."""
-        _report(source, "{")
+        """Parses the members of an object."""
+        _emit(source, "{")
         n_read = 0
         while True:
             mark = source.mark()
             name = yield from self._opening(source)
             if name is None:
-                source.back(mark)
+                source.backtrack(mark)
                 break
-            _report(source, f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
+            _emit(source, f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
             if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
                 return False
             n_read += 1
         return self._ends(source, "}")
 
     def _items(self, source: Source, schema: Schema, depth: int) -> Reading:
-        """Reads the elements of a list."""
-        _report(source, "[")
+        """Parses the elements of a list."""
+        _emit(source, "[")
         n_read = 0
         while True:
             mark = source.mark()
             if (yield from self._opening(source)) != ITEM:
-                source.back(mark)
+                source.backtrack(mark)
                 break
-            _report(source, ", " if n_read else "")
+            _emit(source, ", " if n_read else "")
             if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
                 return False
             n_read += 1
         return self._ends(source, "]")
 
     def _ends(self, source: Source, bracket: str) -> bool:
-        """Reports the bracket if a closing tag follows; without one the value is incomplete."""
+        """Emits the bracket if a closing tag follows. Returns False otherwise, because the value is incomplete."""
         if not source.text[source.at :].lstrip().startswith(f"{self._before_tag}</"):
             return False
-        _report(source, bracket)
+        _emit(source, bracket)
         return True
 
     def _opening(self, source: Source) -> NameReading:
-        """Reads a tag that opens an element, and returns its name; None where there is none."""
+        """Parses an opening tag and returns its name, or None if there is no such tag."""
         yield from Space().read(source)
         begin = f"{self._before_tag}<"
         while True:
-            there = source.text[source.at : source.at + len(begin) + MAX_KEY]
-            if not there.startswith(begin[: len(there)]):
+            ahead = source.text[source.at : source.at + len(begin) + MAX_KEY]
+            if not ahead.startswith(begin[: len(ahead)]):
                 return None
-            end = there.find(">", len(begin))
+            end = ahead.find(">", len(begin))
             if end >= 0:
                 break
-            if source.is_ended or len(there) == len(begin) + MAX_KEY:
+            if source.is_ended or len(ahead) == len(begin) + MAX_KEY:
                 return None
             yield
-        name = there[len(begin) : end]
+        name = ahead[len(begin) : end]
         if _NAME.fullmatch(name) is None:
             return None
         source.at += end + 1
         return name
 
     def _value(self, source: Source, name: str, schema: Schema, depth: int) -> Reading:
-        """Reads a value, and the tag that closes it."""
+        """Parses a value and its closing tag."""
         closing = f"{self._before_tag}</{name}>"
         if is_text(schema):
             return (yield from _text(source, closing))
@@ -119,20 +119,20 @@ class ElementArguments:
         return (yield from End(closing).read(source)) and not source.is_cut
 
     def _kind(self, source: Source, schema: Schema) -> NameReading:
-        """Returns which kind of value follows that is made of elements; None where something else does."""
+        """Returns the type of a value that consists of elements, `array` or `object`; None for other values."""
         mark = source.mark()
         name = yield from self._opening(source)
-        source.back(mark)
-        wanted = [kind for kind, empty in (("array", []), ("object", {})) if can_be(schema, empty)]
+        source.backtrack(mark)
+        possible = [kind for kind, empty in (("array", []), ("object", {})) if can_be(schema, empty)]
         if name is None:
-            # One without elements is written as nothing.
-            is_only = bool(wanted) and not any(can_be(schema, value) for value in _ONE_OF_EACH[:4])
-            return wanted[0] if is_only else None
-        return "array" if name == ITEM and "array" in wanted else "object" if "object" in wanted else None
+            # An empty list or object has no text.
+            is_only = bool(possible) and not any(can_be(schema, value) for value in _ONE_OF_EACH[:4])
+            return possible[0] if is_only else None
+        return "array" if name == ITEM and "array" in possible else "object" if "object" in possible else None
 
     def write(self, rules: Rules) -> str:
-        """Every required argument, and those of the others that are wanted, in the order of the schema."""
-        tool = written_tool(rules)
+        """Returns the required arguments and any of the others, in the order of the schema."""
+        tool = current_tool(rules)
         check_schema(tool)
         return _Writer(rules, tool, self._before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
 
@@ -164,7 +164,7 @@ class _Writer:
         return f"{opening} {self._value(name, schema, f'{self._before_tag}</{tag}>')}"
 
     def _value(self, name: str, schema: Any, closing: str) -> str:  # noqa: ANN401 (any JSON)
-        """A value, and what closes it."""
+        """Returns the expression of a value and its closing tag."""
         rules = self._rules
         if not isinstance(schema, Mapping):
             return rules.until(closing)
@@ -184,30 +184,30 @@ class _Writer:
         return {word: self._tool.parameters[word] for word in ("$defs", "definitions") if word in self._tool.parameters}
 
     def _check(self, schema: Schema) -> None:
-        """Refuses what a strict tool's schema says besides what is held to."""
-        if self._tool.is_strict and (unheld := schema.keys() - _HELD):
-            why = f"and the format of this model's calls cannot be held to {shown(min(unheld))} of its schema"
+        """Rejects keywords of a strict tool's schema that are not enforced."""
+        if self._tool.is_strict and (unenforced := schema.keys() - _ENFORCED):
+            why = f"and the format of this model's calls cannot be held to {shown(min(unenforced))} of its schema"
             raise InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
 
 
-def _report(source: Source, text: str) -> None:
-    source.argue(text)
-    source.settle()
+def _emit(source: Source, text: str) -> None:
+    source.add_arguments(text)
+    source.commit()
 
 
 def _text(source: Source, closing: str) -> Reading:
-    """Reads a text up to what closes it, and reports it as it comes."""
-    _report(source, '"')
+    """Parses a text and its closing tag, and emits it in pieces."""
+    _emit(source, '"')
     while True:
         end = source.text.find(closing, source.at)
         n_kept = n_begun(source.text[source.at :], closing)
         stop = end if end >= 0 else len(source.text) - n_kept
         text, source.at = source.text[source.at : stop], stop
         if text:
-            _report(source, values.escaped(text))
+            _emit(source, values.escaped(text))
         if end >= 0:
             source.at += len(closing)
-            _report(source, '"')
+            _emit(source, '"')
             return True
         if source.is_ended:
             return False
@@ -215,13 +215,13 @@ def _text(source: Source, closing: str) -> Reading:
 
 
 def _scalar(source: Source, closing: str, schema: Schema) -> Reading:
-    """Reads a value up to what closes it, and reports it as a whole."""
+    """Parses a value and its closing tag, and emits it as a whole."""
     while (end := source.text.find(closing, source.at)) < 0:
         if source.is_ended or source.is_full:
             return False
         yield
     value, source.at = source.text[source.at : end], end + len(closing)
-    _report(source, json_of(value, schema))
+    _emit(source, json_of(value, schema))
     return True
 
 
@@ -230,7 +230,7 @@ def _names_types(schema: Schema) -> bool:
 
 
 def _names_text(schema: Schema) -> bool:
-    """Returns whether a schema names strings among its types: then any text is valid."""
+    """Returns True if a schema lists strings among its types. Any text is valid then."""
     return can_be(schema, "") and _names_types(schema)
 
 

@@ -51,7 +51,7 @@ class Family(msgspec.Struct, frozen=True):
     behind: str = ""
     """Mark after content."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions, in Rust syntax, for the beginning of a block, which is the first group. `BEGIN` matches the beginning of
+    """Regular expressions, in Rust syntax, for the start of a block, which is the first group. `BEGIN` matches the beginning of
     the content, `NAMES` the name of a tool. Without patterns, each of `triggers` begins a block."""
     ends_thoughts: tuple[str, ...] = ()
     """Marks of calls or of the format that end unclosed reasoning."""

@@ -1,4 +1,4 @@
-"""Writes grammars in GBNF, which hold a model to what a family's grammar reads."""
+"""Writes GBNF grammars, which constrain a model to the text that a family's grammar parses."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,35 +18,35 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[A-Za-z][A-Za-z0-9-]*|[^"\[A-Za-z]+')
 
 _SHARED = frozenset(("space", "string", "char", "number", "integer", "value", "object", "array", "integral-part", "decimal-part"))
-"""Rules that are written the same way for every schema, and no other by these names."""
+"""Names of rules that are the same for every schema."""
 
 
 class Rules:
-    """The rules of one grammar, as they are written."""
+    """Rules of one grammar."""
 
     def __init__(self, tools: Sequence[Tool], control_tokens: Mapping[str, int], *, is_parallel: bool) -> None:
-        """No rule is there yet.
+        """Creates an empty grammar.
 
         Args:
-            tools: Those that may be called.
-            control_tokens: The id of each control token by its spelling: text that spells one is that token.
-            is_parallel: Whether there may be several calls.
+            tools: The tools that may be called.
+            control_tokens: Id of each control token by its spelling. Literals that contain a spelling match the token.
+            is_parallel: True if there may be several calls.
         """
         self.tools = tools
         self.tool: Tool | None = None
-        """The one that is being written of."""
+        """The tool whose call is being written."""
         self.is_parallel = is_parallel
         self._control_tokens = control_tokens
         spellings = sorted(control_tokens, key=len, reverse=True)
         self._spelling = re.compile("|".join(map(re.escape, spellings))) if spellings else None
         self._rules: dict[str, str] = {}
         self._until: dict[str, str] = {}
-        """What reads up to an ending."""
+        """Name of the rule that matches text up to an ending, by the ending."""
         self.named: set[str] = set()
-        """Control tokens that are written."""
+        """Spellings of the control tokens that the grammar contains."""
 
     def copy(self) -> Self:
-        """The same rules, to which others are added apart."""
+        """Returns an independent copy."""
         twin = copy(self)
         twin._rules, twin._until = dict(self._rules), dict(self._until)  # noqa: SLF001 (its own)
         twin.named = set(self.named)
@@ -54,15 +54,15 @@ class Rules:
 
     @property
     def n_characters(self) -> int:
-        """Of all the rules."""
+        """Size of all rules, in characters."""
         return sum(len(name) + len(body) for name, body in self._rules.items())
 
     def text(self, root: str) -> str:
-        """The whole grammar, which begins with this."""
+        """Returns the grammar with a given root expression."""
         return "\n".join([f"root ::= {root}", *(f"{name} ::= {body}" for name, body in self._rules.items()), ""])
 
     def literal(self, text: str) -> str:
-        """A text that stands as it is."""
+        """Returns the expression of a literal text."""
         if self._spelling is None:
             return _quoted(text)
         written, end = [], 0
@@ -78,7 +78,7 @@ class Rules:
         return " ".join(f"{self.literal(piece)}?" if piece == "\n" else self.literal(piece) for piece in pieces)
 
     def add(self, name: str, body: str) -> str:
-        """A rule; its name, which is another one where that is taken for another rule."""
+        """Adds a rule and returns its name, with a suffix if a different rule has the same name."""
         unique, nth = name, 1
         while self._rules.get(unique, body) != body:
             nth += 1
@@ -87,9 +87,9 @@ class Rules:
         return unique
 
     def until(self, ending: str) -> str:
-        """Any text up to the first place where it has this one, and that."""
+        """Returns the expression for any text up to and including the first occurrence of `ending`."""
         if self._spelling is not None and self._spelling.search(ending) is not None:
-            # No text that is drawn has the token: what comes before it needs no look at how it is spelt.
+            # Sampled text never contains the token, so the text before it needs no restriction.
             before = self.add("text", "[^\\x00]*")
             return f"{before} {self.literal(ending)}"
         if (known := self._until.get(ending)) is not None:
@@ -99,19 +99,19 @@ class Rules:
         others = "".join(map(_in_class, letters))
         for n_found in range(len(ending)):
             found = ending[:n_found]
-            ways = [f"[^{others}] {name}-0"]
+            alternatives = [f"[^{others}] {name}-0"]
             for letter in letters:
                 n_next = _n_begun(found + letter, ending)
-                ways.append(_quoted(letter) if n_next == len(ending) else f"{_quoted(letter)} {name}-{n_next}")
-            self._rules[f"{name}-{n_found}"] = " | ".join(ways)
+                alternatives.append(_quoted(letter) if n_next == len(ending) else f"{_quoted(letter)} {name}-{n_next}")
+            self._rules[f"{name}-{n_found}"] = " | ".join(alternatives)
         self._until[ending] = f"{name}-0"
         return f"{name}-0"
 
     def schema(self, name: str, schema: Mapping[str, Any], *, is_python: bool = False) -> str:
-        """Adds the rule of the JSON that fits a schema, or of that and of Python's literals.
+        """Adds the rule for JSON that fits a schema; if `is_python`, Python's literals are allowed as well.
 
         Raises:
-            InvalidRequest: it is no schema, or one that no grammar can express.
+            InvalidRequest: The schema is invalid, or no grammar can express it.
         """
         try:
             return self.schema_text(name, msgspec.json.encode(schema).decode(), is_python=is_python)
@@ -120,10 +120,10 @@ class Rules:
             raise InvalidRequest("tools", f"the parameters{owner}: {error.message}") from None
 
     def schema_text(self, name: str, schema: str, *, is_python: bool = False) -> str:
-        """The same of a schema that is given as text.
+        """Same as `schema`, for a schema given as JSON text.
 
         Raises:
-            InvalidRequest: it is none.
+            InvalidRequest: The schema is invalid, or no grammar can express it.
         """
         written = schema_grammar(schema)
         rules = dict(line.split(" ::= ", 1) for line in written.splitlines() if " ::= " in line)
@@ -143,7 +143,7 @@ _PYTHON_WORDS = {'"true"': '"True"', '"false"': '"False"', '"null"': '"None"'}
 
 
 def _as_python(piece: str) -> str:
-    """Lets a piece of a rule, a word or a text in quotes, be spelled as in Python, too."""
+    """Extends a piece of a rule, a keyword or a quoted text, with Python's spelling."""
     text = re.fullmatch(r'"\\"([^"\'\\]+)\\""', piece)
     other = _PYTHON_WORDS.get(piece) if text is None else f"\"'{text[1]}'\""
     return piece if other is None else f"({piece} | {other})"
@@ -158,5 +158,5 @@ def _in_class(letter: str) -> str:
 
 
 def _n_begun(text: str, ending: str) -> int:
-    """How many characters of `ending` a text ends with."""
+    """Returns the length of the longest prefix of `ending` that the text ends with."""
     return next(n for n in range(len(ending), -1, -1) if text.endswith(ending[:n]))

@@ -1,7 +1,7 @@
-"""The pieces that the grammars of families are made of: each reads text, and writes the GBNF that holds a model to it.
+"""Combinators of the families' grammars. Each parses text, and writes the GBNF that constrains a model to it.
 
-What a piece writes, it reads. It may read more: what models write in several ways, they are held to in one, unless it is the
-beginning of a call, which nothing may hold before it is seen.
+A combinator parses everything that it writes. It may parse more: if models write a part in several ways, GBNF allows one of
+them, except at the beginning of a call, which is not constrained until it is detected.
 """
 
 import re
@@ -16,86 +16,86 @@ from weft.chat.answer.tools import Tool
 
 __all__ = [
     "MAX_KEY",
-    "Ahead",
     "CallNumber",
     "CallWord",
     "Calls",
     "Either",
     "End",
     "Grammar",
+    "Lookahead",
     "OneCall",
     "Optional",
-    "Row",
+    "Seq",
     "Space",
     "Text",
     "TextValue",
     "ToolName",
     "check_schema",
+    "current_tool",
     "nothing",
-    "written_tool",
 ]
 
 MAX_KEY = 256
-"""Characters of an argument's name."""
+"""Maximum characters of an argument's name."""
 
 
 def nothing() -> Reading:
-    """Reads nothing, which is always there."""
+    """Parser that always succeeds without reading text."""
     yield from ()
     return True
 
 
 class Grammar(Protocol):
-    """A piece of a grammar."""
+    """Part of a grammar."""
 
     def read(self, source: Source) -> Reading:
-        """Reads what it describes; where that is not there, the source may be anywhere behind where it was."""
+        """Parses the part. If it does not match, the position of the source is undefined, but not before its start."""
 
     def write(self, rules: Rules) -> str:
-        """What it describes, in GBNF; empty where that is nothing."""
+        """Returns the GBNF expression of the part, which may be empty."""
 
 
 class Text:
-    """A text that stands as it is."""
+    """Literal text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def read(self, source: Source) -> Reading:
-        """Reads it."""
+        """Parses the text."""
         while True:
-            there = source.text[source.at : source.at + len(self.text)]
-            if there == self.text:
-                source.at += len(there)
+            ahead = source.text[source.at : source.at + len(self.text)]
+            if ahead == self.text:
+                source.at += len(ahead)
                 return True
-            if source.is_ended or not self.text.startswith(there):
+            if source.is_ended or not self.text.startswith(ahead):
                 return False
             yield
 
     def write(self, rules: Rules) -> str:
-        """As it is."""
+        """Returns the literal."""
         return rules.literal(self.text)
 
 
 class End:
-    """What closes something. Where it is missing nothing is lost, and where all text ends within it, it is there."""
+    """Closing mark. It may be missing. If the text ends within it, it is treated as complete."""
 
-    def __init__(self, text: str, *, may_lack: bool = False) -> None:
-        """Describes the mark; `may_lack` lets a grammar omit it, as some models do."""
+    def __init__(self, text: str, *, is_optional: bool = False) -> None:
+        """Describes the mark. If `is_optional`, the GBNF also allows it to be missing, for models that omit it."""
         self._text = text
-        self._may_lack = may_lack
+        self._is_optional = is_optional
 
     def read(self, source: Source) -> Reading:
-        """Reads it, and the space before it, or nothing."""
+        """Parses the mark and the space before it, or nothing."""
         closing = self._text.lstrip()
         start = at = source.at
         while True:
             at = _past_space(source.text, at)
-            there = source.text[at : at + len(closing)]
-            if there == closing:
+            ahead = source.text[at : at + len(closing)]
+            if ahead == closing:
                 source.at = at + len(closing)
                 return True
-            if not closing.startswith(there):
+            if not closing.startswith(ahead):
                 source.at = start
                 return True
             if source.is_ended:
@@ -104,49 +104,49 @@ class End:
             yield
 
     def write(self, rules: Rules) -> str:
-        """Writes the text, whose line breaks may be missing."""
+        """Returns the text, with optional line breaks."""
         written = rules.loosely(self._text)
-        return f"({written})?" if self._may_lack else written
+        return f"({written})?" if self._is_optional else written
 
 
 def _past_space(text: str, start: int) -> int:
-    """Returns the position of the first character that is no space."""
+    """Returns the position of the first character that is not whitespace."""
     while start < len(text) and text[start].isspace():
         start += 1
     return start
 
 
-class Ahead:
-    """What must follow, behind any space, or all text ends before it or within it. It is not read."""
+class Lookahead:
+    """Lookahead: requires a text after optional space, or the end of the input before or within it. Nothing is consumed."""
 
     def __init__(self, text: str) -> None:
         self._text = text.lstrip()
 
     def read(self, source: Source) -> Reading:
-        """Reads nothing."""
+        """Checks the text without consuming it."""
         at = source.at
         while True:
             at = _past_space(source.text, at)
-            there = source.text[at : at + len(self._text)]
-            if there == self._text:
+            ahead = source.text[at : at + len(self._text)]
+            if ahead == self._text:
                 return True
-            if source.is_ended or not self._text.startswith(there):
-                return source.is_ended and self._text.startswith(there)
+            if source.is_ended or not self._text.startswith(ahead):
+                return source.is_ended and self._text.startswith(ahead)
             yield
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Nothing: what follows writes it."""
+        """Returns an empty expression: the next part writes the text."""
         return ""
 
 
 class Space:
-    """Any space, also none. A grammar allows `written` or less of it, or, where that is None, some space of any kind."""
+    """Optional whitespace. In GBNF, each character of `written` is optional; None allows up to 16 characters of any kind."""
 
     def __init__(self, written: str | None = "") -> None:
         self._written = written
 
     def read(self, source: Source) -> Reading:
-        """Reads all there is."""
+        """Parses all whitespace."""
         while True:
             while source.at < len(source.text) and source.text[source.at] in " \t\r\n":
                 source.at += 1
@@ -155,87 +155,87 @@ class Space:
             yield
 
     def write(self, rules: Rules) -> str:
-        """Writes optional space."""
+        """Returns the optional space."""
         if self._written is None:
             return rules.add("blank", "[ \\t\\n]{0,16}")
         return " ".join(f"{rules.literal(character)}?" for character in self._written)
 
 
-class Row:
-    """One piece after the other; texts may stand for [`Text`]."""
+class Seq:
+    """Sequence of parts. A `str` is short for [`Text`]."""
 
     def __init__(self, *pieces: "Grammar | str") -> None:
         self._pieces = [Text(piece) if isinstance(piece, str) else piece for piece in pieces]
 
     def read(self, source: Source) -> Reading:
-        """Reads all of them."""
+        """Parses all parts in order."""
         for piece in self._pieces:
             if not (yield from piece.read(source)):
                 return False
         return True
 
     def write(self, rules: Rules) -> str:
-        """All of them."""
+        """Returns all parts in order."""
         return " ".join(filter(None, (piece.write(rules) for piece in self._pieces)))
 
 
 class Either:
-    """The first of several that is there. What is written is one of the first `n_written`."""
+    """Ordered choice: the first alternative that matches. GBNF allows the first `n_written` alternatives."""
 
-    def __init__(self, *ways: Grammar, n_written: int = 1) -> None:
-        self._ways = ways
+    def __init__(self, *alternatives: Grammar, n_written: int = 1) -> None:
+        self._alternatives = alternatives
         self._n_written = n_written
 
     def read(self, source: Source) -> Reading:
-        """Reads one; what was settled of it is not tried otherwise."""
+        """Parses the first alternative that matches. A commit within an alternative excludes the others."""
         mark = source.mark()
-        for way in self._ways:
-            if (yield from way.read(source)):
+        for alternative in self._alternatives:
+            if (yield from alternative.read(source)):
                 return True
-            if not source.back(mark):
+            if not source.backtrack(mark):
                 return False
         return False
 
     def write(self, rules: Rules) -> str:
-        """Those that may be written."""
-        written = [way.write(rules) for way in self._ways[: self._n_written]]
+        """Returns the alternatives that may be written."""
+        written = [alternative.write(rules) for alternative in self._alternatives[: self._n_written]]
         return written[0] if len(written) == 1 else f"({' | '.join(written)})"
 
 
 class Optional:
-    """What may be there. It is not asked for, unless a model may write it."""
+    """Optional part. GBNF omits it unless `is_written`."""
 
     def __init__(self, piece: Grammar, *, is_written: bool = False) -> None:
         self._piece = piece
         self._is_written = is_written
 
     def read(self, source: Source) -> Reading:
-        """Reads it, or nothing."""
+        """Parses the part, or nothing."""
         mark = source.mark()
-        return (yield from self._piece.read(source)) or source.back(mark)
+        return (yield from self._piece.read(source)) or source.backtrack(mark)
 
     def write(self, rules: Rules) -> str:
-        """It or nothing, or nothing."""
+        """Returns the optional part, or an empty expression."""
         return f"({self._piece.write(rules)})?" if self._is_written else ""
 
 
 class OneCall:
-    """One call: what it is made of, for any of the tools."""
+    """A call of any of the tools."""
 
     def __init__(self, piece: Grammar) -> None:
         self._piece = piece
 
     def read(self, source: Source) -> Reading:
-        """Reads it; then it cannot be taken back."""
+        """Parses the call and commits it."""
         if not (yield from self._piece.read(source)):
             return False
-        source.settle()
+        source.commit()
         if not source.is_cut:
-            source.n_whole = source.n_calls
+            source.n_complete = source.n_calls
         return True
 
     def write(self, rules: Rules) -> str:
-        """One way for each tool."""
+        """Returns the alternatives of all tools."""
         names = []
         for nth, tool in enumerate(rules.tools):
             rules.tool = tool
@@ -245,36 +245,36 @@ class OneCall:
 
 
 class Calls:
-    """One call or several, where there may be several, with something between them."""
+    """One call, or several with separators if parallel calls are allowed."""
 
     def __init__(self, call: Grammar, between: Grammar) -> None:
         self._call = call
         self._between = between
 
     def read(self, source: Source) -> Reading:
-        """Reads as many as there are."""
+        """Parses as many calls as there are."""
         if not (yield from self._call.read(source)):
             return False
         while source.is_parallel:
             mark = source.mark()
             if not ((yield from self._between.read(source)) and (yield from self._call.read(source))):
-                return source.back(mark)
+                return source.backtrack(mark)
         return True
 
     def write(self, rules: Rules) -> str:
-        """One, or as many as there may be."""
+        """Returns one call, or a repetition."""
         call = self._call.write(rules)
         return f"{call} ({self._between.write(rules)} {call})*" if rules.is_parallel else call
 
 
 class ToolName:
-    """The name of a tool that may be called, which begins a call."""
+    """Name of a tool, which begins a call."""
 
     def read(self, source: Source) -> Reading:
-        """Reads the longest."""
+        """Parses the longest name that matches."""
         while True:
-            found, waits = _longest(source)
-            if not waits:
+            found, needs_more = _longest(source)
+            if not needs_more:
                 break
             yield
         if found is None:
@@ -285,32 +285,32 @@ class ToolName:
         return True
 
     def write(self, rules: Rules) -> str:
-        """The one that is being written of."""
-        return rules.literal(written_tool(rules).name)
+        """Returns the name of the tool that is being written."""
+        return rules.literal(current_tool(rules).name)
 
 
 def _longest(source: Source) -> tuple[Tool | None, bool]:
-    """The tool with the longest name that is there, and whether more text could make it another."""
+    """Returns the tool with the longest name that matches, and whether more text is needed to decide."""
     for tool in source.tools:
-        there = source.text[source.at : source.at + len(tool.name)]
-        if there == tool.name:
+        ahead = source.text[source.at : source.at + len(tool.name)]
+        if ahead == tool.name:
             return tool, False
-        if tool.name.startswith(there) and not source.is_ended:
+        if tool.name.startswith(ahead) and not source.is_ended:
             return None, True
     return None, False
 
 
-def written_tool(rules: Rules) -> Tool:
-    """The tool whose call is being written."""
+def current_tool(rules: Rules) -> Tool:
+    """Returns the tool whose call is being written."""
     assert rules.tool is not None, "a name or arguments stand in a call"
     return rules.tool
 
 
 def check_schema(tool: Tool) -> None:
-    """Checks the schema of a tool's arguments as a whole, where a grammar is written of parts of it.
+    """Checks the whole schema of a tool's arguments, for grammars that are written from parts of it.
 
     Raises:
-        InvalidRequest: it is not a JSON schema.
+        InvalidRequest: The schema is not a valid JSON schema.
     """
     rules = Rules((tool,), {}, is_parallel=False)
     rules.tool = tool
@@ -318,10 +318,10 @@ def check_schema(tool: Tool) -> None:
 
 
 class CallWord:
-    """An id of letters and digits that a model gives a call."""
+    """Id of letters and digits that a model writes within a call."""
 
     def read(self, source: Source) -> Reading:
-        """Reads it."""
+        """Parses the id."""
         start = source.at
         while True:
             while source.at < len(source.text) and source.text[source.at].isalnum():
@@ -333,15 +333,15 @@ class CallWord:
         return start < source.at <= start + MAX_KEY
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Any in Mistral's way."""
+        """Returns any id in Mistral's format."""
         return "[a-zA-Z0-9]{9}"
 
 
 class CallNumber:
-    """The number of a call in the chat, of which its id is made, as the model counts them."""
+    """Index of a call in the chat as the model counts it. It determines the id."""
 
     def read(self, source: Source) -> Reading:
-        """Reads its digits."""
+        """Parses the digits."""
         start = source.at
         while True:
             while source.at < len(source.text) and source.text[source.at] in "0123456789":
@@ -358,7 +358,7 @@ class CallNumber:
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Any number."""
+        """Returns any number."""
         return "[0-9]{1,4}"
 
 
@@ -366,14 +366,14 @@ _WORD = re.compile("[A-Za-z0-9_.:-]{0,64}")
 
 
 class TextValue:
-    """A word in quotes that is no part of the call but, where it looks like one, its id."""
+    """Quoted word that is not part of the call. If it matches `pattern`, it is the id of the call."""
 
     def __init__(self, written: str, pattern: str | None = None) -> None:
         self._written = written
         self._pattern = pattern
 
     def read(self, source: Source) -> Reading:
-        """Reads it."""
+        """Parses the word."""
         made: list[str] = []
         if not (yield from values.read_json(source, made.append)):
             return False
@@ -385,5 +385,5 @@ class TextValue:
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Any that looks like one."""
+        """Returns the expression of the word."""
         return self._written

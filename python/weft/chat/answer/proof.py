@@ -1,4 +1,4 @@
-"""Proves a family: reading the samples of a chat template in its format must return the messages that were rendered."""
+"""Verifies a family: parsing the samples of a chat template must return the messages that were rendered."""
 
 import json
 
@@ -14,35 +14,35 @@ _USE = ToolUse(TOOLS)
 
 
 class _UnreadCallError(Exception):
-    """Something looked like a call, and was none."""
+    """Text that looks like a call could not be parsed."""
 
 
-def _refuse() -> None:
+def _raise_unread_call() -> None:
     raise _UnreadCallError
 
 
 def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
-    """Returns whether exactly the calls of the samples are read."""
+    """Returns True if parsing returns exactly the calls of the samples."""
     return samples.call is not None and all(_is_read(family, thought, samples, sample) for sample in samples.calls)
 
 
 def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
-    """Returns whether content is read without the marks around it, with and without a call.
+    """Returns True if parsing returns the content without its marks, with and without a call.
 
-    Samples that are written within reasoning prove nothing and are skipped.
+    Samples within reasoning are skipped.
     """
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
     return all(_is_read(family, thought, samples, sample) for sample in shown if not _is_within(thought, samples, sample))
 
 
 def reads_reasoning(family: Family | None, thought: ThoughtMarks, samples: Samples) -> bool:
-    """Returns whether reasoning is separated from the text behind it. Without a family nothing else is compared."""
+    """Returns True if parsing separates the reasoning from the content. Without a family, only the reasoning is compared."""
     return all(_is_read(family, thought, samples, sample) for sample in samples.thoughts)
 
 
 def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
     is_thinking = samples.is_open(thought) or (thought is not None and thought.is_begun_in_words and bool(sample.reasoning))
-    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, unread=_refuse)
+    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, unread=_raise_unread_call)
     message = WrittenMessage()
     text = _until_end(family, sample.text)
     try:
@@ -61,16 +61,16 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
 
 
 def _is_within(thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
-    """Returns whether the template writes content within reasoning.
+    """Returns True if the template renders content within reasoning.
 
-    Some templates, such as Nemotron v2's, write the last answer behind the reasoning that the prompt of an answer begins.
+    Some templates, such as Nemotron v2's, render the last answer after the beginning of reasoning in the generation prompt.
     """
     before = f"{samples.header}{sample.text.partition(sample.content)[0]}".rstrip()
     return thought is not None and bool(thought.start) and before.endswith(thought.start)
 
 
 def _until_end(family: Family | None, text: str) -> str:
-    """Returns the text before a stop string of the family."""
+    """Returns the text before the first stop string of the family."""
     for end in () if family is None else family.ends:
         text = text.partition(end)[0]
     return text

@@ -168,9 +168,9 @@ class FamilyReader:
                 self._space = self._space if self._text else []
             return
         if source.has_open_call():
-            source.settle()
+            source.commit()
             self._take(source)
-        elif source.is_settled:
+        elif source.has_committed:
             return
         self._source = self._reading = None
         self._space = []
@@ -388,10 +388,10 @@ class FamilyReader:
         except StopIteration as end:
             is_read = bool(end.value)
         self._take(source)
-        if is_read is None and not (source.is_full and not source.is_settled):
+        if is_read is None and not (source.is_full and not source.has_committed):
             return False
         self._source = self._reading = None
-        if source.is_settled or is_read:
+        if source.has_committed or is_read:
             if self._calls_within_thought:
                 self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, []
             if not self._has_content:
@@ -417,10 +417,10 @@ class FamilyReader:
 
     def _take(self, source: Source) -> None:
         """Takes the committed parts. A call ends the reasoning within which it began."""
-        if parts := source.taken():
+        if parts := source.take_parts():
             self._space, self._is_fresh, self._is_thinking = [], True, False
             self._parts += parts
-            self._n_calls, self._n_complete = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
+            self._n_calls, self._n_complete = 1 + max(getattr(part, "call", -1) for part in parts), source.n_complete
 
     def _n_content(self, source: Source) -> int:
         """Returns how many characters of a rejected block are content without rescanning; at least one."""

@@ -1,4 +1,4 @@
-"""Renderings of known messages by a chat template, which show how a model that was trained with it calls tools and reasons."""
+"""Renders sample messages with a chat template, to detect the format of its calls and reasoning."""
 
 import json
 import re
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["CALLS", "CONTENT", "REASONING", "TOOLS", "Sample", "Samples", "common_prefix", "common_suffix", "render_samples"]
 
 MAX_RENDERED = 256 * 1024
-"""Most characters of a sample. The longest of llama.cpp's templates writes 15,000."""
+"""Maximum characters of a sample. The longest one of llama.cpp's templates has 15,000."""
 
 MAX_RENDERING_S = 1.0
-"""Seconds of this thread's own work after which no further sample is rendered. Each takes 1 ms with most templates."""
+"""CPU time in seconds after which no further sample is rendered. Each takes 1 ms with most templates."""
 
 CONTENT = "They are ready to be read."
 REASONING = "Both of them must be looked up first."
@@ -44,7 +44,7 @@ CALLS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("find_sample_place", {"place_name": "Upper Town", "day_count": 37, "is_exact": True}),
     ("count_sample_days", {"place_name": "Lower Town"}),
 )
-"""Name and arguments of each call: values of several types, and one argument alone."""
+"""Name and arguments of each sample call: several types of values, and a single argument."""
 
 MARKUP = "a <b> & c\nd"
 
@@ -54,28 +54,28 @@ CALL_IDS = ("smpl00001", "smpl00002")
 """Nine letters and digits, as Mistral's templates require."""
 
 _MARK = re.compile(r"<[^<>\n]{1,128}>|\[/?[A-Za-z][A-Za-z_ ]{1,62}\]")
-"""A likely mark. No boundary is put inside of one."""
+"""Matches a likely mark. Texts are not cut inside of one."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A message of the assistant as the template writes it."""
+    """Rendered message of the assistant."""
 
     text: str
-    """The part that a model writes, without the beginning and the end of the turn."""
+    """The part that a model generates, without the beginning and the end of the turn."""
     content: str = ""
     reasoning: str = ""
     n_calls: int = 0
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """Renderings of several messages; None where the template leaves out a part of the message."""
+    """Rendered samples. None means that the template leaves out a part of the message."""
 
     header: str
-    """The beginning of each turn of the assistant."""
+    """Beginning of each turn of the assistant."""
     opened: str
-    """The rest of the generation prompt, behind the header."""
+    """Rest of the generation prompt, after the header."""
     tail: str
-    """The end of each turn."""
+    """End of each turn."""
     shows_tools: bool
     content: Sample | None
     call: Sample | None
@@ -83,35 +83,35 @@ class Samples(msgspec.Struct, frozen=True):
     markup_call: Sample | None
     """A call of the second tool with an argument that could be markup."""
     call_after_content: Sample | None
-    """Content, and then a call; also None where the template writes such content as reasoning."""
+    """Content followed by a call. Also None if the template renders such content as reasoning."""
     reasoning: Sample | None
-    """Reasoning, and then content."""
+    """Reasoning followed by content."""
     call_after_reasoning: Sample | None
 
     def is_open(self, thought: ThoughtMarks | None) -> bool:
-        """Returns whether the header ends within reasoning."""
+        """Returns True if the header ends within reasoning."""
         return thought is not None and bool(thought.start) and self.header.rstrip().endswith(thought.start)
 
     @property
     def calls(self) -> Sequence[Sample]:
-        """The samples that have only calls."""
+        """Samples with only calls."""
         return [sample for sample in (self.call, self.two_calls) if sample is not None]
 
     @property
     def thoughts(self) -> Sequence[Sample]:
-        """The samples that have reasoning."""
+        """Samples with reasoning."""
         return [sample for sample in (self.reasoning, self.call_after_reasoning) if sample is not None]
 
 
 def render_samples(
     template: "ChatTemplate", end_marks: Sequence[str] = (), variables: Mapping[str, object] | None = None
 ) -> Samples | None:
-    """Renders the samples; None where the template refuses the simplest of them.
+    """Renders the samples. Returns None if the template rejects the simplest one.
 
     Args:
-        template: The template, compiled.
-        end_marks: The spellings of the tokens that end a text: a model writes nothing behind them.
-        variables: Further variables of the template.
+        template: The compiled template.
+        end_marks: Spellings of the tokens that end generation.
+        variables: Additional variables of the template.
     """
     deadline = time.thread_time() + MAX_RENDERING_S
     given = {"enable_thinking": True, "preserve_reasoning": True, **(variables or {}), "tools": _shown_tools()}
@@ -133,8 +133,8 @@ def render_samples(
     def turn(content: str | None = "", reasoning: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> str | None:
         if calls and not template.takes_calls:
             return None
-        said = ChatMessage(role="assistant", content=content, reasoning_content=reasoning, tool_calls=list(calls) or None)
-        text = render(question, said)
+        answer = ChatMessage(role="assistant", content=content, reasoning_content=reasoning, tool_calls=list(calls) or None)
+        text = render(question, answer)
         shown = (content, reasoning, *(call["function"]["name"] for call in calls))
         return None if text is None or not _holds(text, shown) else text
 
@@ -144,7 +144,7 @@ def render_samples(
     call_content: str | None = ""
     call = turn(calls=one)
     if call is None:
-        # Some templates look for calls only where there is no content.
+        # Some templates render calls only if there is no content.
         call_content = None
         call = turn(None, calls=one)
     turns = {
@@ -161,17 +161,17 @@ def render_samples(
 
 
 def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str], *, shows_tools: bool) -> Samples:
-    """Cuts off the prompt, and the end of the turn."""
+    """Removes the prompt and the end of the turn from the samples."""
     texts = [text for text in turns.values() if text is not None]
     n_before = min((common_prefix(before, text) for text in (*texts, opened)), default=len(before))
     header = opened[n_before:]
     if not header and len(texts) > 1:
-        # The template writes no generation prompt.
+        # The template has no generation prompt.
         header = texts[0][n_before:]
     for text in texts:
         header = header[: common_prefix(header, text[n_before:])]
     n_prompt = n_before + len(header)
-    # The space behind what ends a turn may depend on the message.
+    # The space after the end of a turn may depend on the message.
     answers = {name: text[n_prompt:].rstrip() for name, text in turns.items() if text is not None}
     # Some templates end the prompt with a message of their own.
     closing = _tail(answers)
@@ -179,7 +179,7 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     ended = {name: _until_end(text, end_marks) for name, text in cut.items()}
     written = _until_end(closing, end_marks)
     if written != closing and ended == cut:
-        # Nothing else ends the answers: a model writes what precedes the mark in the end of each turn.
+        # The mark is in the end of each turn: a model generates only the text before it.
         answers, tail = {name: _until_end(text, end_marks) for name, text in answers.items()}, closing.removeprefix(written)
     else:
         answers, tail = ended, _tail(ended) or closing
@@ -192,7 +192,7 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
         text = answers[name].removesuffix(tail)
         calls_at = max(text.rfind(name) for name, _ in CALLS)
         if calls_at >= 0 and header.strip() and (begin := text.find(header.strip(), calls_at)) >= 0:
-            # Some templates begin another turn behind the calls.
+            # Some templates begin another turn after the calls.
             text = text[:begin].rstrip().removesuffix(tail.strip())
         is_whole = _holds(text, (content, reasoning, *(name for name, _ in CALLS[:n_calls])))
         return Sample(text, content, reasoning, n_calls) if is_whole else None
@@ -213,7 +213,7 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
 
 
 def _is_written_as_reasoning(answers: Mapping[str, str]) -> bool:
-    """Returns whether the template writes content before a call as it writes reasoning, as gpt-oss's does."""
+    """Returns True if the template renders content before a call as it renders reasoning, as gpt-oss's does."""
     content, reasoning = answers.get("call_after_content"), answers.get("call_after_reasoning")
     return content is not None and content.replace(CONTENT, REASONING) == reasoning
 
@@ -233,25 +233,25 @@ def _tail(answers: Mapping[str, str]) -> str:
 
 
 def common_prefix(left: str, right: str) -> int:
-    """Returns how many characters two texts begin with in common, without a mark of which one has only the beginning."""
+    """Returns the length of the common prefix of two texts, which never ends inside a mark."""
     n = next((n for n, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), min(len(left), len(right)))
     return min(_outside_mark(left, n, lambda match: match.start()), _outside_mark(right, n, lambda match: match.start()))
 
 
 def common_suffix(left: str, right: str) -> int:
-    """Returns how many characters two texts end with in common, without a mark of which one has only the end."""
+    """Returns the length of the common suffix of two texts, which never begins inside a mark."""
     pairs = zip(reversed(left), reversed(right), strict=False)
     n = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
     return min(len(text) - _outside_mark(text, len(text) - n, lambda match: match.end()) for text in (left, right))
 
 
 def _outside_mark(text: str, position: int, side: Callable[[re.Match[str]], int]) -> int:
-    """The position, or the side of the mark that it is inside of."""
+    """Returns a position, or if it is inside a mark, the given side of the mark."""
     return next((side(match) for match in _MARK.finditer(text) if match.start() < position < match.end()), position)
 
 
 def _holds(text: str, parts: Sequence[str | None]) -> bool:
-    """Returns whether a text has all of these parts, in any order."""
+    """Returns True if a text contains all parts, in any order."""
     return all(part in text for part in parts if part)
 
 
@@ -265,6 +265,6 @@ def _shown_tools() -> list[dict[str, Any]]:
 
 
 def _with_other_names(message: Message) -> Message:
-    """The message with its reasoning by the other names that templates have for it."""
+    """Returns the message with its reasoning also under the other names that templates use."""
     reasoning = message.get("reasoning_content")
     return {"reasoning": reasoning, "thinking": reasoning, **message} if reasoning else message

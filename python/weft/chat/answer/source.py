@@ -1,4 +1,4 @@
-"""Where a grammar reads from: text that comes piece by piece, and what was read of it."""
+"""Input of a grammar: streamed text, with backtracking, and the parts that were parsed from it."""
 
 import secrets
 import string
@@ -10,13 +10,13 @@ from weft.chat.answer.tools import Tool
 __all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "numbered_id", "short_id"]
 
 Reading = Generator[None, None, bool]
-"""Reads until it needs more text, and goes on once there is more. In the end it says whether the text is what it must be."""
+"""Parser that yields whenever it needs more text. Its return value is True if the text matched."""
 
 MAX_HELD = 64 * 1024
-"""Characters of a call that are held back at most, until it is clear that it is one. More of them are content."""
+"""Maximum characters that are held back until they are known to be a call. Beyond that, they become content."""
 
 CallId = Callable[[str, int], str]
-"""Makes the id of a call out of the tool's name and the call's number in the chat, from 0."""
+"""Creates the id of a call from the name of the tool and the index of the call in the chat, from 0."""
 
 _NO_TOOL = Tool("", {})
 
@@ -24,17 +24,17 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def call_id(_name: str, _call: int) -> str:
-    """An id that no other call has, in OpenAI's way."""
+    """Returns a random id in OpenAI's format."""
     return f"call_{_random(24)}"
 
 
 def short_id(_name: str, _call: int) -> str:
-    """One of nine letters and digits, as Mistral's templates want it."""
+    """Returns a random id of nine letters and digits, as Mistral's templates require."""
     return _random(9)
 
 
 def numbered_id(name: str, call: int) -> str:
-    """One by the call's number in the chat, as Kimi's templates want it."""
+    """Returns an id that contains the index of the call in the chat, as Kimi's templates require."""
     return f"functions.{name}:{call}"
 
 
@@ -45,62 +45,62 @@ def _random(n: int) -> str:
 class Source:
     """Text of one block of calls.
 
-    What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
+    A parser may backtrack until it commits its parts. Committed text is discarded.
     """
 
     def __init__(
         self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, n_earlier: int, is_parallel: bool
     ) -> None:
-        """Nothing is there yet.
+        """Creates an empty source.
 
         Args:
-            tools: Those that may be called, the longest name first.
-            n_calls: How many calls the answer has made before.
-            make_id: Makes the ids of calls.
-            ids: Those that calls of the chat have; what is made here is added.
-            n_earlier: How many calls were made in the chat before the answer.
-            is_parallel: Whether there may be several calls.
+            tools: The tools that may be called, the longest name first.
+            n_calls: Number of earlier calls in the answer.
+            make_id: Creates the ids of calls.
+            ids: Ids of all calls of the chat. New ids are added to it.
+            n_earlier: Number of calls in the chat before this answer.
+            is_parallel: True if there may be several calls.
         """
         self.tools = tools
         self.text = ""
-        """What is there and not dropped."""
+        """Received text that is not discarded yet."""
         self.at = 0
-        """Where in it is to be read next."""
+        """Position of the parser in `text`."""
         self.farthest = 0
-        """Where in it was read at most before some of that was taken back."""
+        """Highest position that the parser reached before it backtracked."""
         self.is_ended = False
-        """Whether no more will come."""
+        """True once the text is complete."""
         self.is_truncated = False
-        """Whether the text was cut off where it ends, so that the beginning of a mark is no part of an argument."""
-        self.n_settled = 0
-        """How many times parts were settled: what was read before that cannot be taken back."""
+        """True if the text was truncated. An incomplete mark at its end is not part of an argument then."""
+        self.n_commits = 0
+        """Number of commits. The parser cannot backtrack beyond the last one."""
         self.n_calls = n_calls
-        self.n_whole = n_calls
-        """How many calls there were up to the last that is whole."""
+        self.n_complete = n_calls
+        """Number of calls up to and including the last complete one."""
         self.is_unread = False
-        """Whether what looked like a call was read as something else."""
+        """True if text that looked like a call was parsed as something else."""
         self.is_cut = False
-        """Whether all text has ended before something that closes a call."""
+        """True if the text ended before the mark that closes a call."""
         self.tool = tools[0] if tools else _NO_TOOL
-        """The one that was called last."""
-        self.held_arguments = ""
-        """What was read of arguments before the tool was known."""
+        """The tool of the last call."""
+        self.buffered_arguments = ""
+        """Arguments that were parsed before the name of the tool."""
         self.given_id = ""
-        """The id that the model has given the call that begins next."""
+        """Id that the model gave to the next call."""
         self.n_earlier = n_earlier
         self._make_id = make_id
         self._ids = ids
         self.is_parallel = is_parallel
         self._open: list[Part] = []
-        self._settled: list[Part] = []
+        self._committed: list[Part] = []
 
     @property
-    def is_settled(self) -> bool:
-        """Whether anything was."""
-        return self.n_settled > 0
+    def has_committed(self) -> bool:
+        """True if anything was committed."""
+        return self.n_commits > 0
 
     def begin(self, name: str) -> None:
-        """A tool is called."""
+        """Begins a call."""
         number = self.n_earlier + self.n_calls
         while (call_id := self._make_id(name, number)) in self._ids:
             number += 1
@@ -109,52 +109,52 @@ class Source:
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
-        """The call that was begun last has this id, unless another one has it."""
+        """Sets the id of the last call, unless another call has it."""
         if call_id in self._ids:
             return
         for position in range(len(self._open) - 1, -1, -1):
-            if isinstance(begun := self._open[position], CallBegun):
-                self._open[position] = CallBegun(begun.call, call_id, begun.name)
+            if isinstance(start := self._open[position], CallBegun):
+                self._open[position] = CallBegun(start.call, call_id, start.name)
                 return
 
-    def argue(self, text: str) -> None:
-        """The arguments of the call that was begun last go on."""
+    def add_arguments(self, text: str) -> None:
+        """Appends text to the arguments of the last call."""
         if text:
             self._open.append(CallArguments(self.n_calls - 1, text))
 
-    def settle(self) -> None:
-        """All that was read is so for good."""
+    def commit(self) -> None:
+        """Commits all parts up to the current position."""
         self._ids.update(part.id for part in self._open if isinstance(part, CallBegun))
-        self._settled += self._open
+        self._committed += self._open
         self._open = []
         self.text = self.text[self.at :]
         self.at = self.farthest = 0
-        self.n_settled += 1
+        self.n_commits += 1
 
     def has_open_call(self) -> bool:
-        """Returns whether a tool was named whose call is not settled yet."""
+        """Returns True if a call has begun that is not committed yet."""
         return any(isinstance(part, CallBegun) for part in self._open)
 
     def mark(self) -> tuple[int, int, int, int]:
-        """Where to go back to."""
-        return self.at, len(self._open), self.n_calls, self.n_settled
+        """Returns the state for `backtrack`."""
+        return self.at, len(self._open), self.n_calls, self.n_commits
 
-    def back(self, mark: tuple[int, int, int, int]) -> bool:
-        """Takes back what was read since; False where some of it was settled."""
-        at, n_open, n_calls, n_settled = mark
-        if self.n_settled != n_settled:
+    def backtrack(self, mark: tuple[int, int, int, int]) -> bool:
+        """Restores a state. Returns False, and does nothing, if there was a commit since."""
+        at, n_open, n_calls, n_commits = mark
+        if self.n_commits != n_commits:
             return False
         self.farthest = max(self.farthest, self.at)
-        self.at, self.n_calls, self.held_arguments, self.given_id = at, n_calls, "", ""
+        self.at, self.n_calls, self.buffered_arguments, self.given_id = at, n_calls, "", ""
         del self._open[n_open:]
         return True
 
-    def taken(self) -> list[Part]:
-        """What was settled since this was asked last."""
-        settled, self._settled = self._settled, []
-        return settled
+    def take_parts(self) -> list[Part]:
+        """Returns the parts that were committed since the last call."""
+        committed, self._committed = self._committed, []
+        return committed
 
     @property
     def is_full(self) -> bool:
-        """Whether more is held back than may be."""
+        """True if more text is held back than `MAX_HELD`."""
         return len(self.text) > MAX_HELD

@@ -1,4 +1,4 @@
-"""The tools that an answer may call."""
+"""Tools that an answer may call, and properties of their schemas."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,32 +10,32 @@ __all__ = ["SCHEMA_NOTES", "Tool", "ToolUse", "can_be", "has_fixed_properties", 
 SCHEMA_NOTES = frozenset(
     {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 )
-"""Words of a schema that do not restrict a value."""
+"""Keywords of a schema that do not restrict a value."""
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function that may be called."""
+    """Function that a model may call."""
 
     name: str
     parameters: Mapping[str, Any]
-    """The JSON schema of its arguments, which are an object."""
+    """JSON schema of the arguments, an object."""
     is_strict: bool = False
-    """Whether a schema that cannot be held to in all it says is refused."""
+    """True to reject a schema that cannot be enforced completely."""
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """The schema of each argument that has one of its own."""
+        """Schemas of the arguments, by name."""
         given = self.parameters.get("properties")
         return given if isinstance(given, Mapping) else {}
 
     @property
     def required(self) -> frozenset[str]:
-        """Those that must be given."""
+        """Names of the required arguments."""
         given = self.parameters.get("required")
         return frozenset(name for name in given if isinstance(name, str)) if isinstance(given, list) else frozenset()
 
     def schema_of(self, name: str) -> dict[str, Any]:
-        """The schema of one argument, with the definitions that it may refer to."""
+        """Returns the schema of an argument, with the definitions that it may refer to."""
         schema = self.properties.get(name)
         if not isinstance(schema, Mapping):
             return {}
@@ -44,17 +44,17 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """Which tools an answer may call, and how."""
+    """Tools that an answer may call, and how."""
 
     tools: tuple[Tool, ...]
     is_required: bool = False
-    """Whether it must call one."""
+    """True if the answer must contain a call."""
     is_parallel: bool = True
-    """Whether it may call several times."""
+    """True if the answer may contain several calls."""
 
 
 def has_fixed_properties(tool: Tool) -> bool:
-    """Whether its arguments are the properties that its schema names, and nothing else is said of them together."""
+    """Returns True if the arguments are exactly the properties of the schema, and no other keyword relates them."""
     return "properties" in tool.parameters and not _COMBINING & tool.parameters.keys()
 
 
@@ -62,7 +62,7 @@ _COMBINING = {"anyOf", "oneOf", "allOf", "$ref", "not", "if", "const", "enum", "
 
 
 def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
-    """The types that a schema names, those of its values among them."""
+    """Yields the types that a schema allows explicitly, including the types of its constants."""
     kinds = schema.get("type")
     yield from [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
     for part in (*_listed(schema, "anyOf"), *_listed(schema, "oneOf")):
@@ -72,17 +72,17 @@ def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listed(schema: Mapping[str, Any], word: str) -> Sequence[Any]:
-    """What a word of a schema lists; nothing where that is no list, which whoever writes its grammar refuses."""
+    """Returns the list of a keyword; empty if it is no list, which the writer of the grammar rejects."""
     listed = schema.get(word)
     return listed if isinstance(listed, list | tuple) else ()
 
 
 def _kind(value: Any) -> str:  # noqa: ANN401 (any JSON)
-    """The type of a value, as schemas call it."""
+    """Returns the JSON schema type of a value."""
     return next(kind for kind, types in _TYPES.items() if isinstance(value, types))
 
 
-# What is true or false is an integer to Python.
+# Booleans come first because they are integers in Python.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "string": str,
@@ -95,39 +95,49 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a value can be nothing but a text. A word that must list something and does not says nothing of it."""
+    """Returns True if a value must be a string. Keywords that should be lists and are not are ignored."""
     lists = [word for word in ("anyOf", "oneOf", "enum") if word in schema]
     return set(_kinds(schema)) == {"string"} and all(_listed(schema, word) for word in lists)
 
 
 def can_be(schema: Mapping[str, Any], value: Any) -> bool:  # noqa: ANN401 (any JSON)
-    """Whether a value is of a type that it can have. Where a schema names none, or another schema, any will do."""
+    """Returns True if a schema allows the type of a value, or restricts no type."""
     kinds = set(_kinds(schema))
     kind = _kind(value)
     return not kinds or "$ref" in schema or kind in kinds or (kind == "integer" and "number" in kinds)
 
 
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
-
-
 def takes_any_text(schema: Mapping[str, Any], *, is_strict: bool) -> bool:
-    """Returns whether a value can be any text, whatever else it can be; of a strict tool, whatever that text looks like."""
-    said = {key: value for key, value in schema.items() if key not in _NOTES | {"$defs", "definitions"}}
-    if not said:
+    """Returns True if a value can be any string, among other types. For a strict tool, no other keyword may restrict strings."""
+    restrictions = {key: value for key, value in schema.items() if key not in SCHEMA_NOTES | {"$defs", "definitions"}}
+    if not restrictions:
         return True
-    if said.keys() == {"anyOf"} and isinstance(said["anyOf"], list):
-        parts = [part if isinstance(part, Mapping) else {"const": None} for part in said["anyOf"]]
+    if restrictions.keys() == {"anyOf"} and isinstance(restrictions["anyOf"], list):
+        parts = [part if isinstance(part, Mapping) else {"const": None} for part in restrictions["anyOf"]]
         are_free = [takes_any_text(part, is_strict=False) for part in parts]
         return any(are_free) and not (is_strict and any(_restricts(part) for part in parts))
-    kinds = said.get("type")
+    kinds = restrictions.get("type")
     has_text = "string" in (kinds if isinstance(kinds, list) else [kinds])
-    return has_text and (_TEXT_WORDS.isdisjoint(said)) and not (is_strict and _restricts(said))
+    return has_text and (_STRING_KEYWORDS.isdisjoint(restrictions)) and not (is_strict and _restricts(restrictions))
 
 
-_TEXT_WORDS = {"enum", "const", "pattern", "minLength", "maxLength", "format", "allOf", "anyOf", "oneOf", "not", "$ref", "if"}
-"""Words of a schema that may restrict a text."""
+_STRING_KEYWORDS = {
+    "enum",
+    "const",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "format",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "$ref",
+    "if",
+}
+"""Keywords of a schema that may restrict a string."""
 
 
 def _restricts(schema: Mapping[str, Any]) -> bool:
-    """Returns whether a schema says more of a value than its type."""
-    return bool(schema.keys() - _NOTES - {"type", "$defs", "definitions"})
+    """Returns True if a schema restricts more than the type of a value."""
+    return bool(schema.keys() - SCHEMA_NOTES - {"type", "$defs", "definitions"})

@@ -1,4 +1,4 @@
-"""Reads values as models write them, JSON or literals of Python, and makes them JSON. Nothing that was written is lost."""
+"""Incremental parsers of values, which are JSON or Python's literals, that convert them to JSON without loss."""
 
 import json
 import re
@@ -10,13 +10,13 @@ from weft.chat.answer.source import Reading, Source
 __all__ = ["MAX_DEPTH", "beginning_of_json", "escaped", "python_as_json", "read_bare", "read_json", "read_python"]
 
 MAX_DEPTH = 64
-"""Lists and objects inside of each other."""
+"""Maximum nesting of lists and objects."""
 
 MAX_SCALAR = 512
-"""Characters of a number or a word."""
+"""Maximum characters of a number or a keyword."""
 
-Told = Callable[[str], None]
-"""Takes a stretch of the JSON."""
+Emit = Callable[[str], None]
+"""Receives the next piece of the JSON."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _SCALAR = re.compile(r"[-+.0-9A-Za-z_]*")
@@ -34,34 +34,34 @@ _CLOSING = {"{": "}", "[": "]", "(": ")"}
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in a string of JSON."""
+    """Returns a text with the escapes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def read_json(source: Source, told: Told) -> Reading:
-    """Reads a value of JSON, and tells it as it is written.
+def read_json(source: Source, emit: Emit) -> Reading:
+    """Parses a JSON value, and emits it unchanged.
 
-    Control characters in strings, which JSON has no room for, are told as their escapes, and so is a backslash that escapes
-    nothing.
+    Control characters in strings, which are invalid in JSON, are emitted as escapes, and a backslash that begins no valid escape
+    is doubled.
     """
-    return _Value(source, told, is_python=False).read()
+    return _Value(source, emit, is_python=False).read()
 
 
-def read_python(source: Source, told: Told) -> Reading:
-    """Reads a literal of Python, or a value of JSON, and tells it as JSON."""
-    return _Value(source, told, is_python=True).read()
+def read_python(source: Source, emit: Emit) -> Reading:
+    """Parses a Python literal or a JSON value, and emits it as JSON."""
+    return _Value(source, emit, is_python=True).read()
 
 
-def read_bare(source: Source, told: Told, quote: str) -> Reading:
-    """Reads a value as Gemma writes it, with names that nothing stands around, or a value of JSON, and tells it as JSON.
+def read_bare(source: Source, emit: Emit, quote: str) -> Reading:
+    """Parses a value in Gemma's format, with unquoted keys, or a JSON value, and emits it as JSON.
 
-    `quote` stands around texts, in which nothing is escaped.
+    `quote` encloses texts, which contain no escapes.
     """
-    return _BareValue(source, told, quote).read()
+    return _BareValue(source, emit, quote).read()
 
 
 class _WholeText:
-    """A text that no more follows."""
+    """Source with a complete text."""
 
     is_ended = True
 
@@ -72,7 +72,7 @@ class _WholeText:
 
 
 def python_as_json(text: str) -> str | None:
-    """Returns a literal of Python as JSON; None where the text is no such literal."""
+    """Converts a Python literal to JSON. Returns None if the text is no literal."""
     made: list[str] = []
     source = _WholeText(text)
     is_read = _finish(_Value(source, made.append, is_python=True).read())
@@ -80,37 +80,37 @@ def python_as_json(text: str) -> str | None:
 
 
 def beginning_of_json(text: str) -> str:
-    """Returns as much of a text as is the beginning of some JSON."""
+    """Returns the longest beginning of a text that is a prefix of valid JSON, converted to JSON."""
     made: list[str] = []
     _finish(_Value(_WholeText(text, is_truncated=True), made.append, is_python=True).read())
     return "".join(made)
 
 
 def _finish(reading: Reading) -> bool:
-    """Runs a reading that never waits for more text."""
+    """Runs a parser on a complete text."""
     try:
         next(reading)
     except StopIteration as end:
         return bool(end.value)
-    raise AssertionError("a text that has ended is read without waiting")
+    raise AssertionError("a parser of a complete text never waits for more")
 
 
 class _Value:
     colon = ":"
 
-    def __init__(self, source: Source | _WholeText, told: Told, *, is_python: bool) -> None:
+    def __init__(self, source: Source | _WholeText, emit: Emit, *, is_python: bool) -> None:
         self._source = source
-        self._told = told
+        self._emit = emit
         self._is_python = is_python
         self._words = _PYTHON_WORDS if is_python else _WORDS
         self._quotes = "\"'" if is_python else '"'
         self._made: list[str] = []
-        """Of the value, what is not told yet."""
+        """Pieces of the value that are not emitted yet."""
 
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         if self._made:
             made, self._made = "".join(self._made), []
-            self._told(made)
+            self._emit(made)
 
     def read(self) -> Reading:
         reading = self._all()
@@ -118,81 +118,81 @@ class _Value:
             try:
                 next(reading)
             except StopIteration as end:
-                self._tell()
+                self._flush()
                 return bool(end.value)
-            self._tell()
+            self._flush()
             yield
 
     def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each thing that may stand in a value)
-        """One character of what surrounds values after the other."""
+        """Parses the whole value with a stack of open brackets, in which each iteration handles one token."""
         source = self._source
         stack: list[str] = []
-        wanted, has_comma = "value", False
+        expected, has_comma = "value", False
         while True:
-            yield from self._skip(is_told=not has_comma)
+            yield from self._skip(is_emitted=not has_comma)
             if source.at >= len(source.text):
                 return False
             character = source.text[source.at]
             is_closing = bool(stack) and character == _CLOSING[stack[-1]]
-            may_close = wanted in ("first", "more", "key or end") or has_comma
+            may_close = expected in ("first", "more", "key or end") or has_comma
             if has_comma and not is_closing:
                 self._made.append(", ")
             has_comma = False
             if is_closing and may_close:
                 self._take("}" if stack.pop() == "{" else "]")
-                wanted = "more"
-            elif wanted == "more":
+                expected = "more"
+            elif expected == "more":
                 if character != ",":
                     return False
-                # Python takes a comma at the end, which JSON does not.
+                # Python allows a trailing comma, JSON does not.
                 if has_comma := self._is_python:
                     source.at += 1
                 else:
                     self._take(",")
-                wanted = "key" if stack[-1] == "{" else "value"
+                expected = "key" if stack[-1] == "{" else "value"
                 continue
-            elif wanted in ("key", "key or end"):
+            elif expected in ("key", "key or end"):
                 if not (yield from self._key(character)):
                     return False
                 yield from self._skip()
                 if source.text[source.at : source.at + 1] != ":":
                     return False
                 self._take(self.colon)
-                wanted = "value"
+                expected = "value"
                 continue
             elif character in ("[", "{") or (character == "(" and self._is_python):
                 if len(stack) == MAX_DEPTH:
                     return False
                 stack.append(character)
                 self._take("[" if character == "(" else character)
-                wanted = "key or end" if character == "{" else "first"
+                expected = "key or end" if character == "{" else "first"
                 continue
             elif character in self._quotes:
                 if not (yield from self._string(character)):
                     return False
-                wanted = "more"
+                expected = "more"
             elif not (yield from self._scalar()):
                 return False
             else:
-                wanted = "more"
+                expected = "more"
             if not stack:
                 return True
 
     def _key(self, character: str) -> Reading:
-        """The name of a value in an object, which begins with this."""
+        """Parses the key of an object that begins with a given character."""
         return (character in self._quotes) and (yield from self._string(character))
 
     def _take(self, made: str) -> None:
         self._source.at += 1
         self._made.append(made)
 
-    def _skip(self, *, is_told: bool = True) -> Reading:
-        """Space between values."""
+    def _skip(self, *, is_emitted: bool = True) -> Reading:
+        """Parses the space between tokens."""
         source = self._source
         while True:
             match = _SPACE.match(source.text, source.at)
             assert match is not None
-            if is_told:
+            if is_emitted:
                 self._made.append(match.group())
             source.at = match.end()
             if source.at < len(source.text) or source.is_ended:
@@ -246,7 +246,7 @@ class _Value:
             yield
         if source.is_truncated and len(source.text) - source.at < length:
             return False
-        # At the end of all text there may be less, which escapes nothing.
+        # At the end of the input, an incomplete escape is a plain backslash.
         written = source.text[source.at : source.at + length]
         kind = written[1:2]
         if (kind and kind in '"\\/bfnrt') or (kind == "u" and _HEX.fullmatch(written, 2)):
@@ -256,7 +256,7 @@ class _Value:
         elif self._is_python and kind == "'":
             made = "'"
         else:
-            # It escapes nothing, so it stands for itself.
+            # The backslash begins no valid escape, so it is literal.
             made, written = "\\\\", "\\"
         source.at += len(written)
         self._made.append(made)
@@ -271,13 +271,13 @@ class _Value:
 class _BareValue(_Value):
     colon = ": "
 
-    def __init__(self, source: Source, told: Told, quote: str) -> None:
-        super().__init__(source, told, is_python=True)
+    def __init__(self, source: Source, emit: Emit, quote: str) -> None:
+        super().__init__(source, emit, is_python=True)
         self._quote = quote
         self._quotes = f'{quote[0]}"'
 
-    def _skip(self, *, is_told: bool = True) -> Reading:  # noqa: ARG002 (no space is told)
-        return super()._skip(is_told=False)
+    def _skip(self, *, is_emitted: bool = True) -> Reading:  # noqa: ARG002 (no space is emitted)
+        return super()._skip(is_emitted=False)
 
     def _key(self, character: str) -> Reading:
         if character in self._quotes:

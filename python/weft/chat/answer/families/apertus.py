@@ -3,11 +3,11 @@
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.shapes import listed
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import End, Row, Space, ToolName
+from weft.chat.answer.grammar import End, Seq, Space, ToolName
 
 __all__ = ["APERTUS"]
 
-_CALL = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+_CALL = Seq("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
 
 APERTUS = Family(
     name="Apertus",

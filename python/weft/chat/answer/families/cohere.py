@@ -5,7 +5,7 @@ import msgspec
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import json_list, listed
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Either, End, Optional, Row, Space, Text
+from weft.chat.answer.grammar import Either, End, Optional, Seq, Space, Text
 
 __all__ = ["COHERE_2_MOE", "COMMAND_R", "COMMAND_R7B"]
 
@@ -40,7 +40,7 @@ COHERE_2_MOE = msgspec.structs.replace(
 COMMAND_R = Family(
     name="Command R",
     is_of=lambda template: "Action: ```json" in template or "Action:```json" in template or "Action:\n```json" in template,
-    calls=Row(
+    calls=Seq(
         "Action:",
         Optional(Either(Text(" "), Text("\n"), n_written=2), is_written=True),
         "```json",

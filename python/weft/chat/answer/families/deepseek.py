@@ -3,7 +3,7 @@
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.families.shapes import block, name_first
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Row, Space, Text, ToolName
+from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space, Text, ToolName
 
 __all__ = ["DEEPSEEK_3", "DEEPSEEK_3_1", "DEEPSEEK_3_2", "DEEPSEEK_4"]
 
@@ -19,7 +19,7 @@ def _is_deepseek(template: str) -> bool:
 DEEPSEEK_3_1 = Family(
     name="DeepSeek V3.1",
     is_of=lambda template: _is_deepseek(template) and "```json" not in template,
-    calls=block(_CALLS_BEGIN, OneCall(Row(_CALL_BEGIN, name_first(_SEPARATOR, closing=_CALL_END))), "", _CALLS_END),
+    calls=block(_CALLS_BEGIN, OneCall(Seq(_CALL_BEGIN, name_first(_SEPARATOR, closing=_CALL_END))), "", _CALLS_END),
     triggers=(_CALLS_BEGIN,),
     ends_thoughts=(_CALLS_BEGIN,),
 )
@@ -29,7 +29,7 @@ DEEPSEEK_3 = Family(
     is_of=_is_deepseek,
     calls=block(
         _CALLS_BEGIN,
-        Row(
+        Seq(
             Text(_CALL_BEGIN),
             "function",
             _SEPARATOR,
@@ -48,12 +48,12 @@ _DSML = "｜DSML｜"
 
 
 def _dsml(name: str) -> Grammar:
-    return Row(
+    return Seq(
         f"<{_DSML}{name}>",
         Space("\n"),
         Calls(
             OneCall(
-                Row(
+                Seq(
                     f'<{_DSML}invoke name="',
                     ToolName(),
                     '">',

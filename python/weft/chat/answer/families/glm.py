@@ -4,18 +4,18 @@ import msgspec
 
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import OneCall, Seq, Space, ToolName
 
 __all__ = ["GLM", "LAGUNA", "LING"]
 
 GLM = Family(
     name="GLM 4.5",
     is_of=lambda template: "<arg_key>" in template and "<arg_value>" in template,
-    calls=Row(
+    calls=Seq(
         "<tool_call>",
         Space(),
         OneCall(
-            Row(
+            Seq(
                 ToolName(),
                 Space("\n\n"),
                 closed(Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"), "</tool_call>"),

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.family import Family
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
+from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Seq, Space, Text, ToolName
 from weft.chat.answer.source import Reading, Source
 
 __all__ = ["GPT_OSS"]
@@ -94,14 +94,14 @@ def _skip_body(source: Source) -> Reading:
         match = _BODY_END.search(source.text, source.at)
         if match is not None:
             source.at = match.start()
-            source.settle()
+            source.commit()
             return True
         if source.is_ended:
             source.at = len(source.text)
-            source.settle()
+            source.commit()
             return True
         source.at = max(source.at, len(source.text) - len(_MESSAGE))
-        source.settle()
+        source.commit()
         yield
 
 
@@ -109,7 +109,7 @@ _CHANNEL = Either(Text("commentary"), Text("analysis"), n_written=2)
 
 
 def _call(*header: Grammar | str) -> Grammar:
-    return OneCall(Row(*header, _Constraint(), _MESSAGE, Arguments(), Optional(End("<|call|>"), is_written=True)))
+    return OneCall(Seq(*header, _Constraint(), _MESSAGE, Arguments(), Optional(End("<|call|>"), is_written=True)))
 
 
 GPT_OSS = Family(

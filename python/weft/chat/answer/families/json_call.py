@@ -1,11 +1,11 @@
 """A call as one object of JSON, with the tool's name and its arguments."""
 
-from weft.chat.answer.arguments import Arguments, HeldArguments
-from weft.chat.answer.grammar import Either, End, Grammar, Optional, Row, Space, Text, TextValue, ToolName
+from weft.chat.answer.arguments import Arguments, BufferedArguments
+from weft.chat.answer.grammar import Either, End, Grammar, Optional, Seq, Space, Text, TextValue, ToolName
 
 __all__ = ["json_call"]
 
-_COMMA = Row(Space(None), ",", Space(None))
+_COMMA = Seq(Space(None), ",", Space(None))
 
 
 def json_call(
@@ -30,26 +30,28 @@ def json_call(
         begins_with_name: Whether nothing but a type may stand before the name: an object is a call by its beginning alone.
     """
     keys = Either(*(_key(key) for key in dict.fromkeys((arguments, "arguments", "parameters"))))
-    named = Row(_key(name), '"', ToolName(), '"')
+    named = Seq(_key(name), '"', ToolName(), '"')
     other = Either(
-        Row(_key(id_name), TextValue(writes_id or writes_id_last or '""', "[A-Za-z0-9]{9}")),
-        Row(_key("type"), '"function"'),
+        Seq(_key(id_name), TextValue(writes_id or writes_id_last or '""', "[A-Za-z0-9]{9}")),
+        Seq(_key("type"), '"function"'),
     )
-    first = Optional(Row(other, _COMMA)) if writes_id is None else Either(Row(other, _COMMA), Row())
-    last = Optional(Row(_COMMA, other), is_written=writes_id_last is not None)
-    keyed = Row(named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments())
-    in_order = Row("{", Space(None), first, keyed, last, Space(None), End("}"))
-    turned = Row("{", Space(), Optional(Row(other, _COMMA)), keys, Arguments(is_held=True), _COMMA, named, HeldArguments(), last)
-    without = Row("{", Space(), Optional(Row(other, _COMMA)), named, HeldArguments(), last)
+    first = Optional(Seq(other, _COMMA)) if writes_id is None else Either(Seq(other, _COMMA), Seq())
+    last = Optional(Seq(_COMMA, other), is_written=writes_id_last is not None)
+    keyed = Seq(named, Optional(Seq(_COMMA, other)), _COMMA, keys, Arguments())
+    in_order = Seq("{", Space(None), first, keyed, last, Space(None), End("}"))
+    turned = Seq(
+        "{", Space(), Optional(Seq(other, _COMMA)), keys, Arguments(is_buffered=True), _COMMA, named, BufferedArguments(), last
+    )
+    without = Seq("{", Space(), Optional(Seq(other, _COMMA)), named, BufferedArguments(), last)
     if begins_with_name:
         # What is seen to begin a call must be what it may begin with.
-        comma, colon = Row(Space(None), ",", Space(None)), Row(Space(None), ":", Space(None))
-        kind = Optional(Row('"type"', colon, '"function"', comma), is_written=True)
-        named = Row(f'"{name}"', colon, '"', ToolName(), '"')
-        keyed = Row(named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments())
-        return Row("{", Space(None), kind, keyed, last, Space(None), End("}"))
-    return Either(in_order, Row(turned, Space(), "}"), Row(without, Space(), "}"))
+        comma, colon = Seq(Space(None), ",", Space(None)), Seq(Space(None), ":", Space(None))
+        kind = Optional(Seq('"type"', colon, '"function"', comma), is_written=True)
+        named = Seq(f'"{name}"', colon, '"', ToolName(), '"')
+        keyed = Seq(named, Optional(Seq(_COMMA, other)), _COMMA, keys, Arguments())
+        return Seq("{", Space(None), kind, keyed, last, Space(None), End("}"))
+    return Either(in_order, Seq(turned, Space(), "}"), Seq(without, Space(), "}"))
 
 
 def _key(name: str) -> Grammar:
-    return Row(Text(f'"{name}"'), Space(), ":", Space(" "))
+    return Seq(Text(f'"{name}"'), Space(), ":", Space(" "))

@@ -5,7 +5,7 @@ import re
 from weft.chat.answer.arguments import KeyReading, Parameters, closed
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, Calls, End, OneCall, Optional, Row, Space, Text, ToolName, written_tool
+from weft.chat.answer.grammar import MAX_KEY, Calls, End, OneCall, Optional, Seq, Space, Text, ToolName, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import is_text
 
@@ -58,7 +58,7 @@ class _TypedParameters(Parameters):
 
     def _after(self, rules: Rules, name: str | None) -> str:
         types = '"number" | "boolean" | "object" | "array" | "null" | "string"'
-        if name is not None and is_text(written_tool(rules).schema_of(name)):
+        if name is not None and is_text(current_tool(rules).schema_of(name)):
             types = '"string"'
         before, behind = rules.literal('" type="'), rules.literal('"')
         return f"{before} ({types}) {behind} {super()._after(rules, name)}"
@@ -67,14 +67,14 @@ class _TypedParameters(Parameters):
 KIMI_K3 = Family(
     name="Kimi K3",
     is_of=lambda template: all(mark in template for mark in ("<|open|>", "<|close|>", "<|end_of_msg|>")),
-    calls=Row(
+    calls=Seq(
         # Where the prompt has opened the response.
         Optional(Text(_closed("response")), is_written=True),
         _opened("tools"),
         Space(),
         Calls(
             OneCall(
-                Row(
+                Seq(
                     '<|open|>call tool="',
                     ToolName(),
                     '"',

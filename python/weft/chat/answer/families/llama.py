@@ -3,7 +3,7 @@
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import python_list
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, OneCall, Row, Space
+from weft.chat.answer.grammar import Calls, Either, OneCall, Seq, Space
 
 __all__ = ["LLAMA", "LLAMA_PYTHONIC"]
 
@@ -13,8 +13,8 @@ LLAMA = Family(
     name="Llama 3",
     is_of=lambda template: "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template),
     calls=Either(
-        Calls(_OBJECT, Row(Space(), ";", Space(" "))),
-        Row("<|python_tag|>", Space(), Calls(_OBJECT, Row(Space(), ";", Space()))),
+        Calls(_OBJECT, Seq(Space(), ";", Space(" "))),
+        Seq("<|python_tag|>", Space(), Calls(_OBJECT, Seq(Space(), ";", Space()))),
         n_written=2,
     ),
     triggers=("<|python_tag|>",),

@@ -2,19 +2,19 @@
 
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, End, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
 
 __all__ = ["MINIMAX"]
 
 MINIMAX = Family(
     name="MiniMax M2",
     is_of=lambda template: "<minimax:tool_call>" in template,
-    calls=Row(
+    calls=Seq(
         "<minimax:tool_call>",
         Space("\n"),
         Calls(
             OneCall(
-                Row(
+                Seq(
                     '<invoke name="',
                     ToolName(),
                     '">',

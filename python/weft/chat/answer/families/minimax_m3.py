@@ -3,7 +3,7 @@
 from weft.chat.answer.arguments import closed
 from weft.chat.answer.elements import ElementArguments
 from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.grammar import Calls, End, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
 
 __all__ = ["MINIMAX_M3"]
 
@@ -13,12 +13,12 @@ _TAG = "]<]minimax[>["
 MINIMAX_M3 = Family(
     name="MiniMax M3",
     is_of=lambda template: _TAG in template,
-    calls=Row(
+    calls=Seq(
         f"{_TAG}<tool_call>",
         Space("\n"),
         Calls(
             OneCall(
-                Row(
+                Seq(
                     f'{_TAG}<invoke name="',
                     ToolName(),
                     '">',

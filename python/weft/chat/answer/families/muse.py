@@ -3,7 +3,7 @@
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, End, OneCall, Row, Space, ToolName, written_tool
+from weft.chat.answer.grammar import MAX_KEY, End, OneCall, Seq, Space, ToolName, current_tool
 from weft.chat.answer.source import Reading, Source
 
 __all__ = ["MUSE"]
@@ -25,14 +25,14 @@ class _Recipient:
 
     def write(self, rules: Rules) -> str:
         """Writes the name of the tool."""
-        return rules.literal(written_tool(rules).name)
+        return rules.literal(current_tool(rules).name)
 
 
 MUSE = Family(
     name="Muse",
     is_of=lambda template: "<atem:function_calls>" in template and "<|eom|>" in template,
     calls=OneCall(
-        Row(
+        Seq(
             " to=",
             _Recipient(),
             _MESSAGE,

@@ -4,7 +4,7 @@ from weft.chat.answer.arguments import Parameters
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import function_element
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Either, End, OneCall, Optional, Row, Space
+from weft.chat.answer.grammar import Either, End, OneCall, Optional, Seq, Space
 
 __all__ = ["QWEN_CODER"]
 
@@ -14,12 +14,12 @@ QWEN_CODER = Family(
     name="Qwen3 Coder",
     is_of=lambda template: "<tool_call>" in template and "<function=" in template and "<parameter=" in template,
     calls=Either(
-        Row(
+        Seq(
             "<tool_call>",
             Space("\n"),
-            Either(Row(_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>"))),
+            Either(Seq(_FUNCTION, End("\n</tool_call>")), Seq(OneCall(json_call()), End("</tool_call>"))),
         ),
-        Row(_FUNCTION, Optional(End("\n</tool_call>"), is_written=True)),
+        Seq(_FUNCTION, Optional(End("\n</tool_call>"), is_written=True)),
         n_written=2,
     ),
     triggers=("<tool_call>", "<function="),
