@@ -275,7 +275,7 @@ class Parameters:
         return " ".join(element if name in tool.required else f"({element})?" for name, element in elements.items())
 
     def _after(self, rules: Rules, name: str | None) -> str:
-        """Returns the expression of the text after the name of an argument; `name` is None for any name."""
+        """Returns the expression of the text after the name of an argument, or of any argument if `name` is None."""
         tool = current_tool(rules)
         schema = {} if name is None else tool.schema_of(name)
         middle, text_middle = (rules.loosely(middle + self._padding) for middle in self._middles)
@@ -306,7 +306,7 @@ MAX_ANY_ORDER = 5
 
 
 def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ...]) -> str:
-    """Returns elements in any order: those of `once` at most once, the others any number of times.
+    """Returns elements in any order. Elements in `once` occur at most once, other elements any number of times.
 
     Models do not follow the order of the schema. A fixed order would exclude the arguments that a model has skipped.
     """
@@ -464,7 +464,7 @@ class Keywords:
         others = [word for name, word in words.items() if name not in tool.required]
         if required:
             return " ".join([' ", " '.join(required), *(f'(", " {word})?' for word in others)])
-        # The first argument has no comma before it.
+        # The first argument is not preceded by a comma.
         alternatives = [" ".join([word, *(f'(", " {other})?' for other in others[nth + 1 :])]) for nth, word in enumerate(others)]
         return f"({' | '.join(alternatives)})?" if alternatives else ""
 

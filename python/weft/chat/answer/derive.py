@@ -1,7 +1,7 @@
 """Derives the format of calls and reasoning from the samples of a chat template.
 
 The sample with one call contains the text before, within and after a call. The sample with two calls separates the parts of each
-call from those of the whole section. The result is an ordinary `Family`, so parsing and grammars need no special case.
+call from the section around all calls. The result is an ordinary `Family`, so parsing and grammars need no special case.
 """
 
 import re

@@ -80,7 +80,7 @@ def _format(template: "ChatTemplate", named: Family | None, samples: Samples) ->
 
 
 def _example(family: Family, samples: Samples) -> str | None:
-    """Returns a call in the template's format, without the reasoning before it."""
+    """Returns a call in the template's format, without preceding reasoning."""
     if samples.call is None:
         return None
     text = samples.call.text

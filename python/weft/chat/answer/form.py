@@ -34,7 +34,7 @@ _TOOL_PLACEHOLDER = "{tool}"
 
 
 def thought_of(template: str) -> ThoughtMarks | None:
-    """Returns the marks around reasoning that occur in a template; None if there are none."""
+    """Returns the marks around reasoning that occur in a template, or None."""
     if "<|channel|>" in template:
         return _HARMONY_ANALYSIS
     return next((marks for marks in _REASONING_MARKS if marks.end in template), None)

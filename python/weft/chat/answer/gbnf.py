@@ -89,7 +89,7 @@ class Rules:
     def until(self, ending: str) -> str:
         """Returns the expression for any text up to and including the first occurrence of `ending`."""
         if self._spelling is not None and self._spelling.search(ending) is not None:
-            # Sampled text never contains the token, so the text before it needs no restriction.
+            # Sampled text never contains the token, so the preceding text needs no restriction.
             before = self.add("text", "[^\\x00]*")
             return f"{before} {self.literal(ending)}"
         if (known := self._until.get(ending)) is not None:

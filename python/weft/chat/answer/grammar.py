@@ -86,7 +86,7 @@ class End:
         self._is_optional = is_optional
 
     def read(self, source: Source) -> Reading:
-        """Parses the mark and the space before it, or nothing."""
+        """Parses optional space and the mark, or nothing."""
         closing = self._text.lstrip()
         start = at = source.at
         while True:

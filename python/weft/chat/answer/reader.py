@@ -30,7 +30,7 @@ MAX_TRIES = 8
 
 
 class ReasoningFormat(Enum):
-    """Where reasoning is returned. The values are those of the option `reasoning_format`."""
+    """Where reasoning is returned. The values are named as in llama-server."""
 
     SEPARATE = "deepseek"
     IN_CONTENT = "none"

@@ -173,13 +173,13 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     n_prompt = n_before + len(header)
     # The space after the end of a turn may depend on the message.
     answers = {name: text[n_prompt:].rstrip() for name, text in turns.items() if text is not None}
-    # Some templates end the prompt with a message of their own.
+    # Some templates append a fixed message to the prompt.
     closing = _tail(answers)
     cut = {name: text.removesuffix(closing) for name, text in answers.items()}
     ended = {name: _until_end(text, end_marks) for name, text in cut.items()}
     written = _until_end(closing, end_marks)
     if written != closing and ended == cut:
-        # The mark is in the end of each turn: a model generates only the text before it.
+        # The mark is part of the end of each turn: a model only generates the text up to it.
         answers, tail = {name: _until_end(text, end_marks) for name, text in answers.items()}, closing.removeprefix(written)
     else:
         answers, tail = ended, _tail(ended) or closing

@@ -67,7 +67,7 @@ class Source:
         self.at = 0
         """Position of the parser in `text`."""
         self.farthest = 0
-        """Highest position that the parser reached before it backtracked."""
+        """Highest position that the parser has reached, including before backtracking."""
         self.is_ended = False
         """True once the text is complete."""
         self.is_truncated = False

@@ -123,7 +123,7 @@ class _Value:
             self._flush()
             yield
 
-    def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each thing that may stand in a value)
+    def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each kind of token)
         """Parses the whole value with a stack of open brackets, in which each iteration handles one token."""
         source = self._source
         stack: list[str] = []

@@ -1,4 +1,4 @@
-"""Every family that is known, and which one a template is of."""
+"""The known families, and detection of the family of a template."""
 
 from weft.chat.answer.families import (
     apertus,
@@ -28,7 +28,7 @@ from weft.chat.answer.family import Family
 __all__ = ["ALL", "GENERIC", "family_of"]
 
 GENERIC = hermes.GENERIC
-"""What models are told in words that were not trained to call tools, or in a way that is not known here."""
+"""Format that is described in words to models with an unknown format, or without training in tool calls."""
 
 ALL: tuple[Family, ...] = (
     gpt_oss.GPT_OSS,
@@ -63,9 +63,9 @@ ALL: tuple[Family, ...] = (
     hermes.HERMES,
     llama.LLAMA,
 )
-"""Those that are told apart by more come first."""
+"""More specific families come first."""
 
 
 def family_of(template: str) -> Family | None:
-    """Returns the family of a template by the marks that stand in it; None where it has none that are known."""
+    """Returns the family whose marks occur in a template; None if it is unknown."""
     return next((family for family in ALL if family.is_of(template)), None)

@@ -1,4 +1,4 @@
-"""Apertus: a list of objects whose one key is a tool's name."""
+"""Apertus: a list of objects whose only key is the name of a tool."""
 
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.shapes import listed

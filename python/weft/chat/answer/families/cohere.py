@@ -1,4 +1,4 @@
-"""Command R and what came after it: a list of calls."""
+"""Command R and its successors: a list of calls."""
 
 import msgspec
 
@@ -35,7 +35,7 @@ COHERE_2_MOE = msgspec.structs.replace(
     before="<|START_TEXT|>",
     behind="<|END_TEXT|>",
 )
-"""Has other marks around what it says."""
+"""Differs from Command R7B in the marks around content."""
 
 COMMAND_R = Family(
     name="Command R",

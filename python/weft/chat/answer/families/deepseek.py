@@ -1,4 +1,4 @@
-"""DeepSeek, from V3 and R1 on."""
+"""DeepSeek V3, R1 and later."""
 
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.families.shapes import block, name_first

@@ -1,4 +1,4 @@
-"""FireFunction: a list of calls behind a word."""
+"""FireFunction: a list of calls after a keyword."""
 
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import listed

@@ -14,7 +14,7 @@ FUNCTIONARY_3_1 = Family(
     triggers=("<function=",),
     between="",
 )
-"""Also Llama 3 with tools of a user's own."""
+"""Also Llama 3 with custom tools."""
 
 _RECIPIENT = Seq(ToolName(), Text("\n"), Either(Seq(Space(), Arguments()), Seq(BufferedArguments(), Lookahead(">>>"))))
 

@@ -1,4 +1,4 @@
-"""Gemma 4 and FunctionGemma, which write arguments in a way of their own."""
+"""Gemma 4 and FunctionGemma, whose arguments have unquoted keys."""
 
 from weft.chat.answer.bare import BareArguments
 from weft.chat.answer.family import Family
@@ -13,7 +13,7 @@ ALL = (
         calls=Seq("<|tool_call>call:", OneCall(Seq(ToolName(), BareArguments('<|"|>'))), End("<tool_call|>")),
         triggers=("<|tool_call>call:",),
         between="",
-        # It may end a thought again that it has ended before, and goes on with what the tool returns.
+        # The model may repeat the end of reasoning, and continues with the tool's result unless it is stopped.
         fillers=("<channel|>", "<|tool_response>"),
         ends=("<|tool_response>",),
     ),
@@ -23,7 +23,7 @@ ALL = (
         calls=Seq("<start_function_call>call:", OneCall(Seq(ToolName(), BareArguments("<escape>"))), End("<end_function_call>")),
         triggers=("<start_function_call>call:",),
         between="",
-        # It goes on with what the tool returns, and llama.cpp's vocabulary does not know that as an end.
+        # The model continues with the tool's result unless it is stopped: llama.cpp does not treat this token as an end.
         fillers=("<start_function_response>",),
         ends=("<start_function_response>",),
     ),

@@ -1,4 +1,4 @@
-"""GLM from 4.5 on: elements for the keys and the values of arguments."""
+"""GLM 4.5 and later: elements for the keys and the values of arguments."""
 
 import msgspec
 
@@ -25,11 +25,11 @@ GLM = Family(
     triggers=("<tool_call>",),
     ends_thoughts=("<tool_call>",),
 )
-"""Also Spark 2.5. Some of these models break no lines within a call."""
+"""Also Spark 2.5. Some of these models write calls without line breaks."""
 
 
 def _with_spelled_end(name: str, end: str) -> Family:
-    """Returns GLM's format for models that sometimes spell the token that ends their turn as text."""
+    """Returns GLM's format, for models that sometimes spell the token that ends their turn as text."""
     return msgspec.structs.replace(
         GLM, name=name, is_of=lambda template: GLM.is_of(template) and end in template, fillers=(end,), ends=(end,)
     )

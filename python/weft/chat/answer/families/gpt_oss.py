@@ -14,7 +14,7 @@ __all__ = ["GPT_OSS"]
 FindReading = Generator[None, None, int]
 
 MAX_HEADER = 512
-"""Characters of a message's header."""
+"""Maximum characters of a message's header."""
 
 _MESSAGE, _CHANNEL_MARK = "<|message|>", "<|channel|>"
 _BODY_END = re.compile(r"<\|(?:end|call|return|start)\|>")
@@ -26,10 +26,10 @@ _HEADER = re.compile(
 
 
 class _Constraint:
-    """The type of a message's content, which may be missing. A grammar allows JSON."""
+    """Optional type of a message's content. GBNF allows JSON."""
 
     def read(self, source: Source) -> Reading:
-        """Reads up to the mark that begins the content."""
+        """Parses up to the mark that begins the content."""
         end = yield from _find(source, _MESSAGE, source.at)
         if end < 0 or re.fullmatch(_CONSTRAINT, source.text[source.at : end]) is None:
             return False
@@ -37,19 +37,19 @@ class _Constraint:
         return True
 
     def write(self, rules: Rules) -> str:
-        """Writes JSON as the type, with and without its mark, or nothing."""
+        """Returns the optional type JSON, with an optional mark."""
         return f'(" "? ({rules.literal("<|constrain|>")})? "json")?'
 
 
 class _Header:
-    """The header of a message that is no call. A recipient other than the user is reported with the content, or without it.
+    """Header of a message that is not a call. A recipient other than the user becomes content, or the message is dropped.
 
-    Where tools are offered, the name of a recipient that is none of them is content, as is what it was sent. Where none are, a
-    message to another recipient, such as a built-in tool, is dropped.
+    If tools are offered, the name of an unknown recipient and its message become content. Otherwise a message to another
+    recipient, such as a built-in tool, is dropped.
     """
 
     def read(self, source: Source) -> Reading:
-        """Reads a header up to the next one, or with the mark that begins the content."""
+        """Parses a header, including the mark that begins the content, or up to the next header."""
         channel = yield from _find(source, _CHANNEL_MARK, source.at)
         end = -1 if channel < 0 else (yield from _find(source, (_MESSAGE, _CHANNEL_MARK), channel + 1))
         match = None if end < 0 else _HEADER.fullmatch(source.text, source.at, end)
@@ -61,7 +61,7 @@ class _Header:
             source.at = end
             return True
         if recipient is None and match["channel"] == "analysis":
-            # A thought is read elsewhere.
+            # Reasoning is parsed by `FamilyReader`.
             return False
         source.at = end + len(_MESSAGE)
         if recipient is None:
@@ -73,12 +73,12 @@ class _Header:
         return (yield from _skip_body(source))
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Writes nothing: a grammar holds calls."""
+        """Returns an empty expression: GBNF only describes calls."""
         return ""
 
 
 def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReading:
-    """Returns the position of the first of some marks within a header; below 0 where there is none."""
+    """Returns the position of the first mark within a header, or -1."""
     wanted = (marks,) if isinstance(marks, str) else marks
     begin = source.at
     while True:
@@ -89,7 +89,7 @@ def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReadi
 
 
 def _skip_body(source: Source) -> Reading:
-    """Drops the content of a message up to its end."""
+    """Discards the content of a message."""
     while True:
         match = _BODY_END.search(source.text, source.at)
         if match is not None:

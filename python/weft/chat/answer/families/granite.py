@@ -1,4 +1,4 @@
-"""Granite 3: a list of calls behind a mark."""
+"""Granite 3: a list of calls after a mark."""
 
 from weft.chat.answer.call_text import json_list_text
 from weft.chat.answer.families.json_call import json_call
@@ -14,4 +14,4 @@ GRANITE = Family(
     triggers=("<|tool_call|>",),
     write_calls=lambda calls: f"<|tool_call|>{json_list_text(calls)}",
 )
-"""Granite 3, and Phi 4 mini, which closes the list with a tag of its own."""
+"""Granite 3, and Phi 4 mini, which closes the list with another tag."""

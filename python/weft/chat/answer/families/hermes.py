@@ -11,7 +11,7 @@ HERMES = Family(
     calls=tagged("<tool_call>", "</tool_call>"),
     triggers=("<tool_call>",),
 )
-"""Also Qwen 2.5 and 3, Granite 4, and many more."""
+"""Also Qwen 2.5 and 3, Granite 4, and many others."""
 
 GENERIC = Family(
     name="Generic",

@@ -1,4 +1,4 @@
-"""A call as one object of JSON, with the tool's name and its arguments."""
+"""A call as a JSON object with the tool's name and its arguments."""
 
 from weft.chat.answer.arguments import Arguments, BufferedArguments
 from weft.chat.answer.grammar import Either, End, Grammar, Optional, Seq, Space, Text, TextValue, ToolName
@@ -19,15 +19,15 @@ def json_call(
 ) -> Grammar:
     """`{"name": "f", "arguments": {}}`.
 
-    The two may come in either order, and an id or a type may stand beside them.
+    The name and the arguments may have either order, and an id or a type may be present.
 
     Args:
-        name: What the tool's name is called.
-        arguments: What the arguments are called; `arguments` and `parameters` are read in place of it too.
-        id_name: What an id is called.
-        writes_id: GBNF of an id that is to be written first; None is none.
-        writes_id_last: GBNF of an id that may be written last; None is none.
-        begins_with_name: Whether nothing but a type may stand before the name: an object is a call by its beginning alone.
+        name: Key of the tool's name.
+        arguments: Key of the arguments. `arguments` and `parameters` are always accepted as well.
+        id_name: Key of the id.
+        writes_id: GBNF of a required id at the beginning; None for no id.
+        writes_id_last: GBNF of an optional id at the end; None for no id.
+        begins_with_name: True if only a type may precede the name, because the beginning of the object identifies a call.
     """
     keys = Either(*(_key(key) for key in dict.fromkeys((arguments, "arguments", "parameters"))))
     named = Seq(_key(name), '"', ToolName(), '"')
@@ -39,18 +39,18 @@ def json_call(
     last = Optional(Seq(_COMMA, other), is_written=writes_id_last is not None)
     keyed = Seq(named, Optional(Seq(_COMMA, other)), _COMMA, keys, Arguments())
     in_order = Seq("{", Space(None), first, keyed, last, Space(None), End("}"))
-    turned = Seq(
+    reversed_ = Seq(
         "{", Space(), Optional(Seq(other, _COMMA)), keys, Arguments(is_buffered=True), _COMMA, named, BufferedArguments(), last
     )
-    without = Seq("{", Space(), Optional(Seq(other, _COMMA)), named, BufferedArguments(), last)
+    no_arguments = Seq("{", Space(), Optional(Seq(other, _COMMA)), named, BufferedArguments(), last)
     if begins_with_name:
-        # What is seen to begin a call must be what it may begin with.
+        # The GBNF must match what the family's patterns detect as the beginning of a call.
         comma, colon = Seq(Space(None), ",", Space(None)), Seq(Space(None), ":", Space(None))
         kind = Optional(Seq('"type"', colon, '"function"', comma), is_written=True)
         named = Seq(f'"{name}"', colon, '"', ToolName(), '"')
         keyed = Seq(named, Optional(Seq(_COMMA, other)), _COMMA, keys, Arguments())
         return Seq("{", Space(None), kind, keyed, last, Space(None), End("}"))
-    return Either(in_order, Seq(turned, Space(), "}"), Seq(without, Space(), "}"))
+    return Either(in_order, Seq(reversed_, Space(), "}"), Seq(no_arguments, Space(), "}"))
 
 
 def _key(name: str) -> Grammar:

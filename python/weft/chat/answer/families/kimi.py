@@ -1,4 +1,4 @@
-"""Kimi K2: calls with numbers."""
+"""Kimi K2: numbered calls."""
 
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.shapes import block, name_first

@@ -1,4 +1,4 @@
-"""Kimi K3: sections of a message, calls, and arguments, each between marks that open and close it."""
+"""Kimi K3: sections, calls and arguments between opening and closing marks."""
 
 import re
 
@@ -25,10 +25,10 @@ def _closed(tag: str) -> str:
 
 
 class _CallIndex:
-    """The number of a call, counted from 1 in each answer."""
+    """Index of a call in the answer, from 1."""
 
     def read(self, source: Source) -> Reading:
-        """Reads it and the end of the mark, or only that."""
+        """Parses the optional index and the end of the mark."""
         while (end := source.text.find(_SEP, source.at)) < 0:
             if source.is_ended or len(source.text) - source.at > MAX_KEY:
                 return False
@@ -38,13 +38,13 @@ class _CallIndex:
         return is_index
 
     def write(self, rules: Rules) -> str:
-        """Writes the number."""
+        """Returns the expression of the index."""
         before, behind = rules.literal(' index="'), rules.literal(f'"{_SEP}')
         return f"{before} [1-9] [0-9]? {behind}"
 
 
 class _TypedParameters(Parameters):
-    """Elements that have the type of their value beside their name."""
+    """Elements that contain the type of their value after their name."""
 
     def _key(self, source: Source) -> KeyReading:
         found = yield from super()._key(source)
@@ -68,7 +68,7 @@ KIMI_K3 = Family(
     name="Kimi K3",
     is_of=lambda template: all(mark in template for mark in ("<|open|>", "<|close|>", "<|end_of_msg|>")),
     calls=Seq(
-        # Where the prompt has opened the response.
+        # If the prompt has opened the response.
         Optional(Text(_closed("response")), is_written=True),
         _opened("tools"),
         Space(),

@@ -1,4 +1,4 @@
-"""LFM2: a list of calls as in Python."""
+"""LFM2: a Python list of calls."""
 
 from weft.chat.answer.call_text import python_list_text
 from weft.chat.answer.families.shapes import python_list

@@ -1,4 +1,4 @@
-"""Llama 3 and 4: objects of JSON where nothing else was said, or calls as in Python."""
+"""Llama 3 and 4: JSON objects without preceding content, or a Python list of calls."""
 
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import python_list

@@ -1,4 +1,4 @@
-"""MiniMax M3: an element for each call and each value, also for those inside of values."""
+"""MiniMax M3: an element for each call and each value, including nested values."""
 
 from weft.chat.answer.arguments import closed
 from weft.chat.answer.elements import ElementArguments
@@ -8,7 +8,7 @@ from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
 __all__ = ["MINIMAX_M3"]
 
 _TAG = "]<]minimax[>["
-"""Stands before each tag."""
+"""Prefix of each tag."""
 
 MINIMAX_M3 = Family(
     name="MiniMax M3",
@@ -32,7 +32,7 @@ MINIMAX_M3 = Family(
     ),
     triggers=(f"{_TAG}<tool_call>",),
     ends_thoughts=(f"{_TAG}<tool_call>",),
-    # An answer without a thought begins with the end of one.
+    # An answer without reasoning begins with its end mark.
     fillers=("</mm:think>",),
     thought=ThoughtMarks("<mm:think>", "</mm:think>"),
 )

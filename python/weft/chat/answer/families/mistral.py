@@ -24,7 +24,7 @@ MISTRAL = Family(
     between="",
     make_id=short_id,
 )
-"""Also Devstral and Magistral. Those of before 2025 write a list, and are told apart below."""
+"""Also Devstral and Magistral. Models from before 2025 write a list, and are `MISTRAL_LIST`."""
 
 MISTRAL_LIST = Family(
     name="Mistral (lists)",

@@ -12,10 +12,10 @@ _MESSAGE, _START = "<|message|>", "<|start|>assistant"
 
 
 class _Recipient:
-    """The tool that a message is for. The call within names it again."""
+    """Recipient of a message. The call in the message repeats the name of the tool."""
 
     def read(self, source: Source) -> Reading:
-        """Reads up to the mark that begins the message."""
+        """Parses up to the mark that begins the message."""
         while (end := source.text.find(_MESSAGE, source.at)) < 0:
             if source.is_ended or len(source.text) - source.at > MAX_KEY:
                 return False
@@ -24,7 +24,7 @@ class _Recipient:
         return True
 
     def write(self, rules: Rules) -> str:
-        """Writes the name of the tool."""
+        """Returns the name of the tool."""
         return rules.literal(current_tool(rules).name)
 
 
@@ -47,7 +47,7 @@ MUSE = Family(
             End("\n</atem:function_calls>"),
         )
     ),
-    # Only a message to a tool calls it: one to the user may quote a call.
+    # Only a message to a tool contains a call. A message to the user may quote one.
     triggers=(" to={tool}" + _MESSAGE,),
     patterns=(r"( to=NAMES<\|message\|>)",),
     between=f"<|eom|>{_START}",

@@ -25,4 +25,4 @@ QWEN_CODER = Family(
     triggers=("<tool_call>", "<function="),
     ends_thoughts=("<tool_call>",),
 )
-"""Also Qwen 3.5, Nemotron 3 and Step 3.5. Some omit the outer tag, but not those that think."""
+"""Also Qwen 3.5, Nemotron 3 and Step 3.5. Some omit the outer tag, except models that reason."""
