@@ -17,7 +17,7 @@ from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.families import ALL, GENERIC, family_of
 from weft.chat.answer.families.gpt_oss import GPT_OSS
 from weft.chat.answer.families.hermes import HERMES
-from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
@@ -139,7 +139,7 @@ def test_content_before_a_call_that_is_written_as_reasoning_is_no_content() -> N
     assert shown is not None
     assert shown.call_after_content is None
     assert shown.content is not None
-    assert reads_content(GPT_OSS, ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>"), shown)
+    assert reads_content(GPT_OSS, ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>"), shown)
 
 
 def test_an_answer_that_a_template_writes_within_the_reasoning_of_the_prompt_proves_nothing() -> None:
@@ -312,7 +312,7 @@ def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(spa
 
 
 def test_the_end_of_reasoning_stays_where_reasoning_does() -> None:
-    thought = ThoughtMarks("<think>", "</think>")
+    thought = ReasoningMarks("<think>", "</think>")
     for form in (
         FamilyForm(HERMES, thought, USE, reasoning_format=ReasoningFormat.IN_CONTENT),
         FamilyForm(HERMES, thought, USE).constrained(),
@@ -488,7 +488,7 @@ def test_a_message_that_ends_every_prompt_is_no_part_of_a_call() -> None:
 
 
 def test_reasoning_that_begins_and_ends_with_one_mark_is_read() -> None:
-    form = FamilyForm(None, ThoughtMarks("%%", "%%"), None)
+    form = FamilyForm(None, ReasoningMarks("%%", "%%"), None)
     message = WrittenMessage()
     reader = form.reader()
     for part in (*reader.read("%%why%%so"), *reader.end()):

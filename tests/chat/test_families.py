@@ -17,7 +17,7 @@ from tests.server.matchers import Json
 from weft._native import schema_grammar
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.form import FamilyForm, thought_of
+from weft.chat.answer.form import FamilyForm, reasoning_marks_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Seq
 from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
@@ -485,7 +485,7 @@ def test_the_beginning_of_a_value_is_reported_as_the_beginning_of_json(value: st
 
 def test_what_is_no_call_is_counted() -> None:
     counts: list[str] = []
-    form = FamilyForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), unread=lambda: counts.append("one"))
+    form = FamilyForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append("one"))
     for text in ("<tool_call>{}</tool_call>", "<tool_call>", f"{WRITTEN['Hermes'].text}</tool_call>", "{"):
         message_of(form.reader(), text)
     assert counts == ["one"] * 2
@@ -656,7 +656,7 @@ def held_to(name: str, **parameters: Json) -> str:
         ("Hermes", {"properties": {"a": {"pattern": "(?=a)", "type": "string"}}}, "the parameters of the tool f: "),
         ("Qwen3 Coder", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "the parameters of the tool f: "),
         *(
-            (name, {"properties": properties, **more}, f"cannot be held to {word!r} of its schema")
+            (name, {"properties": properties, **more}, f"cannot enforce {word!r} of its schema")
             for name in ("Qwen3 Coder", "LFM2")
             for properties, more, word in (
                 ({"a": {}}, {"anyOf": [{"required": ["a"]}]}, "anyOf"),
@@ -668,7 +668,7 @@ def held_to(name: str, **parameters: Json) -> str:
             )
         ),
         *(
-            ("Gemma 4", {"properties": {"a": schema}}, f"cannot be held to {word!r} of its schema")
+            ("Gemma 4", {"properties": {"a": schema}}, f"cannot enforce {word!r} of its schema")
             for word, schema in (
                 ("maxLength", {"type": "string", "maxLength": 3}),
                 ("minItems", {"type": "array", "items": {}, "minItems": 1}),
@@ -678,12 +678,12 @@ def held_to(name: str, **parameters: Json) -> str:
                 ("additionalProperties", {"type": "object", "additionalProperties": {"type": "integer"}}),
             )
         ),
-        ("Qwen3 Coder", {"additionalProperties": {"type": "integer"}}, "cannot be held to 'additionalProperties' of its schema"),
+        ("Qwen3 Coder", {"additionalProperties": {"type": "integer"}}, "cannot enforce 'additionalProperties' of its schema"),
         *(
             (
                 name,
                 {"properties": {"a": {"type": "string", **more}}, **shared},
-                f"cannot be held to {next(iter(more))!r} of its schema",
+                f"cannot enforce {next(iter(more))!r} of its schema",
             )
             for name in ("Qwen3 Coder", "Seed OSS", "GLM 4.5", "MiniMax M2", "DeepSeek V3.2")
             for more, shared in (
@@ -1100,7 +1100,7 @@ def open_thought(name: str) -> tuple[FamilyForm, str]:
     text = WRITTEN[name].text
     form = form_of(name, is_thinking=True)
     if form.thought is None:
-        form = FamilyForm(FAMILIES[name], thought_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
+        form = FamilyForm(FAMILIES[name], reasoning_marks_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
     assert form.thought is not None
     begins = [at for mark in form.thought.ends_before if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
     return form, text[min(begins) :]
@@ -1187,7 +1187,9 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
             assert told(dropped) == (alone, "", [])
             # Where tools are offered this is a call of one that there is not.
             counts: list[int] = []
-            form = FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").thought, ToolUse(TOOLS), unread=lambda: counts.append(1))  # noqa: B023
+            form = FamilyForm(
+                FAMILIES["gpt-oss"], form_of("gpt-oss").thought, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1)
+            )
             assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
             assert counts == [1]
 
@@ -1204,8 +1206,8 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
 def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
     reasoning_format: ReasoningFormat, content: str, thought: str
 ) -> None:
-    marks = thought_of("<think></think>")
-    form = FamilyForm(None, marks, None, is_thinking=True, thought_opening="<think>\n", reasoning_format=reasoning_format)
+    marks = reasoning_marks_of("<think></think>")
+    form = FamilyForm(None, marks, None, is_thinking=True, reasoning_opening="<think>\n", reasoning_format=reasoning_format)
     text = "Hm.\n</think>\n\nYes."
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
@@ -1213,8 +1215,8 @@ def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
 
 
 def test_a_thought_that_is_continued_keeps_the_space_that_it_begins_with() -> None:
-    marks = thought_of("<think></think>")
-    form = FamilyForm(None, marks, None, is_thinking=True, continues_thought=True)
+    marks = reasoning_marks_of("<think></think>")
+    form = FamilyForm(None, marks, None, is_thinking=True, continues_reasoning=True)
     for pieces in ([" thinking.</think>Yes."], list(" thinking.</think>Yes.")):
         message = message_of(form.reader(), *pieces)
         assert (message.content, message.thought) == ("Yes.", " thinking.")

@@ -5,7 +5,7 @@ import pytest
 from tests.chat.families import FAMILIES
 from weft import Finished, Token, Usage
 from weft.chat.answer.families.hermes import HERMES
-from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, CallArguments, CallBegun, Content, Part, Thought
 from weft.chat.answer.tools import Tool, ToolUse
@@ -38,7 +38,7 @@ TOOLS = (Tool("weather", {"type": "object", "properties": {"city": {"type": "str
 
 def reading(before: str = "") -> Spoken:
     """Branch 5 of a chat with a tool was forked behind this text."""
-    form = FamilyForm(HERMES, ThoughtMarks("<think>", "</think>"), ToolUse(TOOLS))
+    form = FamilyForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS))
     return Spoken(form, lambda index: before if index == 5 else "")
 
 

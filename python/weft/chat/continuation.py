@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import msgspec
 
-from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.family import ReasoningMarks
 from weft.chat.conversation import ChatMessage
 from weft.chat.template_terms import Message
 
@@ -27,14 +27,14 @@ _ON_LINES = "<think>"
 class ReasoningForm(msgspec.Struct, frozen=True):
     """How a model writes its reasoning."""
 
-    marks: ThoughtMarks
+    marks: ReasoningMarks
     opening: str
     """Start mark, including the line break after it."""
     closing: str
     """End mark, including the line breaks around it."""
 
     @classmethod
-    def of(cls, marks: ThoughtMarks, source: str, prompt: str) -> Self:
+    def of(cls, marks: ReasoningMarks, source: str, prompt: str) -> Self:
         """Finds the form in the source of a template and in a prompt, which may begin the reasoning."""
         is_open = prompt.rstrip().endswith(marks.start)
         if is_open:
@@ -83,7 +83,7 @@ class PartialAnswer(msgspec.Struct, frozen=True):
         return {"role": "assistant", "content": self.content, "reasoning_content": self.reasoning}
 
 
-def parse_partial_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, part: str | None) -> PartialAnswer:
+def parse_partial_answer(content: str, reasoning: str, marks: ReasoningMarks | None, *, part: str | None) -> PartialAnswer:
     """Separates the reasoning of a partial answer from its content.
 
     Args:

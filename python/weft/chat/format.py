@@ -14,7 +14,7 @@ import msgspec
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
 from weft.chat.answer.detect import AnswerFormat, detect_format
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.call_grammar_cache import CallGrammarCache
@@ -106,7 +106,7 @@ class _Rendered(NamedTuple):
     segments: Iterable[TextSegment | MediaPlaceholder]
     is_thinking: bool
     """True if the prompt ends within reasoning, which the answer continues."""
-    thought_opening: str
+    reasoning_opening: str
     """The text with which the prompt begins that reasoning; empty if the chat's last message contains it."""
     has_partial_answer: bool
     """True if the prompt contains a partial answer."""
@@ -277,7 +277,7 @@ class ChatFormat:
             family = msgspec.structs.replace(family, before="", openings=())
         if thought is not None and chat.continued is not None:
             # The message of the client contains the first words.
-            thought = msgspec.structs.replace(thought, is_begun_in_words=False)
+            thought = msgspec.structs.replace(thought, start_is_text=False)
         has_format = bool(family.fillers or family.before)
         use = None if chat.tools is None else chat.tools.use
         if use is None and thought is None and not has_format:
@@ -287,11 +287,11 @@ class ChatFormat:
             thought,
             use,
             is_thinking=rendered.is_thinking,
-            thought_opening=rendered.thought_opening,
-            continues_thought=rendered.has_partial_answer and rendered.is_thinking,
+            reasoning_opening=rendered.reasoning_opening,
+            continues_reasoning=rendered.has_partial_answer and rendered.is_thinking,
             reasoning_format=chat.thinking.format,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
-            unread=self._on_unparsed_call,
+            on_unparsed_call=self._on_unparsed_call,
         )
         may_reason = chat.thinking.is_on is not False
         constraint = OutputConstraint(
@@ -309,7 +309,7 @@ class ChatFormat:
         return self._answer_format.family
 
     @property
-    def _thought(self) -> ThoughtMarks | None:
+    def _thought(self) -> ReasoningMarks | None:
         return self._answer_format.thought
 
     @cached_property
@@ -432,7 +432,7 @@ class ChatFormat:
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         opening = ""
-        if is_thinking and thought is not None and partial_answer is None and not thought.is_begun_in_words:
+        if is_thinking and thought is not None and partial_answer is None and not thought.start_is_text:
             opening = text[text.rindex(thought.start) :]
         return _Rendered(escaper.segments(text), is_thinking, opening, partial_answer is not None)
 
@@ -475,7 +475,7 @@ class ChatFormat:
     @cached_property
     def _reasoning_form(self) -> ReasoningForm | None:
         """Format of the model's reasoning, even if its template only begins it."""
-        default = ThoughtMarks("<think>", "</think>")
+        default = ReasoningMarks("<think>", "</think>")
         marks = self._thought or (default if default.start in self.template.source else None)
         return None if marks is None else ReasoningForm.of(marks, self.template.source, self.template.question)
 
@@ -617,7 +617,7 @@ def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
     return runs
 
 
-def _is_open(text: str, thought: ThoughtMarks) -> bool:
+def _is_open(text: str, thought: ReasoningMarks) -> bool:
     """Returns True if a prompt ends with the beginning of reasoning."""
     return text.rstrip().endswith(thought.start)
 

@@ -127,7 +127,7 @@ class OutputConstraint:
         """Returns the expression that matches content that fits the request's schema, with the markers around it."""
         family, schema = self._form.family, request.json_schema
         assert schema is not None, "called only for requests with a schema"
-        content = self._rules.schema_text("said", schema_text(schema))
+        content = self._rules.schema_text("content", schema_text(schema))
         before, behind = ("", "") if family is None else (family.before, family.behind)
         return " ".join(filter(None, (self._rules.literal(before), content, self._rules.literal(behind))))
 

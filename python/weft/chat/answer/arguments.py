@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from weft.chat.answer import values
-from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import (
     MAX_KEY,
@@ -24,6 +23,7 @@ from weft.chat.answer.grammar import (
     current_tool,
     nothing,
 )
+from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text
 from weft.errors import InvalidRequest
@@ -194,7 +194,7 @@ class Parameters:
     def _emit_truncated(self, source: Source, schema: Mapping[str, Any]) -> None:
         """Parses a truncated value that may be JSON, and emits the part that is a prefix of valid JSON."""
         value = source.text[source.at :]
-        value = value[: len(value) - n_begun(value, self._padding + self._closing, self._closing)]
+        value = value[: len(value) - n_partial_mark(value, self._padding + self._closing, self._closing)]
         is_text = can_be(schema, "") and value.lstrip()[:1] not in ("{", "[", '"')
         source.add_arguments(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
         source.at = len(source.text)
@@ -239,7 +239,7 @@ class Parameters:
                 source.at = end + len(closing)
                 emit(value.removesuffix(padding) if padding else value)
                 return True
-            n_kept = n_begun(source.text, padding + closing, closing)
+            n_kept = n_partial_mark(source.text, padding + closing, closing)
             if source.is_ended:
                 # If the text is incomplete but not truncated, the beginning of a closing mark belongs to it.
                 stop = max(source.at, len(source.text) - (n_kept if source.is_truncated else 0))
@@ -359,9 +359,7 @@ def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
 
 
 def _not_enforceable(tool: Tool, what: str) -> InvalidRequest:
-    message = (
-        f"the tool {tool.name} is strict, and the format of this model's calls cannot be held to {shown(what)} of its schema"
-    )
+    message = f"the tool {tool.name} is strict, but the format of this model's calls cannot enforce {shown(what)} of its schema"
     return InvalidRequest("tools", message)
 
 

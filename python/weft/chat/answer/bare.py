@@ -145,7 +145,7 @@ class _Writer:
             raise self._not_enforceable(min(unenforced))
 
     def _not_enforceable(self, what: str) -> InvalidRequest:
-        why = f"and the format of this model's calls cannot be held to {shown(what)} of its schema"
+        why = f"but the format of this model's calls cannot enforce {shown(what)} of its schema"
         return InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
 
     def _key(self, name: str) -> str:

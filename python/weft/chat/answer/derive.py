@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from weft.chat.answer.call_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space
 from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
 
@@ -44,7 +44,7 @@ class _Frame(msgspec.Struct, frozen=True):
         return bool(self.section_start.strip())
 
 
-def derive_thought(samples: Samples) -> ThoughtMarks | None:
+def derive_thought(samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning; None if the template renders no reasoning, or no marks."""
     shown = samples.reasoning or samples.call_after_reasoning
     if shown is None:
@@ -55,17 +55,17 @@ def derive_thought(samples: Samples) -> ThoughtMarks | None:
     if not end or max(len(start), len(end)) > MAX_MARK:
         return None
     if start:
-        return ThoughtMarks(start, end)
+        return ReasoningMarks(start, end)
     plain = samples.content or samples.call
     header = _LAST_MARK.search(samples.header)
     if plain is not None and plain.text.lstrip().startswith(end) and header is not None:
         # Each turn begins with reasoning, which is closed if it is empty.
-        return ThoughtMarks(header.group(1), end)
+        return ReasoningMarks(header.group(1), end)
     words = samples.opened.strip()
-    return ThoughtMarks(words, end, is_begun_in_words=True) if 0 < len(words) <= MAX_MARK else None
+    return ReasoningMarks(words, end, start_is_text=True) if 0 < len(words) <= MAX_MARK else None
 
 
-def derive_family(samples: Samples, thought: ThoughtMarks | None) -> Family | None:
+def derive_family(samples: Samples, thought: ReasoningMarks | None) -> Family | None:
     """Returns a family with the format of the template's calls; None if their form is unknown."""
     if samples.call is None:
         return None
@@ -75,7 +75,7 @@ def derive_family(samples: Samples, thought: ThoughtMarks | None) -> Family | No
         return None
 
 
-def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
+def _family(samples: Samples, thought: ReasoningMarks | None) -> Family:
     assert samples.call is not None
     one = _without_reasoning(samples.call.text, samples, thought)
     two = None if samples.two_calls is None else _without_reasoning(samples.two_calls.text, samples, thought)
@@ -102,11 +102,11 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
         lead=glue,
         before=before,
         behind=behind,
-        ends_thoughts=(trigger,),
+        ends_reasoning=(trigger,),
     )
 
 
-def _without_reasoning(text: str, samples: Samples, thought: ThoughtMarks | None) -> str:
+def _without_reasoning(text: str, samples: Samples, thought: ReasoningMarks | None) -> str:
     """Returns a sample without leading empty reasoning, and with the ids of its calls replaced."""
     for call_id in CALL_IDS:
         text = text.replace(call_id, ID)
@@ -118,7 +118,7 @@ def _without_reasoning(text: str, samples: Samples, thought: ThoughtMarks | None
     return text.removeprefix(thought.end)
 
 
-def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str, str]:
+def _around_content(samples: Samples, thought: ReasoningMarks | None) -> tuple[str, str]:
     """Returns the marks around content."""
     if samples.content is None:
         return "", ""
@@ -126,7 +126,7 @@ def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str
     return before.strip(), behind.strip()
 
 
-def _after_reasoning(samples: Samples, thought: ThoughtMarks | None, content_start: str) -> str:
+def _after_reasoning(samples: Samples, thought: ReasoningMarks | None, content_start: str) -> str:
     """Returns the text between reasoning and the mark that begins content."""
     if samples.reasoning is None or thought is None:
         return ""

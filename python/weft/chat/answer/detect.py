@@ -9,8 +9,8 @@ import msgspec
 
 from weft.chat.answer.derive import derive_family, derive_thought
 from weft.chat.answer.families import ALL, GENERIC, family_of
-from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.form import thought_of
+from weft.chat.answer.family import Family, ReasoningMarks
+from weft.chat.answer.form import reasoning_marks_of
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.samples import CALLS, Samples, render_samples
 
@@ -30,7 +30,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 
     family: Family
     """Its `takes_tools` is true only if the template renders tools and the family parses its calls."""
-    thought: ThoughtMarks | None
+    thought: ReasoningMarks | None
     example: str | None = None
     """A call in the template's format, for descriptions of tools in words."""
 
@@ -58,7 +58,7 @@ def detect_format(
         # A bug in the derivation must not disable chats.
         logger.exception("the format of calls could not be derived from the chat template")
     family = named if named is not None and template.takes_tools else GENERIC
-    thought = named.thought if named is not None and named.thought is not None else thought_of(template.source)
+    thought = named.thought if named is not None and named.thought is not None else reasoning_marks_of(template.source)
     return AnswerFormat(family, thought)
 
 
@@ -89,16 +89,16 @@ def _example(family: Family, samples: Samples) -> str | None:
     return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
 
 
-def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMarks | None:
+def _thought(named: Family | None, source: str, samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning: those in the template if they parse the samples, else others that do."""
-    by_marks = named.thought if named is not None and named.thought is not None else thought_of(source)
+    by_marks = named.thought if named is not None and named.thought is not None else reasoning_marks_of(source)
     if not samples.thoughts:
         return by_marks
     known = (by_marks, *(family.thought for family in ALL), derive_thought(samples))
     return next((marks for marks in known if marks is not None and reads_reasoning(None, marks, samples)), None)
 
 
-def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:
+def _proved(named: Family | None, thought: ReasoningMarks | None, samples: Samples) -> Family | None:
     """Returns the family that parses most of the samples, and at least their calls.
 
     A derived family must parse all samples. It is then preferred to a known family that does not.
@@ -116,7 +116,7 @@ def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples
     return derived
 
 
-def _n_proofs(family: Family, thought: ThoughtMarks | None, samples: Samples) -> int:
+def _n_proofs(family: Family, thought: ReasoningMarks | None, samples: Samples) -> int:
     """Returns which proofs a family passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
     return reads_content(family, thought, samples) + (thought is None or reads_reasoning(family, thought, samples))
 

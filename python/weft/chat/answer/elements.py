@@ -7,9 +7,9 @@ from typing import Any
 
 from weft.chat.answer import values
 from weft.chat.answer.arguments import json_of
-from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_tool
+from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
 from weft.errors import InvalidRequest
@@ -186,7 +186,7 @@ class _Writer:
     def _check(self, schema: Schema) -> None:
         """Rejects keywords of a strict tool's schema that are not enforced."""
         if self._tool.is_strict and (unenforced := schema.keys() - _ENFORCED):
-            why = f"and the format of this model's calls cannot be held to {shown(min(unenforced))} of its schema"
+            why = f"but the format of this model's calls cannot enforce {shown(min(unenforced))} of its schema"
             raise InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
 
 
@@ -200,7 +200,7 @@ def _text(source: Source, closing: str) -> Reading:
     _emit(source, '"')
     while True:
         end = source.text.find(closing, source.at)
-        n_kept = n_begun(source.text[source.at :], closing)
+        n_kept = n_partial_mark(source.text[source.at :], closing)
         stop = end if end >= 0 else len(source.text) - n_kept
         text, source.at = source.text[source.at : stop], stop
         if text:

@@ -8,17 +8,17 @@ import msgspec
 from weft.chat.answer.grammar import Grammar
 from weft.chat.answer.source import CallId, call_id
 
-__all__ = ["Family", "ThoughtMarks"]
+__all__ = ["Family", "ReasoningMarks"]
 
 
-class ThoughtMarks(msgspec.Struct, frozen=True):
+class ReasoningMarks(msgspec.Struct, frozen=True):
     """Marks around reasoning."""
 
     start: str
     end: str
     ends_before: tuple[str, ...] = ()
     """Texts that also end reasoning, but are not part of it."""
-    is_begun_in_words: bool = False
+    start_is_text: bool = False
     """True if `start` is not a mark but the first words of the reasoning, which the prompt contains."""
 
 
@@ -53,12 +53,12 @@ class Family(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...] = ()
     """Regular expressions, in Rust syntax, for the start of a block, which is the first group. `BEGIN` matches the beginning of
     the content, `NAMES` the name of a tool. Without patterns, each of `triggers` begins a block."""
-    ends_thoughts: tuple[str, ...] = ()
+    ends_reasoning: tuple[str, ...] = ()
     """Marks of calls or of the format that end unclosed reasoning."""
     make_id: CallId = call_id
     write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
     """Writes calls with `name` and `arguments` as text, for templates that do not render them; None uses the generic format."""
-    thought: ThoughtMarks | None = None
+    thought: ReasoningMarks | None = None
     """Marks around reasoning, for templates that do not contain them as one text."""
     takes_tools: bool = True
     """True if the family's templates render tools. Otherwise tools are described in words."""

@@ -6,26 +6,26 @@ from typing import Self
 
 import msgspec
 
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.parts import AnswerReader
 from weft.chat.answer.reader import FamilyReader, ReasoningFormat
 from weft.chat.answer.tools import ToolUse
 
-__all__ = ["FamilyForm", "thought_of"]
+__all__ = ["FamilyForm", "reasoning_marks_of"]
 
-_HARMONY_ANALYSIS = ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>")
+_HARMONY_ANALYSIS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>")
 """Not in `_REASONING_MARKS`: its end also closes other messages, and occurs in templates of many models that do not reason."""
 
 _REASONING_MARKS = (
-    ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
-    ThoughtMarks("<seed:think>", "</seed:think>"),
-    ThoughtMarks("[THINK]", "[/THINK]"),
-    ThoughtMarks("<|channel>thought", "<channel|>"),
-    ThoughtMarks("<|inner_prefix|>", "<|inner_suffix|>"),
-    ThoughtMarks("◁think▷", "◁/think▷"),
-    ThoughtMarks("<think>", "</think>"),
-    ThoughtMarks("<thought>", "</thought>"),
+    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningMarks("<seed:think>", "</seed:think>"),
+    ReasoningMarks("[THINK]", "[/THINK]"),
+    ReasoningMarks("<|channel>thought", "<channel|>"),
+    ReasoningMarks("<|inner_prefix|>", "<|inner_suffix|>"),
+    ReasoningMarks("◁think▷", "◁/think▷"),
+    ReasoningMarks("<think>", "</think>"),
+    ReasoningMarks("<thought>", "</thought>"),
 )
 
 
@@ -33,7 +33,7 @@ _TOOL_PLACEHOLDER = "{tool}"
 """Placeholder in a trigger for the name of a tool."""
 
 
-def thought_of(template: str) -> ThoughtMarks | None:
+def reasoning_marks_of(template: str) -> ReasoningMarks | None:
     """Returns the marks around reasoning that occur in a template, or None."""
     if "<|channel|>" in template:
         return _HARMONY_ANALYSIS
@@ -46,15 +46,15 @@ class FamilyForm:
     def __init__(
         self,
         family: Family | None,
-        thought: ThoughtMarks | None,
+        thought: ReasoningMarks | None,
         use: ToolUse | None,
         *,
         is_thinking: bool = False,
-        thought_opening: str = "",
-        continues_thought: bool = False,
+        reasoning_opening: str = "",
+        continues_reasoning: bool = False,
         reasoning_format: ReasoningFormat = ReasoningFormat.SEPARATE,
         earlier: Sequence[str] = (),
-        unread: Callable[[], None] = lambda: None,
+        on_unparsed_call: Callable[[], None] = lambda: None,
     ) -> None:
         """Describes the answers of a chat.
 
@@ -63,25 +63,25 @@ class FamilyForm:
             thought: Marks around reasoning; None if it is not separated.
             use: The tools that may be called; None if calls are not parsed.
             is_thinking: True if an answer begins within reasoning.
-            thought_opening: The text with which the prompt begins that reasoning. Content that includes reasoning begins with it.
-            continues_thought: True if the prompt contains a part of that reasoning, so that leading space is significant.
+            reasoning_opening: The text with which the prompt begins that reasoning. It is prepended to content that includes it.
+            continues_reasoning: True if the prompt contains a part of that reasoning, so that leading space is significant.
             reasoning_format: Where reasoning is returned.
             earlier: Ids of all earlier calls in the chat.
-            unread: Called when text that looks like a call cannot be parsed.
+            on_unparsed_call: Called when text that looks like a call cannot be parsed.
         """
         self.family = family
         if family is not None and thought is not None:
-            marks = tuple(mark for mark in family.ends_thoughts if use is not None or mark not in family.triggers)
+            marks = tuple(mark for mark in family.ends_reasoning if use is not None or mark not in family.triggers)
             thought = msgspec.structs.replace(thought, ends_before=marks)
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
-        self._thought_opening = thought_opening
-        self._continues_thought = continues_thought
+        self._thought_opening = reasoning_opening
+        self._continues_thought = continues_reasoning
         self._reasoning_format = reasoning_format
         self.is_constrained = False
         self._earlier = earlier
-        self._unread = unread
+        self._on_unparsed_call = on_unparsed_call
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
         self._family_of_tools = None if family is None else _with_tool_names(family, use)
@@ -93,13 +93,13 @@ class FamilyForm:
             self.thought,
             self._tools,
             is_thinking=self.is_thinking,
-            thought_opening=self._thought_opening,
-            continues_thought=self._continues_thought,
+            reasoning_opening=self._thought_opening,
+            continues_reasoning=self._continues_thought,
             is_parallel=self.use is None or self.use.is_parallel,
             is_constrained=self.is_constrained,
             reasoning_format=self._reasoning_format,
             earlier=self._earlier,
-            unread=self._unread,
+            on_unparsed_call=self._on_unparsed_call,
         )
 
     def constrained(self) -> Self:

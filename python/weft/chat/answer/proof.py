@@ -2,7 +2,7 @@
 
 import json
 
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples
 from weft.chat.answer.tools import ToolUse
@@ -13,20 +13,20 @@ __all__ = ["reads_calls", "reads_content", "reads_reasoning"]
 _USE = ToolUse(TOOLS)
 
 
-class _UnreadCallError(Exception):
+class _UnparsedCallError(Exception):
     """Text that looks like a call could not be parsed."""
 
 
-def _raise_unread_call() -> None:
-    raise _UnreadCallError
+def _raise_unparsed_call() -> None:
+    raise _UnparsedCallError
 
 
-def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
+def reads_calls(family: Family, thought: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns exactly the calls of the samples."""
     return samples.call is not None and all(_is_read(family, thought, samples, sample) for sample in samples.calls)
 
 
-def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
+def reads_content(family: Family, thought: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns the content without its marks, with and without a call.
 
     Samples within reasoning are skipped.
@@ -35,23 +35,23 @@ def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples
     return all(_is_read(family, thought, samples, sample) for sample in shown if not _is_within(thought, samples, sample))
 
 
-def reads_reasoning(family: Family | None, thought: ThoughtMarks, samples: Samples) -> bool:
+def reads_reasoning(family: Family | None, thought: ReasoningMarks, samples: Samples) -> bool:
     """Returns True if parsing separates the reasoning from the content. Without a family, only the reasoning is compared."""
     return all(_is_read(family, thought, samples, sample) for sample in samples.thoughts)
 
 
-def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
-    is_thinking = samples.is_open(thought) or (thought is not None and thought.is_begun_in_words and bool(sample.reasoning))
-    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, unread=_raise_unread_call)
+def _is_read(family: Family | None, thought: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+    is_thinking = samples.is_open(thought) or (thought is not None and thought.start_is_text and bool(sample.reasoning))
+    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
     message = WrittenMessage()
     text = _until_end(family, sample.text)
     try:
         reader = form.reader()
         for part in (*reader.read(text), *reader.end()):
             message.add(part)
-    except _UnreadCallError:
+    except _UnparsedCallError:
         return False
-    words = thought.start if thought is not None and thought.is_begun_in_words else ""
+    words = thought.start if thought is not None and thought.start_is_text else ""
     if message.thought.removeprefix(words).strip() != sample.reasoning:
         return False
     if family is None:
@@ -60,7 +60,7 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
     return message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
 
 
-def _is_within(thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
+def _is_within(thought: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
     """Returns True if the template renders content within reasoning.
 
     Some templates, such as Nemotron v2's, render the last answer after the beginning of reasoning in the generation prompt.

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from weft.chat.answer.begun import n_begun
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Either
+from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.parts import CallArguments, Content, Part, Thought
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
@@ -44,17 +44,17 @@ class FamilyReader:
     def __init__(
         self,
         family: Family | None,
-        thought: ThoughtMarks | None,
+        thought: ReasoningMarks | None,
         tools: Sequence[Tool],
         *,
         is_thinking: bool,
-        thought_opening: str = "",
-        continues_thought: bool = False,
+        reasoning_opening: str = "",
+        continues_reasoning: bool = False,
         is_parallel: bool,
         is_constrained: bool,
         reasoning_format: ReasoningFormat,
         earlier: Sequence[str] = (),
-        unread: Callable[[], None],
+        on_unparsed_call: Callable[[], None],
     ) -> None:
         """Creates a reader at the beginning of an answer.
 
@@ -63,18 +63,18 @@ class FamilyReader:
             thought: Marks around reasoning; None if it is not separated.
             tools: The tools that may be called, the longest name first; empty if calls are not parsed.
             is_thinking: True if the answer begins within reasoning.
-            thought_opening: The text with which the prompt begins that reasoning.
-            continues_thought: True if the prompt contains a part of that reasoning, so that leading space is significant.
+            reasoning_opening: The text with which the prompt begins that reasoning.
+            continues_reasoning: True if the prompt contains a part of that reasoning, so that leading space is significant.
             is_parallel: True if there may be several calls.
             is_constrained: True if a grammar excludes reasoning and calls after content.
             reasoning_format: Where reasoning is returned.
             earlier: Ids of all earlier calls in the chat.
-            unread: Called when text that looks like a call cannot be parsed.
+            on_unparsed_call: Called when text that looks like a call cannot be parsed.
         """
         self._family, self._thought = family, thought
         self._tools, self._is_parallel, self._is_constrained = tools, is_parallel, is_constrained
         self._is_thinking = is_thinking and thought is not None
-        self._reasoning_format, self._unread = reasoning_format, unread
+        self._reasoning_format, self._on_unparsed_call = reasoning_format, on_unparsed_call
         self._notes = None if family is None else family.notes
         self._triggers: tuple[str, ...] = ()
         """Texts that may begin a block of calls, or parts of the format that need a grammar."""
@@ -100,11 +100,11 @@ class FamilyReader:
         self._mark_prefixes = {mark[:n] for mark in marks for n in range(1, len(mark))}
         ends = () if thought is None else (thought.end, *thought.ends_before)
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
-        self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.is_begun_in_words else ""
+        self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.start_is_text else ""
         """Unprocessed text."""
         self._space: list[str] = []
         """Space at the end of the content so far, in pieces. It is returned only if more content follows."""
-        self._is_fresh = self._is_thinking and not continues_thought
+        self._is_fresh = self._is_thinking and not continues_reasoning
         """True if leading space of the next text is dropped, because reasoning or a call has just ended, or begun."""
         self._has_content = False
         self._n_calls = self._n_complete = 0
@@ -120,7 +120,7 @@ class FamilyReader:
         self._has_warned = self._is_truncated = False
         self._calls_within_thought = False
         """True if the block that is being parsed began within reasoning, which continues if the block is no call."""
-        self._thought_opening = "" if reasoning_format is ReasoningFormat.SEPARATE else thought_opening
+        self._thought_opening = "" if reasoning_format is ReasoningFormat.SEPARATE else reasoning_opening
         """Text to prepend to the content, if reasoning that the prompt has begun contains any text or is closed."""
         self._parts: list[Part] = []
 
@@ -161,7 +161,7 @@ class FamilyReader:
         """Drops an incomplete mark or call at the end of the text. A call whose tool is known is kept, without arguments."""
         source = self._source
         if source is None:
-            n_incomplete = n_begun(self._text, *marks) if (marks := self._next_marks()) else 0
+            n_incomplete = n_partial_mark(self._text, *marks) if (marks := self._next_marks()) else 0
             # A single letter is more likely to be the end of a word.
             if n_incomplete > 1 or (n_incomplete and not self._text[-1].isalnum()):
                 self._text = self._text[:-n_incomplete].rstrip()
@@ -229,7 +229,7 @@ class FamilyReader:
                 self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._thought.end}"))
                 self._thought_opening = ""
             return True
-        n_kept = 0 if self._is_ended else n_begun(self._text, self._thought.end, *self._thought.ends_before)
+        n_kept = 0 if self._is_ended else n_partial_mark(self._text, self._thought.end, *self._thought.ends_before)
         stop = len(self._text) - n_kept
         self._add_reasoning(self._text[:stop])
         self._text = self._text[stop:]
@@ -322,10 +322,10 @@ class FamilyReader:
 
     def _hold_space(self) -> None:
         """Moves leading space from the text to `_space`, so that it is scanned once."""
-        said = self._text.lstrip()
-        if space := self._text[: len(self._text) - len(said)]:
+        stripped = self._text.lstrip()
+        if space := self._text[: len(self._text) - len(stripped)]:
             self._space.append(space)
-        self._text = said
+        self._text = stripped
 
     def _restore_space(self) -> None:
         """Moves the space back: a mark may begin with it."""
@@ -396,7 +396,7 @@ class FamilyReader:
                 self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, []
             if not self._has_content:
                 self._is_fresh, self._space = True, []
-            if source.is_unread:
+            if source.has_unparsed_call:
                 self._warn(source.text)
             self._text = "" if self._is_truncated else source.text[source.at :]
             if not is_read and self._text:
@@ -434,7 +434,7 @@ class FamilyReader:
         return again[0] if again else max(1, end - self._longest)
 
     def _warn(self, text: str) -> None:
-        self._unread()
+        self._on_unparsed_call()
         if self._has_warned:
             return
         # Once per branch, because a model may repeat a mark.
@@ -466,6 +466,6 @@ def _merged(parts: list[Part]) -> list[Part]:
     return merged
 
 
-def _end_of_none(thought: ThoughtMarks | None) -> str:
+def _end_of_none(thought: ReasoningMarks | None) -> str:
     """Returns the end mark of reasoning, or an empty text if the start mark begins with it."""
     return "" if thought is None or thought.start.startswith(thought.end) else thought.end

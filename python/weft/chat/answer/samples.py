@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.tools import Tool
 from weft.chat.conversation import ChatMessage
 from weft.chat.messages import for_template
@@ -88,7 +88,7 @@ class Samples(msgspec.Struct, frozen=True):
     """Reasoning followed by content."""
     call_after_reasoning: Sample | None
 
-    def is_open(self, thought: ThoughtMarks | None) -> bool:
+    def is_open(self, thought: ReasoningMarks | None) -> bool:
         """Returns True if the header ends within reasoning."""
         return thought is not None and bool(thought.start) and self.header.rstrip().endswith(thought.start)
 

@@ -77,7 +77,7 @@ class Source:
         self.n_calls = n_calls
         self.n_complete = n_calls
         """Number of calls up to and including the last complete one."""
-        self.is_unread = False
+        self.has_unparsed_call = False
         """True if text that looked like a call was parsed as something else."""
         self.is_cut = False
         """True if the text ended before the mark that closes a call."""

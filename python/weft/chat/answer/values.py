@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 
-from weft.chat.answer.begun import n_begun
+from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 
 __all__ = ["MAX_DEPTH", "beginning_of_json", "escaped", "python_as_json", "read_bare", "read_json", "read_python"]
@@ -309,7 +309,7 @@ class _BareValue(_Value):
         while True:
             end = source.text.find(mark, source.at)
             is_final = source.is_ended and not source.is_truncated
-            n_kept = 0 if is_final else n_begun(source.text[source.at :][-len(mark) :], mark)
+            n_kept = 0 if is_final else n_partial_mark(source.text[source.at :][-len(mark) :], mark)
             stop = end if end >= 0 else len(source.text) - n_kept
             self._made.append(escaped(source.text[source.at : stop]))
             source.at = stop

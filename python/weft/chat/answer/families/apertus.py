@@ -15,5 +15,5 @@ APERTUS = Family(
     calls=listed("<|tools_prefix|>", "<|tools_suffix|>", _CALL),
     triggers=("<|tools_prefix|>",),
     between="",
-    ends_thoughts=("<|tools_prefix|>",),
+    ends_reasoning=("<|tools_prefix|>",),
 )

@@ -19,7 +19,7 @@ COMMAND_R7B = Family(
     ),
     triggers=("<|START_ACTION|>",),
     fillers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END_OF_TURN_TOKEN|>"),
-    ends_thoughts=("<|START_ACTION|>", "<|START_RESPONSE|>"),
+    ends_reasoning=("<|START_ACTION|>", "<|START_RESPONSE|>"),
     between="",
     before="<|START_RESPONSE|>",
     behind="<|END_RESPONSE|>",
@@ -31,7 +31,7 @@ COHERE_2_MOE = msgspec.structs.replace(
     name="Cohere 2 MoE",
     is_of=lambda template: COMMAND_R7B.is_of(template) and "<|START_TEXT|>" in template,
     fillers=("<|START_TEXT|>", "<|END_TEXT|>", "<|END_OF_TURN_TOKEN|>"),
-    ends_thoughts=("<|START_ACTION|>", "<|START_TEXT|>"),
+    ends_reasoning=("<|START_ACTION|>", "<|START_TEXT|>"),
     before="<|START_TEXT|>",
     behind="<|END_TEXT|>",
 )

@@ -21,7 +21,7 @@ DEEPSEEK_3_1 = Family(
     is_of=lambda template: _is_deepseek(template) and "```json" not in template,
     calls=block(_CALLS_BEGIN, OneCall(Seq(_CALL_BEGIN, name_first(_SEPARATOR, closing=_CALL_END))), "", _CALLS_END),
     triggers=(_CALLS_BEGIN,),
-    ends_thoughts=(_CALLS_BEGIN,),
+    ends_reasoning=(_CALLS_BEGIN,),
 )
 
 DEEPSEEK_3 = Family(
@@ -40,7 +40,7 @@ DEEPSEEK_3 = Family(
         _CALLS_END,
     ),
     triggers=(_CALLS_BEGIN,),
-    ends_thoughts=(_CALLS_BEGIN,),
+    ends_reasoning=(_CALLS_BEGIN,),
 )
 """Also DeepSeek R1."""
 
@@ -80,7 +80,7 @@ DEEPSEEK_3_2 = Family(
     is_of=lambda template: "DSML" in template and "function_calls" in template,
     calls=_dsml("function_calls"),
     triggers=(f"<{_DSML}function_calls>",),
-    ends_thoughts=(f"<{_DSML}function_calls>",),
+    ends_reasoning=(f"<{_DSML}function_calls>",),
 )
 
 DEEPSEEK_4 = Family(
@@ -88,5 +88,5 @@ DEEPSEEK_4 = Family(
     is_of=lambda template: "DSML" in template,
     calls=_dsml("tool_calls"),
     triggers=(f"<{_DSML}tool_calls>",),
-    ends_thoughts=(f"<{_DSML}tool_calls>",),
+    ends_reasoning=(f"<{_DSML}tool_calls>",),
 )

@@ -23,7 +23,7 @@ GLM = Family(
         ),
     ),
     triggers=("<tool_call>",),
-    ends_thoughts=("<tool_call>",),
+    ends_reasoning=("<tool_call>",),
 )
 """Also Spark 2.5. Some of these models write calls without line breaks."""
 

@@ -68,7 +68,7 @@ class _Header:
             return True
         if source.tools:
             source.text = f"{recipient} {source.text[source.at :]}"
-            source.at, source.is_unread = 0, True
+            source.at, source.has_unparsed_call = 0, True
             return True
         return (yield from _skip_body(source))
 
@@ -79,10 +79,10 @@ class _Header:
 
 def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReading:
     """Returns the position of the first mark within a header, or -1."""
-    wanted = (marks,) if isinstance(marks, str) else marks
+    candidates = (marks,) if isinstance(marks, str) else marks
     begin = source.at
     while True:
-        found = [at for mark in wanted if (at := source.text.find(mark, start, begin + MAX_HEADER)) >= 0]
+        found = [at for mark in candidates if (at := source.text.find(mark, start, begin + MAX_HEADER)) >= 0]
         if found or source.is_ended or len(source.text) - begin >= MAX_HEADER:
             return min(found, default=-1)
         yield
@@ -147,5 +147,5 @@ GPT_OSS = Family(
     between="<|start|>assistant",
     lead="<|start|>assistant",
     before="<|channel|>final<|message|>",
-    ends_thoughts=("<|start|>assistant", _CHANNEL_MARK),
+    ends_reasoning=("<|start|>assistant", _CHANNEL_MARK),
 )

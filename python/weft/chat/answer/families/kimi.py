@@ -29,6 +29,6 @@ KIMI = Family(
         End("<|tool_calls_section_end|>", is_optional=True),
     ),
     triggers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-    ends_thoughts=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    ends_reasoning=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     make_id=numbered_id,
 )

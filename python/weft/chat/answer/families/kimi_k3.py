@@ -3,7 +3,7 @@
 import re
 
 from weft.chat.answer.arguments import KeyReading, Parameters, closed
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Calls, End, OneCall, Optional, Seq, Space, Text, ToolName, current_tool
 from weft.chat.answer.source import Reading, Source
@@ -91,11 +91,11 @@ KIMI_K3 = Family(
         Optional(Text(_closed("message")), is_written=True),
     ),
     triggers=(_opened("tools"),),
-    ends_thoughts=(_opened("response"), _opened("tools")),
+    ends_reasoning=(_opened("response"), _opened("tools")),
     between="",
     fillers=(_opened("response"), _closed("response"), _closed("message"), "<|end_of_msg|>"),
     lead=_opened("response") + _closed("response"),
     before=_opened("response"),
     behind=_closed("response") + _closed("message"),
-    thought=ThoughtMarks(_opened("think"), _closed("think")),
+    thought=ReasoningMarks(_opened("think"), _closed("think")),
 )

@@ -27,5 +27,5 @@ MINIMAX = Family(
         End("\n</minimax:tool_call>"),
     ),
     triggers=("<minimax:tool_call>",),
-    ends_thoughts=("<minimax:tool_call>",),
+    ends_reasoning=("<minimax:tool_call>",),
 )

@@ -2,7 +2,7 @@
 
 from weft.chat.answer.arguments import closed
 from weft.chat.answer.elements import ElementArguments
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
 
 __all__ = ["MINIMAX_M3"]
@@ -31,8 +31,8 @@ MINIMAX_M3 = Family(
         End(f"\n{_TAG}</tool_call>"),
     ),
     triggers=(f"{_TAG}<tool_call>",),
-    ends_thoughts=(f"{_TAG}<tool_call>",),
+    ends_reasoning=(f"{_TAG}<tool_call>",),
     # An answer without reasoning begins with its end mark.
     fillers=("</mm:think>",),
-    thought=ThoughtMarks("<mm:think>", "</mm:think>"),
+    thought=ReasoningMarks("<mm:think>", "</mm:think>"),
 )

@@ -1,7 +1,7 @@
 """Muse Glimmer: every message has a recipient, and a call is a message to a tool."""
 
 from weft.chat.answer.arguments import Parameters, closed
-from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, OneCall, Seq, Space, ToolName, current_tool
 from weft.chat.answer.source import Reading, Source
@@ -54,5 +54,5 @@ MUSE = Family(
     fillers=(_START, f" to=user{_MESSAGE}", "<|eom|>", "<|eot|>", _MESSAGE),
     lead=_START,
     before=f"to=user{_MESSAGE}",
-    thought=ThoughtMarks(f" to=self{_MESSAGE}", "<|eom|>"),
+    thought=ReasoningMarks(f" to=self{_MESSAGE}", "<|eom|>"),
 )

@@ -23,6 +23,6 @@ QWEN_CODER = Family(
         n_written=2,
     ),
     triggers=("<tool_call>", "<function="),
-    ends_thoughts=("<tool_call>",),
+    ends_reasoning=("<tool_call>",),
 )
 """Also Qwen 3.5, Nemotron 3 and Step 3.5. Some omit the outer tag, except models that reason."""

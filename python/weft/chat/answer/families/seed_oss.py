@@ -17,5 +17,5 @@ SEED_OSS = Family(
         End("\n</seed:tool_call>"),
     ),
     triggers=("<seed:tool_call>",),
-    ends_thoughts=("<seed:tool_call>",),
+    ends_reasoning=("<seed:tool_call>",),
 )
