@@ -1187,9 +1187,8 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
             assert told(dropped) == (alone, "", [])
             # Where tools are offered this is a call of one that there is not.
             counts: list[int] = []
-            form = FamilyForm(
-                FAMILIES["gpt-oss"], form_of("gpt-oss").thought, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1)
-            )
+            marks = form_of("gpt-oss").thought
+            form = FamilyForm(FAMILIES["gpt-oss"], marks, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1))  # noqa: B023
             assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
             assert counts == [1]
 
