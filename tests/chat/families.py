@@ -234,7 +234,7 @@ def form_of(
     """How answers of a family are read, with thoughts where they have some."""
     text = WRITTEN[name].text
     marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")
-    thought = FAMILIES[name].thought or reasoning_marks_of(_THOUGHTS.get(name, marks))
+    thought = FAMILIES[name].reasoning_marks or reasoning_marks_of(_THOUGHTS.get(name, marks))
     return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), reasoning_format=reasoning_format, is_thinking=is_thinking)
 
 

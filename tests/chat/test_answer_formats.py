@@ -117,9 +117,9 @@ def assert_proved(given: FormatTemplate, name: str) -> Samples:
     """Checks that a template has the family of a name, and that this family reads all that the template writes."""
     found, shown = detected(given), rendered_samples(given)
     assert (found.family.name, found.family.takes_tools) == (name, True)
-    assert reads_calls(found.family, found.thought, shown)
-    assert reads_content(found.family, found.thought, shown)
-    assert found.thought is None or reads_reasoning(found.family, found.thought, shown)
+    assert reads_calls(found.family, found.reasoning_marks, shown)
+    assert reads_content(found.family, found.reasoning_marks, shown)
+    assert found.reasoning_marks is None or reads_reasoning(found.family, found.reasoning_marks, shown)
     return shown
 
 
@@ -129,7 +129,7 @@ def test_a_template_proves_that_its_family_reads_content_and_reasoning(name: str
     shown = assert_proved(given, name)
     assert shown.content is not None
     assert (shown.call_after_content is not None) == given.has_content_with_calls
-    assert len(shown.thoughts) == (2 if given.thought else 0)
+    assert len(shown.with_reasoning) == (2 if given.thought else 0)
 
 
 def test_content_before_a_call_that_is_written_as_reasoning_is_no_content() -> None:
@@ -179,14 +179,14 @@ def test_a_derived_family_is_preferred_to_one_that_leaves_marks_in_the_content(g
     found = detected(given)
     for content, thought, n_calls in cases(given):
         text = answer(given, content, thought, n_calls)
-        assert read(FamilyForm(found.family, found.thought, USE), text) == (content, thought, CALLS[:n_calls])
+        assert read(FamilyForm(found.family, found.reasoning_marks, USE), text) == (content, thought, CALLS[:n_calls])
 
 
 def test_calls_are_read_where_no_family_reads_the_content() -> None:
     given = BY_FAMILY["Hermes"]._replace(before="{{ '<say>' if m.tool_calls else '<tell>' }}")
     found = detected(given)
     assert (found.family, found.family.takes_tools) == (HERMES, True)
-    assert not reads_content(found.family, found.thought, rendered_samples(given))
+    assert not reads_content(found.family, found.reasoning_marks, rendered_samples(given))
 
 
 @by_template
@@ -195,7 +195,7 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     found = detected(given)
     for content, thought, n_calls in cases(given):
         text = answer(given, content, thought, n_calls)
-        form = FamilyForm(found.family, found.thought, USE)
+        form = FamilyForm(found.family, found.reasoning_marks, USE)
         for end in found.family.ends:
             text = text.partition(end)[0]
         right = (content, thought, CALLS[:n_calls])
@@ -210,7 +210,9 @@ def test_a_derived_family_takes_tools_as_the_template_shows_them(name: str) -> N
     found = detected(UNKNOWN[name])
     assert (found.family.name, found.family.takes_tools, found.example) == ("Derived", True, None)
     thought = UNKNOWN[name].thought
-    assert thought is None or (found.thought is not None and (found.thought.start, found.thought.end) == thought)
+    assert thought is None or (
+        found.reasoning_marks is not None and (found.reasoning_marks.start, found.reasoning_marks.end) == thought
+    )
 
 
 @by_unknown
@@ -219,7 +221,7 @@ def test_a_derived_grammar_allows_what_the_template_writes(name: str) -> None:
     found = detected(given)
     for _, _, n_calls in [case for case in cases(given) if case[0] == "" and case[1] == ""]:
         rules = Rules(TOOLS, {}, is_parallel=True)
-        grammar = Grammar(rules.text(FamilyForm(found.family, found.thought, USE).write(rules)))
+        grammar = Grammar(rules.text(FamilyForm(found.family, found.reasoning_marks, USE).write(rules)))
         text = answer(given, "", "", n_calls).strip()
         assert grammar.allows(text), text
         assert not grammar.begins(text.replace("get_weather", "got_weather"))
@@ -228,7 +230,7 @@ def test_a_derived_grammar_allows_what_the_template_writes(name: str) -> None:
 def test_the_ids_that_a_model_gives_are_those_of_its_calls() -> None:
     given = UNKNOWN["names and objects in a section"]
     found = detected(given)
-    message = message_of(FamilyForm(found.family, found.thought, USE).reader(), answer(given, "", "", 2))
+    message = message_of(FamilyForm(found.family, found.reasoning_marks, USE).reader(), answer(given, "", "", 2))
     assert [call.id for call in message.calls] == ["call00000", "call10000"]
 
 
@@ -241,7 +243,11 @@ def test_a_value_that_could_be_markup_stands_between_marks_of_its_own() -> None:
     found = detected(given)
     text = '<act name="find"><with name="what"><![CDATA[a </with> & <b>]]></with></act>'
     for pieces in ([text], list(text)):
-        assert read(FamilyForm(found.family, found.thought, USE), *pieces) == ("", "", [("find", {"what": "a </with> & <b>"})])
+        assert read(FamilyForm(found.family, found.reasoning_marks, USE), *pieces) == (
+            "",
+            "",
+            [("find", {"what": "a </with> & <b>"})],
+        )
 
 
 def test_marks_that_are_only_spoken_of_do_not_choose_a_family() -> None:
@@ -250,13 +256,13 @@ def test_marks_that_are_only_spoken_of_do_not_choose_a_family() -> None:
     )
     found = detected(given)
     assert found.family.name == "Derived"
-    assert read(FamilyForm(found.family, found.thought, USE), answer(given, "", "", 2))[2] == CALLS
+    assert read(FamilyForm(found.family, found.reasoning_marks, USE), answer(given, "", "", 2))[2] == CALLS
 
 
 @pytest.mark.parametrize("end", ["<|end|>", "<|eot|>"])
 def test_the_end_of_a_turn_is_no_mark_of_reasoning(end: str) -> None:
     given = BY_FAMILY["Hermes"]._replace(thought=None, eos=end, header=f"<A>{{{{ '{end}' if false else '' }}}}")
-    assert detected(given).thought is None
+    assert detected(given).reasoning_marks is None
 
 
 def test_reasoning_that_a_prompt_begins_in_words_has_them() -> None:
@@ -264,9 +270,9 @@ def test_reasoning_that_a_prompt_begins_in_words_has_them() -> None:
     given = UNKNOWN["a list in tags"]._replace(thought=("", "\n[ANSWER]\n"))
     source = given.source.removesuffix("{% endif %}") + words + "{% endif %}"
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
-    assert found.thought is not None
-    assert (found.thought.start, found.thought.end) == ("I think about it first:", "[ANSWER]")
-    form = FamilyForm(found.family, found.thought, USE, is_thinking=True)
+    assert found.reasoning_marks is not None
+    assert (found.reasoning_marks.start, found.reasoning_marks.end) == ("I think about it first:", "[ANSWER]")
+    form = FamilyForm(found.family, found.reasoning_marks, USE, is_thinking=True)
     text = f"{THOUGHT}\n[ANSWER]\n{SAID}"
     for pieces in ([text], list(text)):
         assert read(form, *pieces) == (SAID, f"{words}{THOUGHT}", [])
@@ -277,8 +283,8 @@ def test_a_thought_that_each_turn_begins_is_told_from_one_that_is_not_there() ->
     opened = given.source.replace("<A>", "<A><think:x>").replace("<think:x>{{ m.reasoning", "{{ m.reasoning")
     source = opened.replace("{% if m.reasoning_content %}", "{% if not m.reasoning_content %}</think:x>{% else %}")
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
-    assert found.thought is not None
-    assert (found.thought.start, found.thought.end) == ("<think:x>", "</think:x>")
+    assert found.reasoning_marks is not None
+    assert (found.reasoning_marks.start, found.reasoning_marks.end) == ("<think:x>", "</think:x>")
     assert found.family.takes_tools
 
 
@@ -288,10 +294,10 @@ def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(spa
     given = UNKNOWN["a list in tags"] if is_derived else BY_FAMILY["Hermes"]
     source = given.source.replace("{% if m.reasoning_content %}", "{% if not m.reasoning_content %}</think>{% else %}")
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
-    assert found.thought is not None
-    assert found.thought.end == "</think>"
+    assert found.reasoning_marks is not None
+    assert found.reasoning_marks.end == "</think>"
     assert found.family.takes_tools
-    form = FamilyForm(found.family, found.thought, USE)
+    form = FamilyForm(found.family, found.reasoning_marks, USE)
     said = "It is </think>, which ends it.</think>"
     call = answer(given, "", "", 1)
     cases = {

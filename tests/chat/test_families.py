@@ -1099,10 +1099,10 @@ def open_thought(name: str) -> tuple[FamilyForm, str]:
     """A form whose answers begin in a thought, and a call of its family."""
     text = WRITTEN[name].text
     form = form_of(name, is_thinking=True)
-    if form.thought is None:
+    if form.reasoning_marks is None:
         form = FamilyForm(FAMILIES[name], reasoning_marks_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
-    assert form.thought is not None
-    begins = [at for mark in form.thought.ends_before if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
+    assert form.reasoning_marks is not None
+    begins = [at for mark in form.reasoning_marks.ends_before if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
     return form, text[min(begins) :]
 
 
@@ -1126,9 +1126,9 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
 @pytest.mark.parametrize("name", OPEN_THOUGHTS)
 def test_a_thought_that_speaks_of_a_call_goes_on(name: str) -> None:
     form, call = open_thought(name)
-    assert form.thought is not None
-    mark = next(end for end in form.thought.ends_before if call.startswith(end))
-    text = f"I could write {mark} here. {form.thought.end}{call}"
+    assert form.reasoning_marks is not None
+    mark = next(end for end in form.reasoning_marks.ends_before if call.startswith(end))
+    text = f"I could write {mark} here. {form.reasoning_marks.end}{call}"
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
         assert (message.thought, message.content) == (f"I could write {mark} here.", "")
@@ -1159,7 +1159,7 @@ def test_an_element_without_its_outer_tag_ends_no_thought() -> None:
 )
 @pytest.mark.parametrize("use", [ToolUse(TOOLS), None], ids=["tools", "no tools"])
 def test_marks_of_the_format_are_no_content(name: str, text: str, content: str, use: ToolUse | None) -> None:
-    form = FamilyForm(FAMILIES[name], form_of(name).thought, use)
+    form = FamilyForm(FAMILIES[name], form_of(name).reasoning_marks, use)
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
         assert told(message) == (content, "", [])
@@ -1183,11 +1183,11 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
         (f"{sent}<|end|>{final}", "Yes.", "Yes."),
     ):
         for pieces in ([text], list(text)):
-            dropped = message_of(FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").thought, None).reader(), *pieces)
+            dropped = message_of(FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").reasoning_marks, None).reader(), *pieces)
             assert told(dropped) == (alone, "", [])
             # Where tools are offered this is a call of one that there is not.
             counts: list[int] = []
-            marks = form_of("gpt-oss").thought
+            marks = form_of("gpt-oss").reasoning_marks
             form = FamilyForm(FAMILIES["gpt-oss"], marks, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1))  # noqa: B023
             assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
             assert counts == [1]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from weft.chat.template_terms import Message, TemplateError
 
-__all__ = ["ControlTokenEscaper", "ControlTokenSpellings", "MediaPlaceholder", "TextSegment", "media_marks"]
+__all__ = ["ControlTokenEscaper", "ControlTokenSpellings", "MediaPlaceholder", "TextSegment", "placeholder_characters"]
 
 _NOTHING = r"(?!)"
 """A regular expression that never matches."""
@@ -165,7 +165,7 @@ class ControlTokenEscaper:
         yield TextSegment(text[end:], is_parsed=True)
 
 
-def media_marks(n: int, text: str) -> list[str]:
+def placeholder_characters(n: int, text: str) -> list[str]:
     """Returns `n` private-use characters as placeholders for media, none of which is in the text.
 
     Raises:

@@ -26,7 +26,13 @@ from weft.chat.continuation import (
     parse_partial_answer,
     with_cut_marks,
 )
-from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, MediaPlaceholder, TextSegment, media_marks
+from weft.chat.control_tokens import (
+    ControlTokenEscaper,
+    ControlTokenSpellings,
+    MediaPlaceholder,
+    TextSegment,
+    placeholder_characters,
+)
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
@@ -155,8 +161,8 @@ class ChatFormat:
         if not isinstance(given, bool | None):
             raise InvalidConfig("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
         message = self._settings.reasoning_budget_message
-        if message and self._thought is not None and self._thought.end in message:
-            why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
+        if message and self._reasoning_marks is not None and self._reasoning_marks.end in message:
+            why = f"contains {shown(self._reasoning_marks.end)}, which ends the thoughts of this model and is written after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
@@ -206,7 +212,7 @@ class ChatFormat:
     def thinks(self) -> bool:
         """True if the format of the model's reasoning is known."""
         try:
-            return self._thought is not None
+            return self._reasoning_marks is not None
         except TemplateError:
             return False
 
@@ -271,20 +277,20 @@ class ChatFormat:
 
     def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, OutputConstraint | None]:
         """Returns how to parse the answers to a prompt, and the constraint on them."""
-        family, thought = self._family, self._thought
+        family, marks = self._family, self._reasoning_marks
         if rendered.has_partial_answer and not rendered.is_thinking:
             # The prompt already contains the mark before the content, and a partial answer does not begin with a call.
             family = msgspec.structs.replace(family, before="", openings=())
-        if thought is not None and chat.continued is not None:
+        if marks is not None and chat.continued is not None:
             # The message of the client contains the first words.
-            thought = msgspec.structs.replace(thought, start_is_text=False)
+            marks = msgspec.structs.replace(marks, start_is_text=False)
         has_format = bool(family.fillers or family.before)
         use = None if chat.tools is None else chat.tools.use
-        if use is None and thought is None and not has_format:
+        if use is None and marks is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
             family if use is not None or has_format else None,
-            thought,
+            marks,
             use,
             is_thinking=rendered.is_thinking,
             reasoning_opening=rendered.reasoning_opening,
@@ -309,8 +315,8 @@ class ChatFormat:
         return self._answer_format.family
 
     @property
-    def _thought(self) -> ReasoningMarks | None:
-        return self._answer_format.thought
+    def _reasoning_marks(self) -> ReasoningMarks | None:
+        return self._answer_format.reasoning_marks
 
     @cached_property
     def _end_marks(self) -> Sequence[str]:
@@ -390,15 +396,15 @@ class ChatFormat:
             raise InvalidRequest("messages", str(error)) from error
 
     def _render_segments(self, chat: _Chat) -> _Rendered:
-        template, thought = self.template, self._thought
+        template, marks = self.template, self._reasoning_marks
         tools = [] if chat.tools is None else chat.tools.shown
         is_shown = bool(tools) and self._family.takes_tools
         example = self._answer_format.example if tools and not is_shown else None
         n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
-        n_marks = chat.n_media + n_cut_marks + (example is not None)
-        marks = media_marks(n_marks, f"{template.source}{_all_texts(chat)}") if n_marks else []
-        media, cut_marks = marks[: chat.n_media], marks[chat.n_media : chat.n_media + n_cut_marks]
-        example_marks = marks[chat.n_media + n_cut_marks :]
+        n_placeholders = chat.n_media + n_cut_marks + (example is not None)
+        placeholders = placeholder_characters(n_placeholders, f"{template.source}{_all_texts(chat)}") if n_placeholders else []
+        media, cut_marks = placeholders[: chat.n_media], placeholders[chat.n_media : chat.n_media + n_cut_marks]
+        example_marks = placeholders[chat.n_media + n_cut_marks :]
         partial_answer = self._partial_answer(chat, media)
         messages = chat.messages if partial_answer is None else [*chat.messages, partial_answer.message()]
         if tools and not is_shown:
@@ -416,13 +422,13 @@ class ChatFormat:
         shown = escaper.messages[:n_messages]
         if partial_answer is None:
             text = render(shown, opens_answer=chat.opens_answer)
-            is_thinking = thought is not None and _is_open(text, thought)
+            is_thinking = marks is not None and _is_open(text, marks)
             form = self._reasoning_form
             if is_thinking and form is not None and chat.thinking.is_on is False:
                 text, is_thinking = form.closed(text), False
         else:
             text = self._partial_text(partial_answer, shown, escaper.messages[n_messages], cut_marks, render)
-            is_thinking = thought is not None and partial_answer.continues_reasoning
+            is_thinking = marks is not None and partial_answer.continues_reasoning
         for mark in example_marks:
             text = text.replace(mark, str(example))
         if len(text) > self._max_size:
@@ -432,8 +438,8 @@ class ChatFormat:
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         opening = ""
-        if is_thinking and thought is not None and partial_answer is None and not thought.start_is_text:
-            opening = text[text.rindex(thought.start) :]
+        if is_thinking and marks is not None and partial_answer is None and not marks.start_is_text:
+            opening = text[text.rindex(marks.start) :]
         return _Rendered(escaper.segments(text), is_thinking, opening, partial_answer is not None)
 
     def _render_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
@@ -476,7 +482,7 @@ class ChatFormat:
     def _reasoning_form(self) -> ReasoningForm | None:
         """Format of the model's reasoning, even if its template only begins it."""
         default = ReasoningMarks("<think>", "</think>")
-        marks = self._thought or (default if default.start in self.template.source else None)
+        marks = self._reasoning_marks or (default if default.start in self.template.source else None)
         return None if marks is None else ReasoningForm.of(marks, self.template.source, self.template.question)
 
     def _partial_answer(self, chat: _Chat, media: Sequence[str]) -> PartialAnswer | None:
@@ -617,9 +623,9 @@ def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
     return runs
 
 
-def _is_open(text: str, thought: ReasoningMarks) -> bool:
+def _is_open(text: str, marks: ReasoningMarks) -> bool:
     """Returns True if a prompt ends with the beginning of reasoning."""
-    return text.rstrip().endswith(thought.start)
+    return text.rstrip().endswith(marks.start)
 
 
 def _n_positions(part: int | Media) -> int:

@@ -63,7 +63,7 @@ class OutputConstraint:
     @property
     def ends(self) -> Sequence[str]:
         """Texts that end the reasoning."""
-        marks = self._form.thought
+        marks = self._form.reasoning_marks
         return () if marks is None else (marks.end, *marks.ends_before)
 
     def request(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
@@ -81,7 +81,7 @@ class OutputConstraint:
         preserved = [*request.preserved_tokens, *self._preserved]
         request = msgspec.structs.replace(request, preserved_tokens=preserved, stop=[*request.stop, *self._stop_strings()])
         max_tokens = budget if self._budget is None else self._budget if self._budget >= 0 else None
-        marks = self._form.thought
+        marks = self._form.reasoning_marks
         is_constrained = request.grammar is not None or request.json_schema is not None
         if is_constrained and not (request.grammar_lazy or self._may_reason or self._form.is_thinking):
             return request
@@ -143,7 +143,7 @@ class OutputConstraint:
         if not family.patterns:
             yield from (GrammarTrigger("word", trigger) for trigger in family.triggers)
         names = "|".join(sorted({_name_pattern(tool.name) for tool in self._use.tools}))
-        begins = "^" if self._form.thought is None else f"(?:^|{re.escape(self._form.thought.end)})"
+        begins = "^" if self._form.reasoning_marks is None else f"(?:^|{re.escape(self._form.reasoning_marks.end)})"
         nothing = "|".join((r"\s", *map(re.escape, family.fillers)))
         for pattern in family.patterns:
             yield GrammarTrigger("pattern", pattern.replace("BEGIN", f"{begins}(?:{nothing})*").replace("NAMES", f"(?:{names})"))

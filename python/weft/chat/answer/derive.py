@@ -13,7 +13,7 @@ from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space
 from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
 
-__all__ = ["derive_family", "derive_thought"]
+__all__ = ["derive_family", "derive_reasoning_marks"]
 
 _FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
 _LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
@@ -44,7 +44,7 @@ class _Frame(msgspec.Struct, frozen=True):
         return bool(self.section_start.strip())
 
 
-def derive_thought(samples: Samples) -> ReasoningMarks | None:
+def derive_reasoning_marks(samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning; None if the template renders no reasoning, or no marks."""
     shown = samples.reasoning or samples.call_after_reasoning
     if shown is None:
@@ -65,29 +65,29 @@ def derive_thought(samples: Samples) -> ReasoningMarks | None:
     return ReasoningMarks(words, end, start_is_text=True) if 0 < len(words) <= MAX_MARK else None
 
 
-def derive_family(samples: Samples, thought: ReasoningMarks | None) -> Family | None:
+def derive_family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family | None:
     """Returns a family with the format of the template's calls; None if their form is unknown."""
     if samples.call is None:
         return None
     try:
-        return _family(samples, thought)
+        return _family(samples, reasoning_marks)
     except UnknownFormatError:
         return None
 
 
-def _family(samples: Samples, thought: ReasoningMarks | None) -> Family:
+def _family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family:
     assert samples.call is not None
-    one = _without_reasoning(samples.call.text, samples, thought)
-    two = None if samples.two_calls is None else _without_reasoning(samples.two_calls.text, samples, thought)
+    one = _without_reasoning(samples.call.text, samples, reasoning_marks)
+    two = None if samples.two_calls is None else _without_reasoning(samples.two_calls.text, samples, reasoning_marks)
     form = form_of(one, "" if samples.markup_call is None else samples.markup_call.text)
     frame = _frame(form, one, two)
     calls, trigger = _block(form, frame, samples)
-    before, behind = _around_content(samples, thought)
-    glue = _after_reasoning(samples, thought, before)
+    before, behind = _around_content(samples, reasoning_marks)
+    glue = _after_reasoning(samples, reasoning_marks, before)
     # A token that ends turns but does not end generation is generated as text.
     tail = samples.tail.strip()
     begins_calls = bool(tail) and tail in trigger
-    ends_turns = bool(tail) and not begins_calls and tail != glue and (thought is None or tail != thought.end)
+    ends_turns = bool(tail) and not begins_calls and tail != glue and (reasoning_marks is None or tail != reasoning_marks.end)
     fillers = (glue, before, behind, tail if begins_calls else "")
     if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
         raise UnknownFormatError
@@ -106,32 +106,32 @@ def _family(samples: Samples, thought: ReasoningMarks | None) -> Family:
     )
 
 
-def _without_reasoning(text: str, samples: Samples, thought: ReasoningMarks | None) -> str:
+def _without_reasoning(text: str, samples: Samples, reasoning_marks: ReasoningMarks | None) -> str:
     """Returns a sample without leading empty reasoning, and with the ids of its calls replaced."""
     for call_id in CALL_IDS:
         text = text.replace(call_id, ID)
     text = text.lstrip()
-    if thought is None:
+    if reasoning_marks is None:
         return text
-    if text.startswith(thought.start) or samples.is_open(thought):
-        return text.partition(thought.end)[2]
-    return text.removeprefix(thought.end)
+    if text.startswith(reasoning_marks.start) or samples.is_open(reasoning_marks):
+        return text.partition(reasoning_marks.end)[2]
+    return text.removeprefix(reasoning_marks.end)
 
 
-def _around_content(samples: Samples, thought: ReasoningMarks | None) -> tuple[str, str]:
+def _around_content(samples: Samples, reasoning_marks: ReasoningMarks | None) -> tuple[str, str]:
     """Returns the marks around content."""
     if samples.content is None:
         return "", ""
-    before, _, behind = _without_reasoning(samples.content.text, samples, thought).partition(CONTENT)
+    before, _, behind = _without_reasoning(samples.content.text, samples, reasoning_marks).partition(CONTENT)
     return before.strip(), behind.strip()
 
 
-def _after_reasoning(samples: Samples, thought: ReasoningMarks | None, content_start: str) -> str:
+def _after_reasoning(samples: Samples, reasoning_marks: ReasoningMarks | None, content_start: str) -> str:
     """Returns the text between reasoning and the mark that begins content."""
-    if samples.reasoning is None or thought is None:
+    if samples.reasoning is None or reasoning_marks is None:
         return ""
     between = samples.reasoning.text.partition(REASONING)[2].partition(CONTENT)[0]
-    return between.partition(thought.end)[2].strip().removesuffix(content_start).strip()
+    return between.partition(reasoning_marks.end)[2].strip().removesuffix(content_start).strip()
 
 
 def _frame(form: CallForm, one: str, two: str | None) -> _Frame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.chat.answer.derive import derive_family, derive_thought
+from weft.chat.answer.derive import derive_family, derive_reasoning_marks
 from weft.chat.answer.families import ALL, GENERIC, family_of
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.form import reasoning_marks_of
@@ -30,7 +30,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 
     family: Family
     """Its `takes_tools` is true only if the template renders tools and the family parses its calls."""
-    thought: ReasoningMarks | None
+    reasoning_marks: ReasoningMarks | None
     example: str | None = None
     """A call in the template's format, for descriptions of tools in words."""
 
@@ -58,25 +58,27 @@ def detect_format(
         # A bug in the derivation must not disable chats.
         logger.exception("the format of calls could not be derived from the chat template")
     family = named if named is not None and template.takes_tools else GENERIC
-    thought = named.thought if named is not None and named.thought is not None else reasoning_marks_of(template.source)
-    return AnswerFormat(family, thought)
+    reasoning_marks = (
+        named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(template.source)
+    )
+    return AnswerFormat(family, reasoning_marks)
 
 
 def _format(template: "ChatTemplate", named: Family | None, samples: Samples) -> AnswerFormat:
-    thought = _thought(named, template.source, samples)
+    reasoning_marks = _reasoning_marks(named, template.source, samples)
     if samples.call is None:
         marked = [family for family in ALL if family.is_of(template.source)]
-        family = max(marked, key=lambda family: _n_proofs(family, thought, samples), default=GENERIC)
+        family = max(marked, key=lambda family: _n_proofs(family, reasoning_marks, samples), default=GENERIC)
     else:
-        proved = _proved(named, thought, samples)
+        proved = _proved(named, reasoning_marks, samples)
         if proved is None and template.takes_tools:
             logger.warning(
                 "the format of calls in the chat template is unknown; tools are described in words, in the generic format"
             )
         family = proved or GENERIC
     if family is GENERIC or template.takes_tools:
-        return AnswerFormat(family, thought)
-    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), thought, _example(family, samples))
+        return AnswerFormat(family, reasoning_marks)
+    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), reasoning_marks, _example(family, samples))
 
 
 def _example(family: Family, samples: Samples) -> str | None:
@@ -89,36 +91,42 @@ def _example(family: Family, samples: Samples) -> str | None:
     return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
 
 
-def _thought(named: Family | None, source: str, samples: Samples) -> ReasoningMarks | None:
+def _reasoning_marks(named: Family | None, source: str, samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning: those in the template if they parse the samples, else others that do."""
-    by_marks = named.thought if named is not None and named.thought is not None else reasoning_marks_of(source)
-    if not samples.thoughts:
+    by_marks = named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(source)
+    if not samples.with_reasoning:
         return by_marks
-    known = (by_marks, *(family.thought for family in ALL), derive_thought(samples))
+    known = (by_marks, *(family.reasoning_marks for family in ALL), derive_reasoning_marks(samples))
     return next((marks for marks in known if marks is not None and reads_reasoning(None, marks, samples)), None)
 
 
-def _proved(named: Family | None, thought: ReasoningMarks | None, samples: Samples) -> Family | None:
+def _proved(named: Family | None, reasoning_marks: ReasoningMarks | None, samples: Samples) -> Family | None:
     """Returns the family that parses most of the samples, and at least their calls.
 
     A derived family must parse all samples. It is then preferred to a known family that does not.
     """
     known, n_most = None, -1
     for family in _candidates(named, samples):
-        n_proofs = _n_proofs(family, thought, samples) if reads_calls(family, thought, samples) else -1
+        n_proofs = _n_proofs(family, reasoning_marks, samples) if reads_calls(family, reasoning_marks, samples) else -1
         if n_proofs == N_PROOFS:
             return family
         if n_proofs > n_most:
             known, n_most = family, n_proofs
-    derived = derive_family(samples, thought)
-    if derived is None or not reads_calls(derived, thought, samples) or _n_proofs(derived, thought, samples) < N_PROOFS:
+    derived = derive_family(samples, reasoning_marks)
+    if (
+        derived is None
+        or not reads_calls(derived, reasoning_marks, samples)
+        or _n_proofs(derived, reasoning_marks, samples) < N_PROOFS
+    ):
         return known
     return derived
 
 
-def _n_proofs(family: Family, thought: ReasoningMarks | None, samples: Samples) -> int:
+def _n_proofs(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> int:
     """Returns which proofs a family passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
-    return reads_content(family, thought, samples) + (thought is None or reads_reasoning(family, thought, samples))
+    return reads_content(family, reasoning_marks, samples) + (
+        reasoning_marks is None or reads_reasoning(family, reasoning_marks, samples)
+    )
 
 
 def _candidates(named: Family | None, samples: Samples) -> Iterator[Family]:

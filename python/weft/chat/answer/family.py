@@ -58,7 +58,7 @@ class Family(msgspec.Struct, frozen=True):
     make_id: CallId = call_id
     write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
     """Writes calls with `name` and `arguments` as text, for templates that do not render them; None uses the generic format."""
-    thought: ReasoningMarks | None = None
+    reasoning_marks: ReasoningMarks | None = None
     """Marks around reasoning, for templates that do not contain them as one text."""
     takes_tools: bool = True
     """True if the family's templates render tools. Otherwise tools are described in words."""

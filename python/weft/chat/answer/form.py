@@ -46,7 +46,7 @@ class FamilyForm:
     def __init__(
         self,
         family: Family | None,
-        thought: ReasoningMarks | None,
+        reasoning_marks: ReasoningMarks | None,
         use: ToolUse | None,
         *,
         is_thinking: bool = False,
@@ -60,7 +60,7 @@ class FamilyForm:
 
         Args:
             family: Format of calls and content; None to parse only reasoning.
-            thought: Marks around reasoning; None if it is not separated.
+            reasoning_marks: Marks around reasoning; None if it is not separated.
             use: The tools that may be called; None if calls are not parsed.
             is_thinking: True if an answer begins within reasoning.
             reasoning_opening: The text with which the prompt begins that reasoning. It is prepended to content that includes it.
@@ -70,10 +70,10 @@ class FamilyForm:
             on_unparsed_call: Called when text that looks like a call cannot be parsed.
         """
         self.family = family
-        if family is not None and thought is not None:
+        if family is not None and reasoning_marks is not None:
             marks = tuple(mark for mark in family.ends_reasoning if use is not None or mark not in family.triggers)
-            thought = msgspec.structs.replace(thought, ends_before=marks)
-        self.thought = thought
+            reasoning_marks = msgspec.structs.replace(reasoning_marks, ends_before=marks)
+        self.reasoning_marks = reasoning_marks
         self.use = use
         self.is_thinking = is_thinking
         self._thought_opening = reasoning_opening
@@ -90,7 +90,7 @@ class FamilyForm:
         """Returns a new reader for one branch."""
         return FamilyReader(
             self._family_of_tools,
-            self.thought,
+            self.reasoning_marks,
             self._tools,
             is_thinking=self.is_thinking,
             reasoning_opening=self._thought_opening,
@@ -106,8 +106,8 @@ class FamilyForm:
         """Returns the form for answers that a grammar constrains after the first reasoning, which only its end mark ends."""
         form = copy(self)
         form.is_constrained = True
-        if self.thought is not None:
-            form.thought = msgspec.structs.replace(self.thought, ends_before=())
+        if self.reasoning_marks is not None:
+            form.reasoning_marks = msgspec.structs.replace(self.reasoning_marks, ends_before=())
         return form
 
     def write(self, rules: Rules) -> str:
@@ -127,8 +127,15 @@ class FamilyForm:
 
     def marks(self) -> Sequence[str]:
         """Returns the texts that the parser must see in an answer, even if they are control tokens."""
-        thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
-        return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)))
+        reasoning_marks = (
+            ()
+            if self.reasoning_marks is None
+            else (self.reasoning_marks.start, self.reasoning_marks.end, *self.reasoning_marks.ends_before)
+        )
+        return (
+            *reasoning_marks,
+            *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)),
+        )
 
 
 def _with_tool_names(family: Family, use: ToolUse | None) -> Family:

@@ -21,28 +21,32 @@ def _raise_unparsed_call() -> None:
     raise _UnparsedCallError
 
 
-def reads_calls(family: Family, thought: ReasoningMarks | None, samples: Samples) -> bool:
+def reads_calls(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns exactly the calls of the samples."""
-    return samples.call is not None and all(_is_read(family, thought, samples, sample) for sample in samples.calls)
+    return samples.call is not None and all(_is_read(family, reasoning_marks, samples, sample) for sample in samples.calls)
 
 
-def reads_content(family: Family, thought: ReasoningMarks | None, samples: Samples) -> bool:
+def reads_content(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns the content without its marks, with and without a call.
 
     Samples within reasoning are skipped.
     """
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
-    return all(_is_read(family, thought, samples, sample) for sample in shown if not _is_within(thought, samples, sample))
+    return all(
+        _is_read(family, reasoning_marks, samples, sample) for sample in shown if not _is_within(reasoning_marks, samples, sample)
+    )
 
 
-def reads_reasoning(family: Family | None, thought: ReasoningMarks, samples: Samples) -> bool:
+def reads_reasoning(family: Family | None, reasoning_marks: ReasoningMarks, samples: Samples) -> bool:
     """Returns True if parsing separates the reasoning from the content. Without a family, only the reasoning is compared."""
-    return all(_is_read(family, thought, samples, sample) for sample in samples.thoughts)
+    return all(_is_read(family, reasoning_marks, samples, sample) for sample in samples.with_reasoning)
 
 
-def _is_read(family: Family | None, thought: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
-    is_thinking = samples.is_open(thought) or (thought is not None and thought.start_is_text and bool(sample.reasoning))
-    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
+def _is_read(family: Family | None, reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+    is_thinking = samples.is_open(reasoning_marks) or (
+        reasoning_marks is not None and reasoning_marks.start_is_text and bool(sample.reasoning)
+    )
+    form = FamilyForm(family, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
     message = WrittenMessage()
     text = _until_end(family, sample.text)
     try:
@@ -51,7 +55,7 @@ def _is_read(family: Family | None, thought: ReasoningMarks | None, samples: Sam
             message.add(part)
     except _UnparsedCallError:
         return False
-    words = thought.start if thought is not None and thought.start_is_text else ""
+    words = reasoning_marks.start if reasoning_marks is not None and reasoning_marks.start_is_text else ""
     if message.thought.removeprefix(words).strip() != sample.reasoning:
         return False
     if family is None:
@@ -60,13 +64,13 @@ def _is_read(family: Family | None, thought: ReasoningMarks | None, samples: Sam
     return message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
 
 
-def _is_within(thought: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+def _is_within(reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
     """Returns True if the template renders content within reasoning.
 
     Some templates, such as Nemotron v2's, render the last answer after the beginning of reasoning in the generation prompt.
     """
     before = f"{samples.header}{sample.text.partition(sample.content)[0]}".rstrip()
-    return thought is not None and bool(thought.start) and before.endswith(thought.start)
+    return reasoning_marks is not None and bool(reasoning_marks.start) and before.endswith(reasoning_marks.start)
 
 
 def _until_end(family: Family | None, text: str) -> str:

@@ -44,7 +44,7 @@ class FamilyReader:
     def __init__(
         self,
         family: Family | None,
-        thought: ReasoningMarks | None,
+        reasoning_marks: ReasoningMarks | None,
         tools: Sequence[Tool],
         *,
         is_thinking: bool,
@@ -60,7 +60,7 @@ class FamilyReader:
 
         Args:
             family: Format of calls and content; None to parse only reasoning.
-            thought: Marks around reasoning; None if it is not separated.
+            reasoning_marks: Marks around reasoning; None if it is not separated.
             tools: The tools that may be called, the longest name first; empty if calls are not parsed.
             is_thinking: True if the answer begins within reasoning.
             reasoning_opening: The text with which the prompt begins that reasoning.
@@ -71,9 +71,9 @@ class FamilyReader:
             earlier: Ids of all earlier calls in the chat.
             on_unparsed_call: Called when text that looks like a call cannot be parsed.
         """
-        self._family, self._thought = family, thought
+        self._family, self._reasoning_marks = family, reasoning_marks
         self._tools, self._is_parallel, self._is_constrained = tools, is_parallel, is_constrained
-        self._is_thinking = is_thinking and thought is not None
+        self._is_thinking = is_thinking and reasoning_marks is not None
         self._reasoning_format, self._on_unparsed_call = reasoning_format, on_unparsed_call
         self._notes = None if family is None else family.notes
         self._triggers: tuple[str, ...] = ()
@@ -87,9 +87,11 @@ class FamilyReader:
         """Optional mark before the content; empty once the answer is past its beginning."""
         # An answer that begins with the end mark of reasoning has none. Empty once the answer is past its beginning.
         self._empty = (
-            _end_of_none(thought) if reasoning_format is ReasoningFormat.SEPARATE and not (is_thinking or is_constrained) else ""
+            _end_of_none(reasoning_marks)
+            if reasoning_format is ReasoningFormat.SEPARATE and not (is_thinking or is_constrained)
+            else ""
         )
-        starts = (thought.start,) if thought is not None else ()
+        starts = (reasoning_marks.start,) if reasoning_marks is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
         first = f"[{re.escape(''.join({mark[0] for mark in marks}))}]|" if marks else ""
@@ -98,9 +100,13 @@ class FamilyReader:
         self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._mark_prefixes = {mark[:n] for mark in marks for n in range(1, len(mark))}
-        ends = () if thought is None else (thought.end, *thought.ends_before)
+        ends = () if reasoning_marks is None else (reasoning_marks.end, *reasoning_marks.ends_before)
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
-        self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.start_is_text else ""
+        self._text = (
+            f"{reasoning_marks.start}\n"
+            if self._is_thinking and reasoning_marks is not None and reasoning_marks.start_is_text
+            else ""
+        )
         """Unprocessed text."""
         self._space: list[str] = []
         """Space at the end of the content so far, in pieces. It is returned only if more content follows."""
@@ -178,8 +184,8 @@ class FamilyReader:
     def _next_marks(self) -> list[str]:
         """Returns the marks that may follow the processed text."""
         if self._is_thinking:
-            return [] if self._thought is None else [self._thought.end, *self._thought.ends_before]
-        starts = () if self._thought is None else (self._thought.start,)
+            return [] if self._reasoning_marks is None else [self._reasoning_marks.end, *self._reasoning_marks.ends_before]
+        starts = () if self._reasoning_marks is None else (self._reasoning_marks.start,)
         first = () if self._has_content else (self._empty, self._before, *self._openings)
         return [mark for mark in (*self._triggers, *self._fillers, *starts, *first) if mark]
 
@@ -213,10 +219,10 @@ class FamilyReader:
     def _process_reasoning(self) -> bool:
         """Processes text up to the end of reasoning. Returns False if more text is needed."""
         assert self._end is not None
-        assert self._thought is not None
+        assert self._reasoning_marks is not None
         if (match := self._end.search(self._text)) is not None:
             self._add_reasoning(self._text[: match.start()])
-            is_before = match.group() != self._thought.end
+            is_before = match.group() != self._reasoning_marks.end
             if match.group() in self._triggers and self._may_call():
                 self._text = self._text[match.start() :]
                 self._calls_within_thought = True
@@ -226,10 +232,12 @@ class FamilyReader:
             self._is_thinking, self._is_fresh, self._space = False, True, []
             if self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._is_fresh = False
-                self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._thought.end}"))
+                self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._reasoning_marks.end}"))
                 self._thought_opening = ""
             return True
-        n_kept = 0 if self._is_ended else n_partial_mark(self._text, self._thought.end, *self._thought.ends_before)
+        n_kept = (
+            0 if self._is_ended else n_partial_mark(self._text, self._reasoning_marks.end, *self._reasoning_marks.ends_before)
+        )
         stop = len(self._text) - n_kept
         self._add_reasoning(self._text[:stop])
         self._text = self._text[stop:]
@@ -286,7 +294,7 @@ class FamilyReader:
         if self._is_constrained and self._has_content and mark not in self._fillers:
             self._add_content(mark)
             self._text = self._text[len(mark) :]
-        elif self._thought is not None and mark == self._thought.start:
+        elif self._reasoning_marks is not None and mark == self._reasoning_marks.start:
             self._text = self._text[len(mark) :]
             if self._has_content or self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._flush_space()
@@ -466,6 +474,6 @@ def _merged(parts: list[Part]) -> list[Part]:
     return merged
 
 
-def _end_of_none(thought: ReasoningMarks | None) -> str:
+def _end_of_none(reasoning_marks: ReasoningMarks | None) -> str:
     """Returns the end mark of reasoning, or an empty text if the start mark begins with it."""
-    return "" if thought is None or thought.start.startswith(thought.end) else thought.end
+    return "" if reasoning_marks is None or reasoning_marks.start.startswith(reasoning_marks.end) else reasoning_marks.end

@@ -88,9 +88,11 @@ class Samples(msgspec.Struct, frozen=True):
     """Reasoning followed by content."""
     call_after_reasoning: Sample | None
 
-    def is_open(self, thought: ReasoningMarks | None) -> bool:
+    def is_open(self, reasoning_marks: ReasoningMarks | None) -> bool:
         """Returns True if the header ends within reasoning."""
-        return thought is not None and bool(thought.start) and self.header.rstrip().endswith(thought.start)
+        return (
+            reasoning_marks is not None and bool(reasoning_marks.start) and self.header.rstrip().endswith(reasoning_marks.start)
+        )
 
     @property
     def calls(self) -> Sequence[Sample]:
@@ -98,7 +100,7 @@ class Samples(msgspec.Struct, frozen=True):
         return [sample for sample in (self.call, self.two_calls) if sample is not None]
 
     @property
-    def thoughts(self) -> Sequence[Sample]:
+    def with_reasoning(self) -> Sequence[Sample]:
         """Samples with reasoning."""
         return [sample for sample in (self.reasoning, self.call_after_reasoning) if sample is not None]
 

@@ -97,5 +97,5 @@ KIMI_K3 = Family(
     lead=_opened("response") + _closed("response"),
     before=_opened("response"),
     behind=_closed("response") + _closed("message"),
-    thought=ReasoningMarks(_opened("think"), _closed("think")),
+    reasoning_marks=ReasoningMarks(_opened("think"), _closed("think")),
 )

@@ -34,5 +34,5 @@ MINIMAX_M3 = Family(
     ends_reasoning=(f"{_TAG}<tool_call>",),
     # An answer without reasoning begins with its end mark.
     fillers=("</mm:think>",),
-    thought=ReasoningMarks("<mm:think>", "</mm:think>"),
+    reasoning_marks=ReasoningMarks("<mm:think>", "</mm:think>"),
 )

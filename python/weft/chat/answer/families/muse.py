@@ -54,5 +54,5 @@ MUSE = Family(
     fillers=(_START, f" to=user{_MESSAGE}", "<|eom|>", "<|eot|>", _MESSAGE),
     lead=_START,
     before=f"to=user{_MESSAGE}",
-    thought=ReasoningMarks(f" to=self{_MESSAGE}", "<|eom|>"),
+    reasoning_marks=ReasoningMarks(f" to=self{_MESSAGE}", "<|eom|>"),
 )
