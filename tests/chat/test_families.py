@@ -706,7 +706,7 @@ def held_to(name: str, **parameters: Json) -> str:
             {"properties": {"a>b": {}}},
             "has an argument 'a>b', which the format of this model's calls has no way to",
         ),
-        ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls has no way to name"),
+        ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls cannot express"),
     ],
 )
 def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json, said: str) -> None:

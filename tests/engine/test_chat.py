@@ -82,8 +82,8 @@ async def test_whatever_may_take_long_is_read_beside_the_event_loop(
         ([{"content": "Hello"}], {}, "messages", "missing required field `role`"),
         ("Hello", {}, "messages", "Expected `array`"),
         ([{"role": "user", "content": 5}], {}, "messages", "content"),
-        (HELLO, {"template": "{% for %}"}, "template", "the chat template is wrong in line 1"),
-        (HELLO, {"template": "no-such-name"}, "template", "is no template in Jinja and none of"),
+        (HELLO, {"template": "{% for %}"}, "template", "the chat template has a syntax error in line 1"),
+        (HELLO, {"template": "no-such-name"}, "template", "is neither a Jinja template nor one of"),
         (HELLO, {"continue_final_message": True}, "continue_final_message", "only an assistant's message"),
     ],
 )

@@ -92,8 +92,8 @@ async def test_the_settings_name_another_template(template: str, prompt: str, tm
 @pytest.mark.parametrize(
     ("settings", "param", "message"),
     [
-        ({"chat_template": "chatmi"}, "chat_template", "'chatmi' is no template in Jinja and none of bailing, "),
-        ({"chat_template": "{% for %}"}, "chat_template", "the chat template is wrong in line 1: "),
+        ({"chat_template": "chatmi"}, "chat_template", "'chatmi' is neither a Jinja template nor one of bailing, "),
+        ({"chat_template": "{% for %}"}, "chat_template", "the chat template has a syntax error in line 1: "),
         ({"chat_template_file": "/no/such/file"}, "chat_template_file", "the chat template /no/such/file cannot be read: "),
         ({"chat_template": "chatml", "chat_template_file": "/a"}, "chat_template_file", "chat_template names a template already"),
     ],
@@ -111,7 +111,7 @@ async def test_a_model_whose_own_template_is_broken_serves_all_but_chats(caplog:
     engine.model.chat_template = "{% for %}"
     async with chatting(engine) as client:
         param, message = await refusal(client, messages=HELLO)
-        assert (param, message.partition(":")[0]) == ("messages", "the chat template is wrong in line 1")
+        assert (param, message.partition(":")[0]) == ("messages", "the chat template has a syntax error in line 1")
         assert (await client.post("/completion", json={"prompt": "a"})).status_code == 429
         await wait_until(lambda: "chats are refused until another one is given with --chat-template" in caplog.text)
 

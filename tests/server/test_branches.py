@@ -208,7 +208,7 @@ TOOL: Json = {"type": "function", "function": {"name": "go", "parameters": {"typ
         (
             "/v1/chat/completions",
             "grammar",
-            r"branches\[1\]: grammar cannot stand beside tools.*",
+            r"branches\[1\]: grammar cannot be combined with tools.*",
             {"tools": [TOOL], "tool_choice": "required", "branches": [{}, {"grammar": 'root ::= "a"'}]},
         ),
     ],

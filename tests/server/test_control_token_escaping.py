@@ -124,7 +124,7 @@ def test_a_chat_that_holds_every_character_for_it_is_refused() -> None:
     every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
     assert segments("{{ messages[0].content }}", said(every)) == [(every, True)]
     assert segments("{{ messages[0].content }}", said(every[:-1] + "<s>"))[-1] == ("<s>", False)
-    with pytest.raises(TemplateError, match="the messages hold every character of a plane for private use"):
+    with pytest.raises(TemplateError, match="the messages contain every private-use character"):
         segments("{{ messages[0].content }}", said(every + "<s>"))
 
 

@@ -473,7 +473,7 @@ async def test_what_the_model_does_not_read_is_refused_in_llama_servers_words(
 async def test_a_template_that_leaves_pictures_out_is_refused(files: Files) -> None:
     async with serving(files["llava"], chat_template="{% for m in messages[1:] %}{{ m.content }}{% endfor %}go") as client:
         status, param, message = refusal(await chat(client, said(picture(1)), said("b", picture(2))))
-        assert (status, param, message) == (400, "messages", "the chat template leaves out 1 of 2 pictures and sounds")
+        assert (status, param, message) == (400, "messages", "the chat template leaves out 1 of 2 media parts")
         assert (await chat(client, said("a"), said("b", picture(2)))).status_code == 200
 
 
@@ -941,5 +941,5 @@ async def test_python_says_a_picture_in_a_chat(files: Files) -> None:
         assert [each.digest for each in request.prompt.media] == [seen.digest]
         assert "what is<__media__>this?" in await engine.apply_template(messages)
         assert (await engine.chat(messages, max_tokens=2)).branches[0].usage.n_predicted == 2
-        with pytest.raises(weft.InvalidRequest, match="have 1 pictures and sounds, of which 0 were read; give them as parts of"):
+        with pytest.raises(weft.InvalidRequest, match="have 1 media parts, but 0 were read; give them as parts of"):
             await engine.chat([said(picture(1))])

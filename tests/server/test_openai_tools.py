@@ -366,7 +366,7 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
+        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends reasoning"),
         ("x" * 20_000, "it must have at most 16384"),
         ("a b " * 3_000, "at most 4096 are allowed"),
     ],
@@ -444,14 +444,14 @@ def with_schema(**schema: Json) -> Json:
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice",
-            "tool_choice names 'f', which is none of the tools",
+            "tool_choice names 'f', which is not among the tools",
         ),
-        ({"tools": TOOLS, "functions": [{"name": "f"}]}, "functions", "functions is the old way to say"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0].type is 'web_search'; only tools of type 'function' are there"),
+        ({"tools": TOOLS, "functions": [{"name": "f"}]}, "functions", "functions is the deprecated form of tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0].type is 'web_search'; only the type 'function' is supported"),
         ({"tools": [{"function": {"name": "a b"}}]}, "tools", "tools[0].function.name is 'a b'; it must be a name of letters"),
-        ({"tools": [*TOOLS, *TOOLS]}, "tools", "tools has two of the same name; each must have its own"),
-        ({"tools": TOO_MANY}, "tools", "there are 129 tools; at most 128 are taken"),
-        ({"tools": with_schema(x=" " * 600_000)}, "tools", "bytes of JSON; at most 524288 are taken"),
+        ({"tools": [*TOOLS, *TOOLS]}, "tools", "tools has two tools of the same name; names must be unique"),
+        ({"tools": TOO_MANY}, "tools", "there are 129 tools; at most 128 are allowed"),
+        ({"tools": with_schema(x=" " * 600_000)}, "tools", "bytes of JSON; at most 524288 are allowed"),
         (
             {"tools": with_schema(type="string")},
             "tools",
@@ -463,7 +463,11 @@ def with_schema(**schema: Json) -> Json:
             "the parameters of the tool f: ",
         ),
         ({"tools": with_schema(properties={"a": {"$ref": "https://x.org"}})}, "tools", "the parameters of the tool f: "),
-        ({"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"}, "grammar", "grammar cannot stand beside tools"),
+        (
+            {"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"},
+            "grammar",
+            "grammar cannot be combined with tools",
+        ),
         ({"reasoning_format": "hidden"}, "reasoning_format", "reasoning_format is 'hidden'; it must be one of"),
         ({"thinking": "hard"}, "thinking", "thinking is 'hard'; it must be a boolean, or an object"),
     ],

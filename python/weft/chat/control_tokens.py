@@ -174,7 +174,7 @@ def placeholder_characters(n: int, text: str) -> list[str]:
     used = set(_PRIVATE_USE_CHARACTER.findall(text)) if n else set()
     marks = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), n))
     if len(marks) < n:
-        raise TemplateError("the messages hold every character of a plane for private use; leave some for us")
+        raise TemplateError("the messages contain every private-use character; remove some of them")
     return marks
 
 
@@ -188,7 +188,7 @@ def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
     free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
     chosen = dict(zip(sorted(characters), free, strict=False))
     if len(chosen) < len(characters):
-        raise TemplateError("the messages hold every character of a plane for private use; leave one for us")
+        raise TemplateError("the messages contain every private-use character; remove some of them")
     return chosen
 
 

@@ -160,9 +160,9 @@ class ChatFormat:
         given = self._settings.chat_template_kwargs.get("enable_thinking")
         if not isinstance(given, bool | None):
             raise InvalidConfig("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
-        message = self._settings.reasoning_budget_message
-        if message and self._reasoning_marks is not None and self._reasoning_marks.end in message:
-            why = f"contains {shown(self._reasoning_marks.end)}, which ends the thoughts of this model and is written after the message"
+        message, marks = self._settings.reasoning_budget_message, self._reasoning_marks
+        if message and marks is not None and marks.end in message:
+            why = f"contains {shown(marks.end)}, which ends reasoning and is added after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
@@ -265,8 +265,8 @@ class ChatFormat:
             return form.prompt(data, media, with_system_end=with_system_end)
         chat = self._read(data)
         if chat.n_media != len(media):
-            message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
-            raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
+            message = f"the messages have {chat.n_media} media parts, but {len(media)} were read"
+            raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with the result of read_media")
         rendered = self._render(chat)
         parts = self._tokens(rendered.segments, media)
         turn_ends = self._turn_ends(chat, parts, media)
@@ -434,7 +434,7 @@ class ChatFormat:
         if len(text) > self._max_size:
             raise self._overflow(len(text))
         if lost := [mark for mark in media if mark not in text]:
-            raise TemplateError(f"the chat template leaves out {len(lost)} of {len(media)} pictures and sounds")
+            raise TemplateError(f"the chat template leaves out {len(lost)} of {len(media)} media parts")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         opening = ""
@@ -554,7 +554,7 @@ class ChatFormat:
             return "chat_template", builtin.source(given)
         if "{" not in given:
             known = ", ".join(builtin.names())
-            raise InvalidConfig("chat_template", f"{given!r} is no template in Jinja and none of {known}")
+            raise InvalidConfig("chat_template", f"{given!r} is neither a Jinja template nor one of {known}")
         return "chat_template", given
 
     @cached_property

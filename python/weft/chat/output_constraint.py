@@ -106,7 +106,7 @@ class OutputConstraint:
             return self._with_grammar(request, self._content_rule(request))
         if request.grammar:
             raise InvalidRequest(
-                "grammar", "grammar cannot stand beside tools, which have a grammar of their own; give one of them"
+                "grammar", "grammar cannot be combined with tools, which have their own grammar; give one of them"
             )
         if self._use.is_required:
             return self._with_grammar(request, self._calls)

@@ -68,7 +68,7 @@ def requested_tools(data: Chat) -> RequestedTools | None:
     if data.functions or data.function_call not in (None, "none", "auto"):
         if given or choice not in (None, "none", "auto"):
             old = "functions" if data.functions else "function_call"
-            raise InvalidRequest(old, f"{old} is the old way to say what tools and tool_choice say; give one of the two")
+            raise InvalidRequest(old, f"{old} is the deprecated form of tools and tool_choice; give only one of them")
         given = [{"type": "function", "function": entry} for entry in data.functions or ()]
         choice, names = _choice_of_function_call(data.function_call), ("functions", "function_call")
     if not given:
@@ -77,7 +77,7 @@ def requested_tools(data: Chat) -> RequestedTools | None:
         return None
     tools = [_tool(entry, nth, names[0]) for nth, entry in enumerate(_checked_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
-        raise InvalidRequest(names[0], f"{names[0]} has two of the same name; each must have its own")
+        raise InvalidRequest(names[0], f"{names[0]} has two tools of the same name; names must be unique")
     if choice == "none":
         # The tools stay in the prompt, as in llama-server: removing them would discard the cached prefix.
         return RequestedTools(None, [_shown(entry) for entry in given])
@@ -93,13 +93,13 @@ def _choice_of_function_call(function_call: Any) -> Any:  # noqa: ANN401 (any JS
 
 def _checked_size(given: Sequence[Any], name: str) -> Sequence[Any]:
     if len(given) > MAX_TOOLS:
-        raise InvalidRequest(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are taken")
+        raise InvalidRequest(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are allowed")
     try:
         n_bytes = len(msgspec.json.encode(given))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(name, f"{name} are no JSON: {error}") from None
+        raise InvalidRequest(name, f"{name} are not JSON: {error}") from None
     if n_bytes > MAX_TOOL_BYTES:
-        raise InvalidRequest(name, f"{name} are {n_bytes} bytes of JSON; at most {MAX_TOOL_BYTES} are taken")
+        raise InvalidRequest(name, f"{name} are {n_bytes} bytes of JSON; at most {MAX_TOOL_BYTES} are allowed")
     return given
 
 
@@ -108,7 +108,7 @@ def _tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
     if not isinstance(entry, Mapping):
         raise InvalidRequest(field, f"{place} is {shown(entry)}; it must be an object")
     if entry.get("type", "function") != "function":
-        raise InvalidRequest(field, f"{place}.type is {shown(entry['type'])}; only tools of type 'function' are there")
+        raise InvalidRequest(field, f"{place}.type is {shown(entry['type'])}; only the type 'function' is supported")
     function = entry.get("function", entry)
     if not isinstance(function, Mapping):
         raise InvalidRequest(field, f"{place}.function is {shown(function)}; it must be an object")
@@ -169,7 +169,7 @@ def _allowed(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
 
 def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: ANN401 (any JSON)
     if name not in names:
-        raise InvalidRequest(field, f"{field} names {shown(name)}, which is none of the tools")
+        raise InvalidRequest(field, f"{field} names {shown(name)}, which is not among the tools")
     return str(name)
 
 

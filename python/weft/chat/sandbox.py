@@ -71,9 +71,9 @@ class _Budget:
     def spend(self, n_steps: int) -> None:
         self._n_left -= n_steps
         if time.thread_time() > self._ends_at:
-            raise SecurityError(f"the template has not ended after {MAX_WORK_S:g} s of work")
+            raise SecurityError(f"the template exceeded {MAX_WORK_S:g} s of CPU time")
         if self._n_left < 0:
-            raise SecurityError(f"the template has not ended after {MAX_STEPS} steps")
+            raise SecurityError(f"the template exceeded {MAX_STEPS} steps")
 
 
 @jinja2.pass_context
@@ -105,13 +105,13 @@ def _writable(value: Any) -> Any:  # noqa: ANN401 (any value)
         within = list.__iter__(item) if isinstance(item, list) else item if isinstance(item, tuple | set | frozenset) else ()
         pending.extend((*item, *item.values()) if isinstance(item, dict) else within)
         if n_values + len(pending) > MAX_VALUES:
-            raise SecurityError(f"the template writes something of more than {MAX_VALUES} values")
+            raise SecurityError(f"the template converts a value with more than {MAX_VALUES} elements to text")
     return value
 
 
 def _check_size(size: int) -> None:
     if size > MAX_SIZE:
-        raise SecurityError(f"the template makes something of {size} elements; at most {MAX_SIZE} are allowed")
+        raise SecurityError(f"the template creates a value of {size} elements; at most {MAX_SIZE} are allowed")
 
 
 class _CountingGenerator(CodeGenerator):
@@ -271,7 +271,7 @@ def _bounded(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def filter_(value: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any value)
         if any(isinstance(number, int) and number > MAX_PADDING for number in (*args, *kwargs.values())):
-            raise SecurityError(f"a filter is given a number above {MAX_PADDING}")
+            raise SecurityError(f"a filter has a numeric argument above {MAX_PADDING}")
         return make(value, *args, **kwargs)
 
     return filter_

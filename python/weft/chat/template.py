@@ -38,7 +38,7 @@ class ChatTemplate:
         try:
             self._template = sandbox.compile_template(source)
         except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
+            raise TemplateError(f"the chat template has a syntax error in line {error.lineno}: {error.message}") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
             # Raised while compiling the Python code that Jinja generates.
             raise TemplateError(f"the chat template is nested too deep: {error}") from error

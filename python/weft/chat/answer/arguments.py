@@ -364,7 +364,7 @@ def _not_enforceable(tool: Tool, what: str) -> InvalidRequest:
 
 
 def _not_expressible(tool: Tool, name: str) -> InvalidRequest:
-    message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls has no way to name"
+    message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls cannot express"
     return InvalidRequest("tools", message)
 
 

@@ -153,7 +153,7 @@ class _Writer:
         written = []
         for nth, (key, value) in enumerate(properties.items()):
             if _NAME.fullmatch(key) is None:
-                message = f"has an argument {shown(key)}, which the format of this model's calls has no way to name"
+                message = f"has an argument {shown(key)}, which the format of this model's calls cannot express"
                 raise InvalidRequest("tools", f"the tool {self._tool.name} {message}")
             element = self._element(f"{name}-{nth}", key, value)
             written.append(element if key in required else f"({element})?")
