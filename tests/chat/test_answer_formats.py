@@ -196,7 +196,7 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     for content, thought, n_calls in cases(given):
         text = answer(given, content, thought, n_calls)
         form = FamilyForm(found.family, found.reasoning_marks, USE)
-        for end in found.family.ends:
+        for end in found.family.stop_strings:
             text = text.partition(end)[0]
         right = (content, thought, CALLS[:n_calls])
         assert read(form, text) == right, text

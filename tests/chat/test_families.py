@@ -1102,7 +1102,9 @@ def open_thought(name: str) -> tuple[FamilyForm, str]:
     if form.reasoning_marks is None:
         form = FamilyForm(FAMILIES[name], reasoning_marks_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
     assert form.reasoning_marks is not None
-    begins = [at for mark in form.reasoning_marks.ends_before if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
+    begins = [
+        at for mark in form.reasoning_marks.implicit_ends if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers
+    ]
     return form, text[min(begins) :]
 
 
@@ -1127,7 +1129,7 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
 def test_a_thought_that_speaks_of_a_call_goes_on(name: str) -> None:
     form, call = open_thought(name)
     assert form.reasoning_marks is not None
-    mark = next(end for end in form.reasoning_marks.ends_before if call.startswith(end))
+    mark = next(end for end in form.reasoning_marks.implicit_ends if call.startswith(end))
     text = f"I could write {mark} here. {form.reasoning_marks.end}{call}"
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)

@@ -280,11 +280,11 @@ class ChatFormat:
         family, marks = self._family, self._reasoning_marks
         if rendered.has_partial_answer and not rendered.is_thinking:
             # The prompt already contains the mark before the content, and a partial answer does not begin with a call.
-            family = msgspec.structs.replace(family, before="", openings=())
+            family = msgspec.structs.replace(family, content_start="", openings=())
         if marks is not None and chat.continued is not None:
             # The message of the client contains the first words.
             marks = msgspec.structs.replace(marks, start_is_text=False)
-        has_format = bool(family.fillers or family.before)
+        has_format = bool(family.fillers or family.content_start)
         use = None if chat.tools is None else chat.tools.use
         if use is None and marks is None and not has_format:
             return PLAIN, None

@@ -64,7 +64,7 @@ class OutputConstraint:
     def ends(self) -> Sequence[str]:
         """Texts that end the reasoning."""
         marks = self._form.reasoning_marks
-        return () if marks is None else (marks.end, *marks.ends_before)
+        return () if marks is None else (marks.end, *marks.implicit_ends)
 
     def apply(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
         """Adds the constraint to a request.
@@ -90,7 +90,7 @@ class OutputConstraint:
         thought = Thought(
             starts=(marks.start,),
             # A grammar that applies after the reasoning must still match the text that ends it.
-            ends=(marks.end, *(marks.ends_before if request.grammar_lazy else ())),
+            ends=(marks.end, *(marks.implicit_ends if request.grammar_lazy else ())),
             begins_inside=self._form.is_thinking,
             budget=max_tokens,
             message=message,
@@ -101,7 +101,7 @@ class OutputConstraint:
         """Adds the grammar of the calls, or of the whole answer if the family puts markers around content."""
         family = self._form.family
         if self._calls is None:
-            if family is None or not (family.before or family.behind) or request.json_schema is None:
+            if family is None or not (family.content_start or family.content_end) or request.json_schema is None:
                 return request
             return self._with_grammar(request, self._content_rule(request))
         if request.grammar:
@@ -128,13 +128,13 @@ class OutputConstraint:
         family, schema = self._form.family, request.json_schema
         assert schema is not None, "called only for requests with a schema"
         content = self._rules.schema_text("content", schema_text(schema))
-        before, behind = ("", "") if family is None else (family.before, family.behind)
+        before, behind = ("", "") if family is None else (family.content_start, family.content_end)
         return " ".join(filter(None, (self._rules.literal(before), content, self._rules.literal(behind))))
 
     def _stop_strings(self) -> Sequence[str]:
         """Returns the family's stop strings, which apply only if tools may be called."""
         family = self._form.family
-        return () if family is None or self._calls is None else family.ends
+        return () if family is None or self._calls is None else family.stop_strings
 
     def _triggers(self) -> Iterator[GrammarTrigger]:
         """Yields the triggers that activate the grammar of the calls in an answer that may also contain other text."""

@@ -98,10 +98,10 @@ def _family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family:
         triggers=(trigger,),
         between="" if frame.is_section else frame.between,
         fillers=tuple(dict.fromkeys(filter(None, fillers))),
-        ends=(tail,) if ends_turns else (),
+        stop_strings=(tail,) if ends_turns else (),
         lead=glue,
-        before=before,
-        behind=behind,
+        content_start=before,
+        content_end=behind,
         ends_reasoning=(trigger,),
     )
 

@@ -16,7 +16,7 @@ class ReasoningMarks(msgspec.Struct, frozen=True):
 
     start: str
     end: str
-    ends_before: tuple[str, ...] = ()
+    implicit_ends: tuple[str, ...] = ()
     """Texts that also end reasoning, but are not part of it."""
     start_is_text: bool = False
     """True if `start` is not a mark but the first words of the reasoning, which the prompt contains."""
@@ -42,13 +42,13 @@ class Family(msgspec.Struct, frozen=True):
     """Format that is parsed if one of `note_marks` or `openings` does not begin a call, even if no tools may be called."""
     note_marks: tuple[str, ...] = ()
     """Texts that begin `notes`."""
-    ends: tuple[str, ...] = ()
+    stop_strings: tuple[str, ...] = ()
     """Stop strings of answers that may call tools: the text after them belongs to another turn."""
     lead: str = ""
     """Optional text between reasoning and a block."""
-    before: str = ""
+    content_start: str = ""
     """Mark before content."""
-    behind: str = ""
+    content_end: str = ""
     """Mark after content."""
     patterns: tuple[str, ...] = ()
     """Regular expressions, in Rust syntax, for the start of a block, which is the first group. `BEGIN` matches the beginning of

@@ -72,12 +72,12 @@ class FamilyForm:
         self.family = family
         if family is not None and reasoning_marks is not None:
             marks = tuple(mark for mark in family.ends_reasoning if use is not None or mark not in family.triggers)
-            reasoning_marks = msgspec.structs.replace(reasoning_marks, ends_before=marks)
+            reasoning_marks = msgspec.structs.replace(reasoning_marks, implicit_ends=marks)
         self.reasoning_marks = reasoning_marks
         self.use = use
         self.is_thinking = is_thinking
-        self._thought_opening = reasoning_opening
-        self._continues_thought = continues_reasoning
+        self._reasoning_opening = reasoning_opening
+        self._continues_reasoning = continues_reasoning
         self._reasoning_format = reasoning_format
         self.is_constrained = False
         self._earlier = earlier
@@ -93,8 +93,8 @@ class FamilyForm:
             self.reasoning_marks,
             self._tools,
             is_thinking=self.is_thinking,
-            reasoning_opening=self._thought_opening,
-            continues_reasoning=self._continues_thought,
+            reasoning_opening=self._reasoning_opening,
+            continues_reasoning=self._continues_reasoning,
             is_parallel=self.use is None or self.use.is_parallel,
             is_constrained=self.is_constrained,
             reasoning_format=self._reasoning_format,
@@ -107,7 +107,7 @@ class FamilyForm:
         form = copy(self)
         form.is_constrained = True
         if self.reasoning_marks is not None:
-            form.reasoning_marks = msgspec.structs.replace(self.reasoning_marks, ends_before=())
+            form.reasoning_marks = msgspec.structs.replace(self.reasoning_marks, implicit_ends=())
         return form
 
     def write(self, rules: Rules) -> str:
@@ -122,7 +122,7 @@ class FamilyForm:
         blocks = f"{block} ({rules.loosely(between)} {block})*" if self.use.is_parallel else block
         # Models that begin each block with a new line may also end the last one with it.
         line_end = rules.loosely(between) if between.isspace() else ""
-        ends = f"({' | '.join(map(rules.literal, self.family.ends))})?" if self.family.ends else ""
+        ends = f"({' | '.join(map(rules.literal, self.family.stop_strings))})?" if self.family.stop_strings else ""
         return " ".join(filter(None, (blocks, line_end, ends)))
 
     def marks(self) -> Sequence[str]:
@@ -130,11 +130,11 @@ class FamilyForm:
         reasoning_marks = (
             ()
             if self.reasoning_marks is None
-            else (self.reasoning_marks.start, self.reasoning_marks.end, *self.reasoning_marks.ends_before)
+            else (self.reasoning_marks.start, self.reasoning_marks.end, *self.reasoning_marks.implicit_ends)
         )
         return (
             *reasoning_marks,
-            *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)),
+            *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.stop_strings)),
         )
 
 

@@ -75,7 +75,7 @@ def _is_within(reasoning_marks: ReasoningMarks | None, samples: Samples, sample:
 
 def _until_end(family: Family | None, text: str) -> str:
     """Returns the text before the first stop string of the family."""
-    for end in () if family is None else family.ends:
+    for end in () if family is None else family.stop_strings:
         text = text.partition(end)[0]
     return text
 

@@ -83,10 +83,10 @@ class FamilyReader:
             self._triggers = (*(family.triggers if tools else ()), *family.note_marks)
             self._openings = family.openings if tools or family.notes is not None else ()
         self._fillers = family.fillers if family is not None else ()
-        self._before = "" if family is None else family.before
+        self._content_start = "" if family is None else family.content_start
         """Optional mark before the content; empty once the answer is past its beginning."""
         # An answer that begins with the end mark of reasoning has none. Empty once the answer is past its beginning.
-        self._empty = (
+        self._empty_reasoning_end = (
             _end_of_none(reasoning_marks)
             if reasoning_format is ReasoningFormat.SEPARATE and not (is_thinking or is_constrained)
             else ""
@@ -100,7 +100,7 @@ class FamilyReader:
         self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._mark_prefixes = {mark[:n] for mark in marks for n in range(1, len(mark))}
-        ends = () if reasoning_marks is None else (reasoning_marks.end, *reasoning_marks.ends_before)
+        ends = () if reasoning_marks is None else (reasoning_marks.end, *reasoning_marks.implicit_ends)
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
         self._text = (
             f"{reasoning_marks.start}\n"
@@ -124,9 +124,9 @@ class FamilyReader:
         self._is_plain = False
         """True if text without marks is content, without further checks."""
         self._has_warned = self._is_truncated = False
-        self._calls_within_thought = False
+        self._calls_within_reasoning = False
         """True if the block that is being parsed began within reasoning, which continues if the block is no call."""
-        self._thought_opening = "" if reasoning_format is ReasoningFormat.SEPARATE else reasoning_opening
+        self._reasoning_opening = "" if reasoning_format is ReasoningFormat.SEPARATE else reasoning_opening
         """Text to prepend to the content, if reasoning that the prompt has begun contains any text or is closed."""
         self._parts: list[Part] = []
 
@@ -184,9 +184,9 @@ class FamilyReader:
     def _next_marks(self) -> list[str]:
         """Returns the marks that may follow the processed text."""
         if self._is_thinking:
-            return [] if self._reasoning_marks is None else [self._reasoning_marks.end, *self._reasoning_marks.ends_before]
+            return [] if self._reasoning_marks is None else [self._reasoning_marks.end, *self._reasoning_marks.implicit_ends]
         starts = () if self._reasoning_marks is None else (self._reasoning_marks.start,)
-        first = () if self._has_content else (self._empty, self._before, *self._openings)
+        first = () if self._has_content else (self._empty_reasoning_end, self._content_start, *self._openings)
         return [mark for mark in (*self._triggers, *self._fillers, *starts, *first) if mark]
 
     def _process_to_end(self) -> None:
@@ -201,7 +201,7 @@ class FamilyReader:
 
     def _process(self) -> list[Part]:
         self._run()
-        is_apart = self._is_thinking or self._is_fresh or self._before or self._text
+        is_apart = self._is_thinking or self._is_fresh or self._content_start or self._text
         self._is_plain = self._has_content and self._source is None and not is_apart
         parts, self._parts = self._parts, []
         return _merged(parts)
@@ -222,21 +222,21 @@ class FamilyReader:
         assert self._reasoning_marks is not None
         if (match := self._end.search(self._text)) is not None:
             self._add_reasoning(self._text[: match.start()])
-            is_before = match.group() != self._reasoning_marks.end
+            is_implicit = match.group() != self._reasoning_marks.end
             if match.group() in self._triggers and self._may_call():
                 self._text = self._text[match.start() :]
-                self._calls_within_thought = True
+                self._calls_within_reasoning = True
                 self._begin()
                 return True
-            self._text = self._text[match.start() if is_before else match.end() :]
+            self._text = self._text[match.start() if is_implicit else match.end() :]
             self._is_thinking, self._is_fresh, self._space = False, True, []
             if self._reasoning_format is not ReasoningFormat.SEPARATE:
                 self._is_fresh = False
-                self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._reasoning_marks.end}"))
-                self._thought_opening = ""
+                self._parts.append(Content("" if is_implicit else f"{self._reasoning_opening}{self._reasoning_marks.end}"))
+                self._reasoning_opening = ""
             return True
         n_kept = (
-            0 if self._is_ended else n_partial_mark(self._text, self._reasoning_marks.end, *self._reasoning_marks.ends_before)
+            0 if self._is_ended else n_partial_mark(self._text, self._reasoning_marks.end, *self._reasoning_marks.implicit_ends)
         )
         stop = len(self._text) - n_kept
         self._add_reasoning(self._text[:stop])
@@ -245,8 +245,8 @@ class FamilyReader:
 
     def _add_reasoning(self, text: str) -> None:
         if text and self._reasoning_format is not ReasoningFormat.SEPARATE:
-            self._parts.append(Content(f"{self._thought_opening}{text}"))
-            self._thought_opening = ""
+            self._parts.append(Content(f"{self._reasoning_opening}{text}"))
+            self._reasoning_opening = ""
         if self._reasoning_format is not ReasoningFormat.IN_CONTENT and (trimmed := self._without_outer_space(text)):
             self._parts.append(Thought(trimmed))
 
@@ -272,7 +272,7 @@ class FamilyReader:
 
     def _process_content(self) -> bool:
         """Processes text up to the next mark. Returns False if more text is needed."""
-        if self._empty or self._before:
+        if self._empty_reasoning_end or self._content_start:
             return self._skip_opening_mark()
         if self._openings and not self._has_content and self._may_open():
             return self._begin_at_opening()
@@ -312,20 +312,20 @@ class FamilyReader:
 
     def _skip_opening_mark(self) -> bool:
         """Drops a mark at the beginning of the answer. Returns False if more text is needed to detect it."""
-        mark = self._empty or self._before
+        mark = self._empty_reasoning_end or self._content_start
         self._hold_space()
         if self._text != mark and mark.startswith(self._text) and not self._is_ended:
             return False
-        if is_there := self._text.startswith(mark):
+        if is_present := self._text.startswith(mark):
             self._text, self._space = self._text.removeprefix(mark), []
         else:
             self._restore_space()
-        if self._empty:
-            self._empty, self._is_fresh = "", is_there
+        if self._empty_reasoning_end:
+            self._empty_reasoning_end, self._is_fresh = "", is_present
         else:
-            self._before = ""
+            self._content_start = ""
             # The text after the mark is content, even if it looks like a call.
-            self._has_content |= is_there
+            self._has_content |= is_present
         return True
 
     def _hold_space(self) -> None:
@@ -400,8 +400,8 @@ class FamilyReader:
             return False
         self._source = self._reading = None
         if source.has_committed or is_read:
-            if self._calls_within_thought:
-                self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, []
+            if self._calls_within_reasoning:
+                self._calls_within_reasoning, self._is_thinking, self._is_fresh, self._space = False, False, True, []
             if not self._has_content:
                 self._is_fresh, self._space = True, []
             if source.has_unparsed_call:
@@ -413,8 +413,8 @@ class FamilyReader:
         # At least the first character is content. The text after it may contain a mark.
         n_content = self._n_content(source)
         self._text = source.text[n_content:]
-        if self._calls_within_thought:
-            self._calls_within_thought = False
+        if self._calls_within_reasoning:
+            self._calls_within_reasoning = False
             self._add_reasoning(source.text[:n_content])
             return True
         if source.text.startswith(self._triggers):

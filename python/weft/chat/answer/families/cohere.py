@@ -21,8 +21,8 @@ COMMAND_R7B = Family(
     fillers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END_OF_TURN_TOKEN|>"),
     ends_reasoning=("<|START_ACTION|>", "<|START_RESPONSE|>"),
     between="",
-    before="<|START_RESPONSE|>",
-    behind="<|END_RESPONSE|>",
+    content_start="<|START_RESPONSE|>",
+    content_end="<|END_RESPONSE|>",
 )
 """Also Command A."""
 
@@ -32,8 +32,8 @@ COHERE_2_MOE = msgspec.structs.replace(
     is_of=lambda template: COMMAND_R7B.is_of(template) and "<|START_TEXT|>" in template,
     fillers=("<|START_TEXT|>", "<|END_TEXT|>", "<|END_OF_TURN_TOKEN|>"),
     ends_reasoning=("<|START_ACTION|>", "<|START_TEXT|>"),
-    before="<|START_TEXT|>",
-    behind="<|END_TEXT|>",
+    content_start="<|START_TEXT|>",
+    content_end="<|END_TEXT|>",
 )
 """Differs from Command R7B in the marks around content."""
 

@@ -26,5 +26,5 @@ FUNCTIONARY_3_2 = Family(
     openings=("",),
     patterns=(r"(?:BEGIN|>>>)(NAMES\n)",),
     between=">>>",
-    before="all\n",
+    content_start="all\n",
 )

@@ -15,7 +15,7 @@ ALL = (
         between="",
         # The model may repeat the end of reasoning, and continues with the tool's result unless it is stopped.
         fillers=("<channel|>", "<|tool_response>"),
-        ends=("<|tool_response>",),
+        stop_strings=("<|tool_response>",),
     ),
     Family(
         name="FunctionGemma",
@@ -25,6 +25,6 @@ ALL = (
         between="",
         # The model continues with the tool's result unless it is stopped: llama.cpp does not treat this token as an end.
         fillers=("<start_function_response>",),
-        ends=("<start_function_response>",),
+        stop_strings=("<start_function_response>",),
     ),
 )

@@ -31,7 +31,7 @@ GLM = Family(
 def _with_spelled_end(name: str, end: str) -> Family:
     """Returns GLM's format, for models that sometimes spell the token that ends their turn as text."""
     return msgspec.structs.replace(
-        GLM, name=name, is_of=lambda template: GLM.is_of(template) and end in template, fillers=(end,), ends=(end,)
+        GLM, name=name, is_of=lambda template: GLM.is_of(template) and end in template, fillers=(end,), stop_strings=(end,)
     )
 
 

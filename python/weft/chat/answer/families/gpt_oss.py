@@ -146,6 +146,6 @@ GPT_OSS = Family(
     note_marks=(_CHANNEL_MARK, "<|start|>assistant to="),
     between="<|start|>assistant",
     lead="<|start|>assistant",
-    before="<|channel|>final<|message|>",
+    content_start="<|channel|>final<|message|>",
     ends_reasoning=("<|start|>assistant", _CHANNEL_MARK),
 )

@@ -95,7 +95,7 @@ KIMI_K3 = Family(
     between="",
     fillers=(_opened("response"), _closed("response"), _closed("message"), "<|end_of_msg|>"),
     lead=_opened("response") + _closed("response"),
-    before=_opened("response"),
-    behind=_closed("response") + _closed("message"),
+    content_start=_opened("response"),
+    content_end=_closed("response") + _closed("message"),
     reasoning_marks=ReasoningMarks(_opened("think"), _closed("think")),
 )

@@ -53,6 +53,6 @@ MUSE = Family(
     between=f"<|eom|>{_START}",
     fillers=(_START, f" to=user{_MESSAGE}", "<|eom|>", "<|eot|>", _MESSAGE),
     lead=_START,
-    before=f"to=user{_MESSAGE}",
+    content_start=f"to=user{_MESSAGE}",
     reasoning_marks=ReasoningMarks(f" to=self{_MESSAGE}", "<|eom|>"),
 )
