@@ -98,7 +98,7 @@ class _Chat(msgspec.Struct, frozen=True):
     """True if the prompt ends with the beginning of the assistant's turn."""
     variables: dict[str, object]
     n_media: int
-    """Number of images and audio parts, including the continued message's."""
+    """Number of media parts, including those in the continued message."""
     tools: RequestedTools | None
     """The tools of the request; None if it has none."""
     thinking: ReasoningOptions
@@ -160,13 +160,13 @@ class ChatFormat:
         given = self._settings.chat_template_kwargs.get("enable_thinking")
         if not isinstance(given, bool | None):
             raise InvalidConfig("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
-        message, marks = self._settings.reasoning_budget_message, self._reasoning_marks
-        if message and marks is not None and marks.end in message:
+        message = self._settings.reasoning_budget_message
+        if message and (marks := self._reasoning_marks) is not None and marks.end in message:
             why = f"contains {shown(marks.end)}, which ends reasoning and is added after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
-        """Compiles the templates, which takes some 10 ms. Logs a warning if a template of the model is invalid."""
+        """Compiles the templates, which takes tens of milliseconds. Logs a warning if a template of the model is invalid."""
         if self.is_compiled:
             return
         try:
