@@ -24,7 +24,7 @@ HEADER = LineRule("x-id: .*", drops=True)
 
 def told(*given: LineRule, content: str | list[ContentPart], role: str = "system") -> tuple[str, int]:
     messages = [ChatMessage(role=role, content=content), ChatMessage(role="user", content="Today is mine.")]
-    (first, second), n_lines = VolatileLines(given).rearranged(messages)
+    (first, second), n_lines = VolatileLines(given).rearrange(messages)
     assert second == messages[1], "only the system's message is looked at"
     parts = first.content
     assert isinstance(parts, str | list)
@@ -66,7 +66,7 @@ def test_a_rule_is_told_to_the_log_once(caplog: pytest.LogCaptureFixture) -> Non
     lines = VolatileLines([DATE])
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            lines.rearranged([ChatMessage(role="system", content="Today is Monday.")])
+            lines.rearrange([ChatMessage(role="system", content="Today is Monday.")])
     assert [record.getMessage() for record in caplog.records] == [
         "lines of the system message that match Today is .* are moved to its end (--volatile-prompt-lines)"
     ]
@@ -121,7 +121,7 @@ def test_a_pattern_that_takes_no_time_is_taken(text: str) -> None:
     lines = VolatileLines([rule])
     begun = time.perf_counter()
     for letters in ("a", "fo", "foobar", "ab", " ", "1.", "Mon", "a: "):
-        lines.rearranged([ChatMessage(role="system", content=(letters * MAX_LINE)[: MAX_LINE - 1] + "!")])
+        lines.rearrange([ChatMessage(role="system", content=(letters * MAX_LINE)[: MAX_LINE - 1] + "!")])
     assert time.perf_counter() - begun < 1
 
 

@@ -51,11 +51,11 @@ class ReasoningForm(msgspec.Struct, frozen=True):
         """Returns whether a prompt ends with the beginning of reasoning."""
         return prompt.rstrip().endswith(self.marks.start)
 
-    def closed(self, prompt: str) -> str:
+    def close_reasoning(self, prompt: str) -> str:
         """Closes the reasoning that a prompt begins, so that it is empty."""
         return prompt.rstrip().removesuffix(self.marks.start) + self.opening + self.closing
 
-    def without_empty(self, text: str) -> str:
+    def strip_empty_reasoning(self, text: str) -> str:
         """Removes empty reasoning at the beginning of a text."""
         start, end = re.escape(self.marks.start), re.escape(self.marks.end)
         return re.sub(rf"\A{start}\s*(?:{end}\s*)?", "", text)
@@ -172,4 +172,4 @@ def extend_prompt(prompt: str, message: Message, partial: PartialAnswer, form: R
     turn = prompt.rstrip().removesuffix(form.marks.start) if is_open else prompt
     # The rest includes the marks around the content, and perhaps empty reasoning.
     rest = rendered[len(turn) :] if rendered is not None and rendered.startswith(turn) else content
-    return f"{prompt}{opening}{reasoning}{form.closing}{form.without_empty(rest)}"
+    return f"{prompt}{opening}{reasoning}{form.closing}{form.strip_empty_reasoning(rest)}"

@@ -132,7 +132,7 @@ class ControlTokenEscaper:
         self.messages = list(messages)
         """The escaped messages."""
         if replacements:
-            escaped = (_replaced(text, starts, replacements) for text, starts in zip(texts, starts_of, strict=True))
+            escaped = (_replace_at(text, starts, replacements) for text, starts in zip(texts, starts_of, strict=True))
             self.messages = [_with_texts(message, escaped) for message in messages]
 
     def unescape(self, text: str) -> str:
@@ -192,7 +192,7 @@ def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def _replaced(text: str, starts: Sequence[int], replacements: Mapping[str, str]) -> str:
+def _replace_at(text: str, starts: Sequence[int], replacements: Mapping[str, str]) -> str:
     characters = list(text)
     for start in starts:
         characters[start] = replacements[text[start]]

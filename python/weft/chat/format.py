@@ -196,7 +196,7 @@ class ChatFormat:
 
     def lasting(self, message: ChatMessage) -> ChatMessage:
         """Returns a system message without its volatile lines. Each prompt with this message begins with it."""
-        return self._volatile.stable(message)
+        return self._volatile.without_volatile_lines(message)
 
     @property
     def shows_tools(self) -> bool:
@@ -331,7 +331,7 @@ class ChatFormat:
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
-        messages, n_volatile = self._volatile.rearranged(check(data.messages))
+        messages, n_volatile = self._volatile.rearrange(check(data.messages))
         is_continued = self._is_continued(data, messages)
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
@@ -425,7 +425,7 @@ class ChatFormat:
             is_thinking = marks is not None and _is_open(text, marks)
             form = self._reasoning_form
             if is_thinking and form is not None and chat.thinking.is_on is False:
-                text, is_thinking = form.closed(text), False
+                text, is_thinking = form.close_reasoning(text), False
         else:
             text = self._partial_text(partial_answer, shown, escaper.messages[n_messages], cut_marks, render)
             is_thinking = marks is not None and partial_answer.continues_reasoning

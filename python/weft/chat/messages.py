@@ -135,9 +135,9 @@ def for_template(
     if _STEP_FUN in template.source:
         # The last message may be the beginning of an answer. Its trailing space is significant.
         *earlier, last = messages
-        messages = [*map(_trimmed, earlier), last if last.role == "assistant" else _trimmed(last)]
+        messages = [*map(_trim, earlier), last if last.role == "assistant" else _trim(last)]
     if _DEEPSEEK_4.fullmatch(template.source):
-        messages = _in_call_order(messages)
+        messages = _sort_results(messages)
     result = [_for_template(message, template, marks) for message in messages]
     if _THINKING_PARTS.fullmatch(template.source):
         result = [_with_thinking_part(message) for message in result]
@@ -149,7 +149,7 @@ def for_template(
             result = [message | {"content": _as_parts(message["content"])} for message in result]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
         system, first, *rest = result
-        return [first | {"content": _joined(system["content"], first["content"])}, *rest]
+        return [first | {"content": _join_content(system["content"], first["content"])}, *rest]
     return result
 
 
@@ -166,7 +166,7 @@ _GEMMA_4, _GEMMA_4_RESULTS = "'<|tool_call>call:'", "{#- OpenAI Chat Completions
 """Texts in the templates of Gemma 4. Templates with the second one render messages of the role `tool`."""
 
 
-def _trimmed(message: ChatMessage) -> ChatMessage:
+def _trim(message: ChatMessage) -> ChatMessage:
     content, reasoning = message.content, message.reasoning_content
     if isinstance(content, str):
         content = content.strip()
@@ -175,7 +175,7 @@ def _trimmed(message: ChatMessage) -> ChatMessage:
     return msgspec.structs.replace(message, content=content, reasoning_content=reasoning and reasoning.strip())
 
 
-def _in_call_order(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _sort_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Sorts the results between two answers into the order of the calls before them."""
     ordered: list[ChatMessage] = []
     order: dict[str, int] = {}
@@ -215,7 +215,7 @@ def _with_results_in_turn(messages: Sequence[Message]) -> list[Message]:
             responses = turn.setdefault("tool_responses", [])
             calls = turn["tool_calls"]
             name = calls[len(responses)]["function"]["name"] if len(responses) < len(calls) else message.get("tool_call_id", "")
-            responses.append({"name": name, "response": _decoded(message["content"])})
+            responses.append({"name": name, "response": _decode_result(message["content"])})
         elif message["role"] == "assistant" and turn.get("tool_responses") and not message.get("tool_calls"):
             if message["content"]:
                 turn["content"] = message["content"]
@@ -226,7 +226,7 @@ def _with_results_in_turn(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
-def _decoded(content: Content) -> Any:  # noqa: ANN401 (any JSON)
+def _decode_result(content: Content) -> Any:  # noqa: ANN401 (any JSON)
     """Returns the value of a tool's result if it is JSON, or its text."""
     try:
         return msgspec.json.decode(content) if isinstance(content, str) else content
@@ -250,7 +250,7 @@ def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterato
         more["thinking"] = message.reasoning_content
     if message.reasoning_content and _READS_REASONING.search(template.source):
         more["reasoning"] = message.reasoning_content
-    if calls := _calls(message, template):
+    if calls := _template_calls(message, template):
         more["tool_calls"] = calls
     if calls and message.reasoning_content and _HARMONY in template.source:
         # The template of gpt-oss raises an error if a message with calls has both content and reasoning.
@@ -282,13 +282,13 @@ _ROLES = {"function": "tool"}
 """Deprecated names of roles."""
 
 
-def _calls(message: ChatMessage, template: "ChatTemplate") -> list[dict[str, Any]]:
+def _template_calls(message: ChatMessage, template: "ChatTemplate") -> list[dict[str, Any]]:
     """Returns the calls of a message, with arguments in the template's format."""
     given = message.tool_calls or ([] if message.function_call is None else [{"function": message.function_call}])
-    return [{**call, "type": "function", "function": _called(call["function"], template)} for call in given]
+    return [{**call, "type": "function", "function": _template_function(call["function"], template)} for call in given]
 
 
-def _called(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any]:
+def _template_function(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any]:
     arguments: object = _arguments(function, "function")
     if not (template.takes_calls and template.wants_objects):
         given = function.get("arguments")
@@ -302,7 +302,7 @@ def _parts(content: str | list[ContentPart] | msgspec.UnsetType | None) -> list[
     return [{"type": "text", "text": part.text or ""} for part in parts]
 
 
-def _joined(first: Content, second: Content) -> Content:
+def _join_content(first: Content, second: Content) -> Content:
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n{second}"
     return [*_as_parts(first), *_as_parts(second)]

@@ -75,23 +75,23 @@ def requested_tools(data: Chat) -> RequestedTools | None:
         if choice not in (None, "none", "auto"):
             raise InvalidRequest(names[1], f"{names[1]} is {shown(choice)}, and there are no {names[0]} to choose from")
         return None
-    tools = [_tool(entry, nth, names[0]) for nth, entry in enumerate(_checked_size(given, names[0]))]
+    tools = [_parse_tool(entry, nth, names[0]) for nth, entry in enumerate(_check_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest(names[0], f"{names[0]} has two tools of the same name; names must be unique")
     if choice == "none":
         # The tools stay in the prompt, as in llama-server: removing them would discard the cached prefix.
-        return RequestedTools(None, [_shown(entry) for entry in given])
-    is_required, chosen = _chosen(choice, [tool.name for tool in tools], names[1])
+        return RequestedTools(None, [_template_tool(entry) for entry in given])
+    is_required, chosen = _parse_choice(choice, [tool.name for tool in tools], names[1])
     parallel = names[0] == "tools" and data.parallel_tool_calls is not False
     use = ToolUse(tuple(tool for tool in tools if tool.name in chosen), is_required=is_required, is_parallel=parallel)
-    return RequestedTools(use, [_shown(entry) for entry in given])
+    return RequestedTools(use, [_template_tool(entry) for entry in given])
 
 
 def _choice_of_function_call(function_call: Any) -> Any:  # noqa: ANN401 (any JSON)
     return {"type": "function", "function": function_call} if isinstance(function_call, Mapping) else function_call
 
 
-def _checked_size(given: Sequence[Any], name: str) -> Sequence[Any]:
+def _check_size(given: Sequence[Any], name: str) -> Sequence[Any]:
     if len(given) > MAX_TOOLS:
         raise InvalidRequest(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are allowed")
     try:
@@ -103,7 +103,7 @@ def _checked_size(given: Sequence[Any], name: str) -> Sequence[Any]:
     return given
 
 
-def _tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
+def _parse_tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
     place = f"{field}[{nth}]"
     if not isinstance(entry, Mapping):
         raise InvalidRequest(field, f"{place} is {shown(entry)}; it must be an object")
@@ -134,7 +134,7 @@ _TYPE_KEYWORDS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum
 """Keywords of a schema that determine the type of a value."""
 
 
-def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _template_tool(entry: Mapping[str, Any]) -> dict[str, Any]:
     function = entry.get("function", {key: value for key, value in entry.items() if key != "type"})
     # Templates read these without checking that they are defined.
     expected = {
@@ -145,7 +145,7 @@ def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": expected | {key: value for key, value in function.items() if key not in expected}}
 
 
-def _chosen(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequence[str]]:  # noqa: ANN401 (any JSON)
+def _parse_choice(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequence[str]]:  # noqa: ANN401 (any JSON)
     """Returns whether a tool must be called, and the names of the tools that may be called."""
     match choice:
         case None | "auto":
@@ -155,12 +155,12 @@ def _chosen(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequen
         case {"type": "function", "function": {"name": str() as name}} | {"type": "function", "name": str() as name}:
             return True, [_checked_name(name, names, field)]
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}} if allowed:
-            return mode == "required", [_checked_name(_allowed(entry), names, field) for entry in allowed]
+            return mode == "required", [_checked_name(_allowed_name(entry), names, field) for entry in allowed]
     right = "it must be 'none', 'auto', 'required' or an object that names a function"
     raise InvalidRequest(field, f"{field} is {shown(choice)}; {right}")
 
 
-def _allowed(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
+def _allowed_name(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
     match entry:
         case {"function": {"name": name}} | {"name": name}:
             return name

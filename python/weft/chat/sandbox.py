@@ -85,12 +85,12 @@ def _step(context: Context, n_steps: int) -> bool:
 
 def _join(texts: list[object]) -> str:
     """Implements `~` with a size limit."""
-    parts = [str(_writable(text)) for text in texts]
+    parts = [str(_check_n_values(text)) for text in texts]
     _check_size(sum(map(len, parts)))
     return "".join(parts)
 
 
-def _writable(value: Any) -> Any:  # noqa: ANN401 (any value)
+def _check_n_values(value: Any) -> Any:  # noqa: ANN401 (any value)
     """Returns a value that will be converted to text, unless it contains too many values.
 
     A short list that contains another list twice, which contains a third one twice, and so on, has exponentially many values.
@@ -121,12 +121,12 @@ class _CountingGenerator(CodeGenerator):
         for loop in node.find_all(nodes.For):
             if loop.test is not None:
                 # Elements that the test skips are iterations too.
-                loop.test = nodes.And(_counted(1, loop.lineno), loop.test, lineno=loop.lineno)
-            loop.body.insert(0, _counting(1, loop.lineno))
+                loop.test = nodes.And(_step_filter(1, loop.lineno), loop.test, lineno=loop.lineno)
+            loop.body.insert(0, _step_statement(1, loop.lineno))
         for macro in node.find_all(nodes.Macro):
-            macro.body.insert(0, _counting(CALL_STEPS, macro.lineno))
+            macro.body.insert(0, _step_statement(CALL_STEPS, macro.lineno))
         for block in node.find_all(nodes.CallBlock):
-            block.body.insert(0, _counting(CALL_STEPS, block.lineno))
+            block.body.insert(0, _step_statement(CALL_STEPS, block.lineno))
         _replace_joins(node)
         super().visit_Template(node, frame)
 
@@ -136,24 +136,24 @@ class _CountingGenerator(CodeGenerator):
             self.visit(child, frame)
 
 
-def _counted(n_steps: int, lineno: int) -> nodes.Filter:
+def _step_filter(n_steps: int, lineno: int) -> nodes.Filter:
     return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=lineno)
 
 
-def _counting(n_steps: int, lineno: int) -> nodes.ExprStmt:
-    return nodes.ExprStmt(_counted(n_steps, lineno), lineno=lineno)
+def _step_statement(n_steps: int, lineno: int) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_step_filter(n_steps, lineno), lineno=lineno)
 
 
 def _replace_joins(node: nodes.Node) -> None:
     """Replaces every `~` below a node with a filter over a list."""
     for name, value in node.iter_fields():
         if isinstance(value, list):
-            value[:] = [_without_join(item) if isinstance(item, nodes.Node) else item for item in value]
+            value[:] = [_replace_join(item) if isinstance(item, nodes.Node) else item for item in value]
         elif isinstance(value, nodes.Node):
-            setattr(node, name, _without_join(value))
+            setattr(node, name, _replace_join(value))
 
 
-def _without_join(node: nodes.Node) -> nodes.Node:
+def _replace_join(node: nodes.Node) -> nodes.Node:
     _replace_joins(node)
     if not isinstance(node, nodes.Concat):
         return node
@@ -202,17 +202,17 @@ class _Environment(SandboxedEnvironment):
                 raise SecurityError(f"{left} ** {right} is too large for a template")
             case "%" if isinstance(left, str):
                 _check_padding(left)
-                _writable(right)
+                _check_n_values(right)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any callable)
         """Calls a function, unless its result would exceed a limit."""
         owner = getattr(function, "__self__", None)
         if owner is not None and modifies_known_mutable(owner, getattr(function, "__name__", "")):
-            args = _counted_growth(context, owner, args)
+            args = _count_growth(context, owner, args)
         elif isinstance(owner, str):
             if function.__name__ == "join" and args:
-                args = (_checked_parts(owner, args[0]), *args[1:])
+                args = (_check_parts(owner, args[0]), *args[1:])
             if function.__name__ in _PADDING_METHODS and any(isinstance(arg, int) and arg > MAX_PADDING for arg in args):
                 raise SecurityError(f"a text is padded to more than {MAX_PADDING} characters")
             if function.__name__ == "replace" and args:
@@ -238,7 +238,7 @@ _WIDE = re.compile(r"%[-+ #0-9.]*(?:\*|[0-9]{6})|\{[^{}]*:[^{}]*(?:\{|[0-9]{6})"
 _PADDING_METHODS = ("center", "expandtabs", "ljust", "rjust", "zfill")
 
 
-def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _count_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Counts the elements that a method adds to a list or dictionary as steps, and returns its arguments."""
     # The length of an iterator is unknown until it is consumed.
     args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
@@ -249,7 +249,7 @@ def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tu
     return args
 
 
-def _checked_parts(separator: str, parts: Iterable[Any]) -> list[Any]:
+def _check_parts(separator: str, parts: Iterable[Any]) -> list[Any]:
     """Returns the parts of a text to join, unless the text would exceed the size limit."""
     parts = list(parts)
     _check_size(len(separator) * len(parts) + sum(len(part) for part in parts if isinstance(part, str)))
@@ -266,7 +266,7 @@ def _check_padding(form: str) -> None:
         raise SecurityError(f"a text is formatted to more than {MAX_PADDING} characters")
 
 
-def _bounded(make: Callable[..., Any]) -> Callable[..., Any]:
+def _limit_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
     """Limits the numeric arguments of a filter, which are widths or counts."""
 
     def filter_(value: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any value)
@@ -294,18 +294,18 @@ def _tojson(
 ) -> str:
     """Filter `tojson` without HTML escaping. An iterator, such as the result of `map`, becomes a list."""
     options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
-    return json.dumps(_writable(value), default=_listed, **options)
+    return json.dumps(_check_n_values(value), default=_iterator_as_list, **options)
 
 
-def _listed(value: object) -> list[object]:
+def _iterator_as_list(value: object) -> list[object]:
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def _unescaped(value: object, *_: object, **__: object) -> str:
+def _to_text(value: object, *_: object, **__: object) -> str:
     """Converts a value to text: the result of `safe`, `escape` and `urlize`."""
-    return str(_writable(value))
+    return str(_check_n_values(value))
 
 
 @jinja2.pass_environment
@@ -314,20 +314,20 @@ def _join_filter(
 ) -> str:
     """Filter `join` with a size limit."""
     values = value if attribute is None else map(filters.make_attrgetter(environment, attribute), value)
-    texts = (str(_writable(part)) for part in values)
-    return str(separator).join(_checked_parts(str(separator), texts))
+    texts = (str(_check_n_values(part)) for part in values)
+    return str(separator).join(_check_parts(str(separator), texts))
 
 
 def _replace(value: object, old: object, new: object, count: int = -1) -> str:
     """Filter `replace` with a size limit."""
-    text = str(_writable(value))
+    text = str(_check_n_values(value))
     _check_size((text.count(str(old)) + 1) * len(str(new)))
     return text.replace(str(old), str(new), count)
 
 
 def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     """Filter `indent` with a size limit."""
-    text = str(_writable(value))
+    text = str(_check_n_values(value))
     n_added = len(width) if isinstance(width, str) else width
     _check_size(len(text) + (text.count("\n") + 1) * n_added)
     return filters.do_indent(text, width, first, blank)
@@ -335,9 +335,9 @@ def _indent(value: object, width: int | str = 4, first: bool = False, blank: boo
 
 def _format(value: object, *args: object, **kwargs: object) -> str:
     """Filter `format` with a limit on widths."""
-    form = str(_writable(value))
+    form = str(_check_n_values(value))
     _check_padding(form)
-    return str(form % _writable(kwargs or args))
+    return str(form % _check_n_values(kwargs or args))
 
 
 def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
@@ -351,14 +351,14 @@ def _make_environment() -> _Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=_LenientUndefined,
-        finalize=_writable,
+        finalize=_check_n_values,
         extensions=[_Generation, loopcontrols],
     )
     environment.filters |= {"tojson": _tojson, _STEP: _step, _JOIN: _join}
-    environment.filters |= dict.fromkeys(("safe", "escape", "e", "forceescape", "urlize"), _unescaped)
+    environment.filters |= dict.fromkeys(("safe", "escape", "e", "forceescape", "urlize"), _to_text)
     environment.filters |= {"join": _join_filter, "replace": _replace, "format": _format, "xmlattr": _attributes}
-    environment.filters |= {name: _bounded(environment.filters[name]) for name in ("center", "slice", "batch")}
-    environment.filters["string"] = _unescaped
+    environment.filters |= {name: _limit_numbers(environment.filters[name]) for name in ("center", "slice", "batch")}
+    environment.filters["string"] = _to_text
     environment.filters["indent"] = _indent
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     # `lipsum` creates text of any length, and the work of the filters grows faster than the text. Chats need neither.
@@ -395,7 +395,7 @@ def render(template: jinja2.Template, variables: Mapping[str, object], max_size:
     """
     parts = []
     size = 0
-    for part in template.generate({**_copied(variables), _BUDGET: _Budget()}):
+    for part in template.generate({**_deep_copy(variables), _BUDGET: _Budget()}):
         size += len(part)
         _check_size(size)
         if size > max_size:
@@ -404,10 +404,10 @@ def render(template: jinja2.Template, variables: Mapping[str, object], max_size:
     return "".join(parts)
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 (any JSON)
+def _deep_copy(value: Any) -> Any:  # noqa: ANN401 (any JSON)
     """Returns a deep copy of a JSON value."""
     if isinstance(value, WatchedList):
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _deep_copy(item) for key, item in value.items()}
+    return [_deep_copy(item) for item in value] if isinstance(value, list | tuple) else value

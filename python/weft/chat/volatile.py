@@ -25,7 +25,7 @@ class VolatileLines:
         self._logged: set[LineRule] = set()
         """Rules whose first match was logged."""
 
-    def rearranged(self, messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], int]:
+    def rearrange(self, messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], int]:
         """Returns the messages, and how many lines of the system message were moved or removed.
 
         Matching lines of the first message, if it is a system message, move to its end in their order, or are removed.
@@ -36,7 +36,7 @@ class VolatileLines:
         content, n_lines = self._content(system.content)
         return [msgspec.structs.replace(system, content=content) if n_lines else system, *rest], n_lines
 
-    def stable(self, message: ChatMessage) -> ChatMessage:
+    def without_volatile_lines(self, message: ChatMessage) -> ChatMessage:
         """Returns the system message without its volatile lines."""
         if not self._rules:
             return message

@@ -29,7 +29,7 @@ from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_propert
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "closed", "json_of"]
+__all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "with_closing_mark"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
@@ -86,7 +86,7 @@ def _may_begin(text: str, mark: str) -> bool:
     return mark.startswith(text) or text.startswith(mark)
 
 
-def closed(arguments: Grammar, closing: str) -> Grammar:
+def with_closing_mark(arguments: Grammar, closing: str) -> Grammar:
     """Returns arguments followed by the mark that closes the call, which is required if the call has no arguments."""
     none = Seq(BufferedArguments(), Lookahead(closing))
     return Seq(Either(arguments, none), End(closing))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft.chat.answer.arguments import Arguments, Keywords, Parameters, closed
+from weft.chat.answer.arguments import Arguments, Keywords, Parameters, with_closing_mark
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import End, Grammar, Seq, Space, Text, ToolName
@@ -147,7 +147,7 @@ def _keyword_form(sample: str) -> CallForm:
         return CallSpan(name_at, _find(text, ")", max(values)) + 1)
 
     locate(sample, 0, 0)
-    call = Seq(ToolName(), "(", closed(Keywords(), ")"))
+    call = Seq(ToolName(), "(", with_closing_mark(Keywords(), ")"))
     return CallForm(locate, lambda closing: _closed(call, closing))
 
 
@@ -194,7 +194,7 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
     def build(call_closing: str) -> Grammar:
         if not call_closing.strip():
             raise UnknownFormatError
-        return Seq(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
+        return Seq(ToolName(), *literal(before.removesuffix(opening)), with_closing_mark(parameters, call_closing))
 
     return CallForm(locate, build)
 

@@ -117,7 +117,7 @@ def _past_space(text: str, start: int) -> int:
 
 
 class Lookahead:
-    """Lookahead: requires a text after optional space, or the end of the input before or within it. Nothing is consumed."""
+    """Requires a text after optional space, or the end of the input before or within it. Nothing is consumed."""
 
     def __init__(self, text: str) -> None:
         self._text = text.lstrip()

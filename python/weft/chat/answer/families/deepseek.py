@@ -1,6 +1,6 @@
 """DeepSeek V3, R1 and later."""
 
-from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.arguments import Parameters, with_closing_mark
 from weft.chat.answer.families.shapes import block, name_first
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space, Text, ToolName
@@ -58,7 +58,7 @@ def _dsml(name: str) -> Grammar:
                     ToolName(),
                     '">',
                     Space("\n\n"),
-                    closed(
+                    with_closing_mark(
                         Parameters(
                             f'<{_DSML}parameter name="',
                             '" string="false">',

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.arguments import Parameters, with_closing_mark
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import OneCall, Seq, Space, ToolName
 
@@ -18,7 +18,7 @@ GLM = Family(
             Seq(
                 ToolName(),
                 Space("\n\n"),
-                closed(Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"), "</tool_call>"),
+                with_closing_mark(Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"), "</tool_call>"),
             )
         ),
     ),

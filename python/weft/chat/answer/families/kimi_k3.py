@@ -2,7 +2,7 @@
 
 import re
 
-from weft.chat.answer.arguments import KeyReading, Parameters, closed
+from weft.chat.answer.arguments import KeyReading, Parameters, with_closing_mark
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Calls, End, OneCall, Optional, Seq, Space, Text, ToolName, current_tool
@@ -79,7 +79,7 @@ KIMI_K3 = Family(
                     ToolName(),
                     '"',
                     _CallIndex(),
-                    closed(
+                    with_closing_mark(
                         _TypedParameters('<|open|>argument key="', _SEP, _closed("argument"), between=""),
                         _closed("call"),
                     ),

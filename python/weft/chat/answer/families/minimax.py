@@ -1,6 +1,6 @@
 """MiniMax M2: an element for each call and each argument, as in XML."""
 
-from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.arguments import Parameters, with_closing_mark
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
 
@@ -19,7 +19,7 @@ MINIMAX = Family(
                     ToolName(),
                     '">',
                     Space("\n"),
-                    closed(Parameters('<parameter name="', '">', "</parameter>"), "</invoke>"),
+                    with_closing_mark(Parameters('<parameter name="', '">', "</parameter>"), "</invoke>"),
                 )
             ),
             Space("\n"),

@@ -1,6 +1,6 @@
 """MiniMax M3: an element for each call and each value, including nested values."""
 
-from weft.chat.answer.arguments import closed
+from weft.chat.answer.arguments import with_closing_mark
 from weft.chat.answer.elements import ElementArguments
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Calls, End, OneCall, Seq, Space, ToolName
@@ -23,7 +23,7 @@ MINIMAX_M3 = Family(
                     ToolName(),
                     '">',
                     Space(),
-                    closed(ElementArguments(_TAG), f"{_TAG}</invoke>"),
+                    with_closing_mark(ElementArguments(_TAG), f"{_TAG}</invoke>"),
                 )
             ),
             Space("\n"),

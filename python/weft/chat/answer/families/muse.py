@@ -1,6 +1,6 @@
 """Muse Glimmer: every message has a recipient, and a call is a message to a tool."""
 
-from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.arguments import Parameters, with_closing_mark
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, OneCall, Seq, Space, ToolName, current_tool
@@ -43,7 +43,7 @@ MUSE = Family(
             ToolName(),
             '">',
             Space("\n"),
-            closed(Parameters('<atem:parameter name="', '">', "</atem:parameter>"), "</atem:invoke>"),
+            with_closing_mark(Parameters('<atem:parameter name="', '">', "</atem:parameter>"), "</atem:invoke>"),
             End("\n</atem:function_calls>"),
         )
     ),

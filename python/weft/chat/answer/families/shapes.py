@@ -1,6 +1,6 @@
 """Grammars that several families share."""
 
-from weft.chat.answer.arguments import Arguments, Keywords, closed
+from weft.chat.answer.arguments import Arguments, Keywords, with_closing_mark
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space, ToolName
 
@@ -36,10 +36,10 @@ def block(opening: Grammar | str, call: Grammar, between: str, closing: Grammar 
 
 def function_element(parameters: Grammar) -> Grammar:
     """Returns the grammar of a call as an element that contains an element for each argument."""
-    return OneCall(Seq("<function=", ToolName(), ">", Space("\n"), closed(parameters, "</function>")))
+    return OneCall(Seq("<function=", ToolName(), ">", Space("\n"), with_closing_mark(parameters, "</function>")))
 
 
 def python_list() -> Grammar:
     """Returns the grammar of a Python list of calls."""
-    call = OneCall(Seq(ToolName(), "(", closed(Keywords(), ")")))
+    call = OneCall(Seq(ToolName(), "(", with_closing_mark(Keywords(), ")")))
     return Seq("[", Space(None), Calls(call, Seq(Space(), ",", Space(" "))), End("]"))
