@@ -22,8 +22,8 @@ MAX_LOGGED = 80
 
 
 MAX_RESCANNED = 1_024
-"""Text that turns out to be no call is searched again for the beginning of another call, but only its last characters, at most this
-many. The text before them becomes content."""
+"""Text that turns out to be no call is searched again for the beginning of another call, but only this many of its last
+characters. The text before them becomes content."""
 
 MAX_TRIES = 8
 """Maximum number of marks in the rescanned text that are tried, the last ones."""
