@@ -775,4 +775,4 @@ def _asked(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
     """The request that a chat becomes."""
     fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
     request = Request(**fields)
-    return request if prompt.constraint is None else prompt.constraint.apply(request)
+    return request if prompt.held is None else prompt.held.request(request)

@@ -59,7 +59,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
         InvalidRequest: a field is not what it must be.
     """
     # What holds an answer to its tools may be a grammar of many rules.
-    size = request_fields.branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
+    size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
     return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
@@ -72,14 +72,14 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
         asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
     )
     asked = msgspec.structs.replace(asked, n_volatile=prompt.n_volatile)
-    if prompt.constraint is None:
+    if prompt.held is None:
         return msgspec.structs.replace(asked, template=template)
     held = partial(
-        prompt.constraint.apply,
+        prompt.held.request,
         budget=settings.reasoning_budget,
-        message=request_fields.budget_message(data, settings, prompt.constraint.ends),
+        message=request_fields.budget_message(data, settings, prompt.held.ends),
     )
-    blamed = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.constraint.has_tools else {}
+    blamed = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
     try:
         template = held(template)
         branches = each_branch(asked.branches, lambda branch: _with(branch, held(branch.template), blamed))
