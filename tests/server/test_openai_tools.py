@@ -242,7 +242,7 @@ async def test_a_schema_holds_what_is_said_behind_what_begins_it(how: How) -> No
         [choice] = await choices(client, how, response_format=form)
         [request] = engine.requests
     assert choice["message"]["content"] == '{"a": 1}'
-    assert '("all\\n" said-' in (request.grammar or "")
+    assert '("all\\n" content-' in (request.grammar or "")
 
 
 async def test_one_call_is_told_where_one_is_asked_for(how: How) -> None:
@@ -299,7 +299,7 @@ async def test_an_answer_calls_a_tool_or_fits_a_schema() -> None:
         [request] = engine.requests
         assert request.grammar is not None
         assert not request.grammar_lazy
-        assert re.search(r"root ::= .*block.* \| said-root", request.grammar)
+        assert re.search(r"root ::= .*block.* \| content-root", request.grammar)
         assert request.json_schema is None
 
 
