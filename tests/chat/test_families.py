@@ -699,12 +699,12 @@ def held_to(name: str, **parameters: Json) -> str:
         (
             "Qwen3 Coder",
             {"properties": {"a": {"type": "string", "enum": ["b", "c</parameter>"]}}},
-            "has an argument 'a', which the format of this model's calls has no way to",
+            "has an argument 'a', which the format of this model's calls cannot express",
         ),
         (
             "Qwen3 Coder",
             {"properties": {"a>b": {}}},
-            "has an argument 'a>b', which the format of this model's calls has no way to",
+            "has an argument 'a>b', which the format of this model's calls cannot express",
         ),
         ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls cannot express"),
     ],
