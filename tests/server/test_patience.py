@@ -143,7 +143,7 @@ async def test_a_client_that_reads_nothing_has_left(caplog: pytest.LogCaptureFix
     await patience.send(C)
     assert await patience.receive() == {"type": "http.disconnect"}
     assert client.sent == [A]
-    assert [record.message for record in caplog.records] == ["a client has read nothing for 0.01 s; its answer ends"]
+    assert [record.message for record in caplog.records] == ["a client has not read for 0.01 s; its response is cancelled"]
 
 
 async def test_a_client_that_reads_nothing_while_it_sends_its_body_has_left_too() -> None:
@@ -223,7 +223,7 @@ async def test_a_server_gives_up_a_client_that_does_not_read(impatient: LiveServ
         client.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await wait_until(lambda: len(impatient.busy_slots()) == 4)
         await wait_until(lambda: impatient.busy_slots() == [], 25)
-        await wait_until(lambda: "a client has read nothing for 1 s; its answer ends" in impatient.log)
+        await wait_until(lambda: "a client has not read for 1 s; its response is cancelled" in impatient.log)
 
 
 @pytest.mark.parametrize(

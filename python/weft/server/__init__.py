@@ -1,4 +1,4 @@
-"""HTTP over one engine: `create_app` makes a Litestar application of it."""
+"""HTTP server for one engine: `create_app` returns a Litestar application."""
 
 from weft.server.app import create_app
 

@@ -1,4 +1,4 @@
-"""The application: the only place where routes, errors and the engine meet."""
+"""The Litestar application: connects routes, error responses and the engine."""
 
 import asyncio
 import logging
@@ -64,30 +64,30 @@ Told = Callable[[Exception | None], object]
 
 
 class NoEvents(BaseEventEmitterBackend):
-    """Nothing here sends events; Litestar's own emitter starts tasks for them, and loads all of anyio."""
+    """Discards events: the server emits none, and Litestar's own emitter starts tasks and imports anyio."""
 
     async def __aenter__(self) -> Self:
-        """Starts nothing."""
+        """Does nothing."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Ends nothing."""
+        """Does nothing."""
 
     def emit(self, event_id: str, *args: object, **kwargs: object) -> NoReturn:
-        """Raises."""
-        raise NotImplementedError(f"nobody hears of {event_id}")
+        """Raises NotImplementedError."""
+        raise NotImplementedError(f"events are not supported: {event_id}")
 
 
 class Application(Litestar):
-    """The routes, behind what holds for every request, also for one that no route fits."""
+    """The routes, behind the gateway that every request passes, including requests for unknown paths."""
 
     service: Service
     front: Front
     bodies: Room
-    """What the bodies take that are being sent, or wait to be read."""
+    """Memory budget of request bodies that are being received or wait to be decoded."""
 
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
-        """Lets the front look at every request first."""
+        """Passes every HTTP request through the gateway."""
         if scope["type"] == ScopeType.HTTP:
             with RequestLine(cast("HTTPScope", scope), self.service.refusals) as line:
                 watching = line.watching(cast("Send", send))
@@ -97,16 +97,16 @@ class Application(Litestar):
 
     @property
     def openapi_schema(self) -> OpenAPI:
-        """The document of all routes. Litestar writes into what it knows of their handlers for it: that is known before."""
+        """The OpenAPI document of all routes. Litestar reads the handlers' signatures for it, so they are resolved first."""
         look_at_all(self)
         return super().openapi_schema
 
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
-        """Only for msgspec, which all schemas are written in.
+        """Returns msgspec's plugin only, since all schemas are msgspec structs.
 
-        Litestar would import pydantic and attrs too where they are installed, as clients of OpenAI's have them: a tenth of a
-        second and 8 MB for classes that no route has.
+        Litestar would also import pydantic and attrs where they are installed (OpenAI's client depends on pydantic): 100 ms and 8
+        MB for classes that no route uses.
         """
         return [*plugins, MsgspecDIPlugin()]
 
@@ -120,21 +120,21 @@ def create_app(
     on_died: Callable[[], object] | None = None,
     beside: Callable[["Application"], AbstractAsyncContextManager[None]] | None = None,
 ) -> Application:
-    """Makes an ASGI application of an engine that does not run yet.
+    """Creates an ASGI application for an engine that is not running yet.
 
-    The application listens at once, starts the engine meanwhile and closes it at the end. Every route is 503 until the model
-    is loaded, and once the engine runs no more.
+    The application starts the engine in the background and closes it on shutdown. Every route answers 503 until the model is
+    loaded, and after the engine has stopped.
 
     Args:
-        engine: The engine; the application owns it from now on.
-        settings: What requests leave unsaid, and the model's name; the engine has its own settings already.
-        loading: What `engine.start()` has made, where that was called before; None leaves it to the application.
-        on_started: Called once, with None when the model is loaded, or with what went wrong.
-        on_died: Called when the engine has died, which is logged, and its streams have been told.
-        beside: What runs as long as the application does, and ends before the engine.
+        engine: The engine. The application takes ownership of it.
+        settings: The model's name and defaults of request fields. The engine's own configuration is separate.
+        loading: The awaitable that `engine.start()` returned, if it was called already. With None the application calls it.
+        on_started: Called once: with None when the model is loaded, or with the exception that prevented it.
+        on_died: Called after the engine died unexpectedly, once that is logged and open streams have ended with an error.
+        beside: Context manager that is entered with the application and left before the engine is closed.
 
     Raises:
-        InvalidConfig: the file of keys cannot be read.
+        InvalidConfig: The file of API keys cannot be read.
     """
     remembered = (
         *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),
@@ -165,11 +165,11 @@ def create_app(
 
     keeper = Keeper(service)
 
-    # Each of these asks for the one before: for those that could be made at once, Litestar starts a group of tasks in each
-    # request, and loads what anyio needs for that.
+    # Each dependency requires the previous one. For dependencies that are independent, Litestar starts a task group in every
+    # request, which imports anyio.
     def provide_caller(request: Request[Any, Any, Any], service: NamedDependency[SkipValidation[Service]]) -> Caller:
         conversation = request.headers.get(CONVERSATION)
-        if conversation:  # A stream by this name ends another one.
+        if conversation:  # The new stream cancels an earlier stream of this name.
             require_trusted_sender("X-Conversation-Id")
         return Caller(current_owner(), conversation, service.recordings)
 
@@ -199,17 +199,17 @@ def create_app(
         event_emitter_backend=NoEvents,
         middleware=[] if service.sleep.after_s is None else [Awake(service.sleep)],
         exception_handlers={Exception: errors.response},
-        # Every route that reads a body reads it as `JsonRequest`, whose limit depends on the model.
+        # Routes that read a body use `JsonRequest`, whose limit depends on the model.
         request_max_body_size=None,
         openapi_config=OpenAPIConfig(
             title="Weft",
-            version=VERSION,  # The installed metadata's takes time to find.
+            version=VERSION,  # Reading the installed metadata is slow.
             servers=[Server(url=front.prefix or "/")],
             use_handler_docstrings=True,
             openapi_router=document_router(documentation),
             render_plugins=[JsonRenderPlugin(path="/")],
         ),
-        # Granian's lines and ours go to one place; Litestar would replace the logging that is set up.
+        # Granian's log lines and ours share one handler; Litestar would replace the logging configuration.
         logging_config=None,
     )
     app.service = service
@@ -222,13 +222,13 @@ def create_app(
 async def _run(
     service: Service, loading: Awaitable[None] | None, on_started: Told | None, on_died: Callable[[], object] | None
 ) -> None:
-    """Starts the engine and watches it; returns when it could not be started or has died."""
+    """Starts the engine and monitors it. Returns when the engine failed to start or has died."""
     failure: Exception | None = None
     try:
         await service.start(loading)
     except WeftError as error:
         failure = error
-        if on_started is None:  # Nobody else would say it.
+        if on_started is None:  # The error would otherwise go unreported.
             logger.error("%s", error)
     except Exception as error:  # noqa: BLE001 (the service has logged it)
         failure = error
@@ -237,7 +237,7 @@ async def _run(
     if failure is not None:
         return
     await service.until_dead()
-    logger.critical("the engine has died: its worker thread ended though nobody stopped it")
+    logger.critical("the engine has died: its worker thread ended unexpectedly")
     await service.stop()
     if on_died is not None:
         on_died()

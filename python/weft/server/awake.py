@@ -1,4 +1,4 @@
-"""Requests that need the model wait until it is there, where it may be unloaded."""
+"""Middleware that loads the model, if idle unloading is enabled, before a request that needs it."""
 
 import time
 from contextvars import ContextVar
@@ -13,20 +13,20 @@ from weft.server.run.sleep import Sleep
 __all__ = ["NEEDS_NO_MODEL", "Awake", "arrived_ns"]
 
 NEEDS_NO_MODEL: dict[str, Any] = {"needs_no_model": True}
-"""The `opt` of a route that answers without the model: it neither loads that nor keeps it loaded."""
+"""`opt` of routes that answer without the model. They neither load it nor postpone its unloading."""
 
 
 _arrived_ns: ContextVar[int | None] = ContextVar("arrived_ns", default=None)
 
 
 def arrived_ns() -> int:
-    """When the request came, on the clock of `time.monotonic_ns`: before it had to wait for the model."""
+    """Arrival time of the request on the clock of `time.monotonic_ns`, before any wait for the model."""
     arrived = _arrived_ns.get()
     return time.monotonic_ns() if arrived is None else arrived
 
 
 class Awake(ASGIMiddleware):
-    """Around every route that there is but those."""
+    """Keeps the model loaded during every request, except on routes marked with `NEEDS_NO_MODEL`."""
 
     scopes = (ScopeType.HTTP,)
     exclude_opt_key = next(iter(NEEDS_NO_MODEL))
@@ -35,7 +35,7 @@ class Awake(ASGIMiddleware):
         self._sleep = sleep
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Answers, with the model there until the answer has ended."""
+        """Runs the route with the model loaded until the response has ended."""
         before = _arrived_ns.set(time.monotonic_ns())
         try:
             async with self._sleep.request():

@@ -1,4 +1,4 @@
-"""CORS headers (https://fetch.spec.whatwg.org/#http-cors-protocol), by llama-server's settings."""
+"""CORS headers (https://fetch.spec.whatwg.org/#http-cors-protocol), configured with llama-server's settings."""
 
 from weft.server.web_policy import Headers, WebPolicy, header
 from weft.settings import Settings
@@ -7,7 +7,7 @@ __all__ = ["Cors"]
 
 
 class Cors:
-    """The headers that let a browser show a page of another origin what a request was answered."""
+    """Builds the response headers that allow pages of other origins to read responses."""
 
     def __init__(self, settings: Settings, policy: WebPolicy) -> None:
         self._policy = policy
@@ -16,10 +16,10 @@ class Cors:
         self._headers = settings.cors_headers.encode()
 
     def headers(self, request: Headers, *, is_open: bool) -> Headers:
-        """Returns the headers of every answer to such a request.
+        """Returns the CORS headers of a response.
 
-        Credentials are only for origins that the settings name. Other origins are echoed, as llama-server does, where the
-        settings allow any.
+        Credentials are allowed for origins named in the settings only. If the settings allow any origin, others are echoed, as in
+        llama-server.
 
         Args:
             request: The headers of the request.
@@ -30,7 +30,7 @@ class Cors:
         is_named = origin is not None and self._policy.names(origin)
         if is_for_any and not self._with_credentials and not is_named:
             return [(b"access-control-allow-origin", b"*")]
-        # Caches must know that the answer depends on the origin, also where it has no further header.
+        # `Vary` is needed without other CORS headers too: caches must key on the origin.
         allowed = [(b"vary", b"Origin")]
         if origin is not None and (is_named or is_for_any):
             allowed.append((b"access-control-allow-origin", origin))
@@ -39,14 +39,14 @@ class Cors:
         return allowed
 
     def preflight(self, request: Headers) -> Headers:
-        """Returns the further headers of an answer to OPTIONS."""
+        """Returns the additional headers of a response to OPTIONS."""
         return [(b"access-control-allow-methods", self._methods), (b"access-control-allow-headers", self._allowed(request))]
 
     def _allowed(self, request: Headers) -> bytes:
-        """The headers that may be sent.
+        """Returns the value of Access-Control-Allow-Headers.
 
-        Browsers do not count `Authorization` under `*`, and under credentials nothing at all; so `*` names beside itself what
-        the page wants to send.
+        `*` does not cover `Authorization`, and covers nothing for requests with credentials; the requested headers are therefore
+        listed in addition to it.
         """
         wanted = header(request, b"access-control-request-headers")
         return self._headers + b", " + wanted if self._headers == b"*" and wanted else self._headers

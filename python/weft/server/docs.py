@@ -1,6 +1,6 @@
-"""The OpenAPI document, and the page at `/docs` that is made of it.
+"""The OpenAPI document and the HTML page at `/docs` that is rendered from it.
 
-Litestar's own pages load their scripts from other hosts; this one is plain HTML, so that it works on a machine without a network.
+Litestar's own pages load scripts from other hosts. This page is plain HTML and works without network access.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ __all__ = ["Documentation", "docs", "document_router"]
 
 
 class Documentation:
-    """What there is to read about the routes: made when it is first asked for, on another thread, and kept.
+    """API documentation, generated on the first request and cached.
 
-    It takes some tenths of a second, which the event loop would spend for nobody else.
+    Generating takes several hundred milliseconds, so it runs on a worker thread.
     """
 
     def __init__(self, aside: Aside) -> None:
@@ -32,10 +32,10 @@ class Documentation:
         self._making: asyncio.Task[tuple[bytes, str]] | None = None
 
     async def document(self, request: Request[Any, Any, Any]) -> Response[bytes]:
-        """The OpenAPI document; nothing is below it.
+        """Returns the OpenAPI document.
 
         Raises:
-            NotFoundException: something is asked for that would be.
+            NotFoundException: The path continues below the document's own.
         """
         if request.path_params:
             raise NotFoundException
@@ -43,20 +43,20 @@ class Documentation:
         return Response(document, media_type=JsonRenderPlugin().media_type)
 
     async def page(self, request: Request[Any, Any, Any]) -> str:
-        """The page."""
+        """Returns the HTML page."""
         _, page = await self._made(request)
         return page
 
     async def _made(self, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
         if self._making is None:
-            # Whoever leaves does not leave the others without it: no client's leaving is waited for.
+            # Runs in its own task and context: a client that disconnects must not cancel it for others.
             making = self._aside.elsewhere(Purpose.DOCS, 0, _make, request.app, request)
             self._making = asyncio.create_task(making, context=Context())
         return await asyncio.shield(self._making)
 
 
 def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
-    from jinja2 import Environment  # noqa: PLC0415 (a server whose page nobody reads needs none)
+    from jinja2 import Environment  # noqa: PLC0415 (slow to import, and only needed for this page)
 
     document = app.openapi_schema.to_schema()
     text = (files("weft.server") / "docs.html").read_text(encoding="utf-8")
@@ -66,14 +66,14 @@ def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False, opt=NEEDS_NO_MODEL)
 async def docs(request: Request[Any, Any, Any], documentation: NamedDependency[SkipValidation[Documentation]]) -> str:
-    """The page."""
+    """HTML documentation of the routes."""
     return await documentation.page(request)
 
 
 def document_router(documentation: Documentation) -> Router:
-    """Where the document is: Litestar's own handler would make it, and is not reached."""
+    """Returns a router for the document. It replaces Litestar's handler, which would generate the document on the event loop."""
 
-    # A function of its own: Litestar would copy the object of a method.
+    # A function instead of the bound method: Litestar copies a method's object.
     async def document(request: Request[Any, Any, Any]) -> Response[bytes]:
         return await documentation.document(request)
 
@@ -89,7 +89,7 @@ def document_router(documentation: Documentation) -> Router:
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A schema in a few words: `list of integer`, `string or null`, or the name of an object that is described below."""
+    """Returns a short description of a schema: `list of integer`, `string or null`, or the name of a referenced object."""
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
     if alternatives := schema.get("oneOf") or schema.get("anyOf"):

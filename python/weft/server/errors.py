@@ -1,7 +1,7 @@
-"""What went wrong, as HTTP says it: one table from exception to status, and one shape of body.
+"""Maps exceptions to HTTP errors: one table from exception to status, and one body format.
 
-The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with llama-server's words for `type`; dialects that have
-another one say which paths are theirs.
+The format is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with llama-server's values of `type`. APIs with another
+format register it for their paths.
 """
 
 import logging
@@ -73,11 +73,11 @@ logger = logging.getLogger(__name__)
 
 
 MAX_MESSAGE = 2000
-"""Most characters of an error's message. What it repeats of the input is cut shorter where it is written."""
+"""Maximum length of an error message, in characters. Quoted input is truncated separately, to less."""
 
 
 class ErrorObject(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One error. `param` names the field that is wrong; the two counts come with `exceed_context_size_error`."""
+    """An error. `param` names the invalid field; both counts belong to `exceed_context_size_error`."""
 
     code: int
     message: str
@@ -88,14 +88,14 @@ class ErrorObject(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every answer that is an error."""
+    """Body of every error response."""
 
     error: ErrorObject
 
 
 RETRY_AFTER_S = 1
-"""When a client may try again that found the queue full. How long the queue will be is not known; the least that the header can
-say besides "at once" keeps a client from asking in a loop, and costs one that could be served earlier little."""
+"""`Retry-After` when the queue is full, in seconds. The waiting time cannot be predicted; one second is the header's smallest
+value that keeps clients from retrying in a tight loop."""
 
 
 def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
@@ -112,7 +112,7 @@ ERRORS = {
     **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
     **_documented(503, "The model is being loaded, or the server is stopping."),
 }
-"""What every route may answer besides, for the OpenAPI document."""
+"""Errors that any route may return, for the OpenAPI document."""
 
 NOT_FOUND = _documented(404, "There is no such thing.")
 CONFLICT = _documented(409, "There is no room for it, until something else is given up.")
@@ -120,7 +120,7 @@ NOT_SUPPORTED = _documented(501, "The server was started without the flag for th
 
 
 class StillLoadingError(Exception):
-    """The model is still being loaded, or downloaded, of which the answer tells beside the error how far it is."""
+    """The model is still being loaded or downloaded. The response reports the progress in additional fields."""
 
     def __init__(self, beside: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.beside = beside
@@ -128,7 +128,7 @@ class StillLoadingError(Exception):
 
 
 class SlotsBusyError(Exception):
-    """Every slot is busy, and the client asked to be told. The fields of `health` stand beside the error."""
+    """All slots are busy, and the client asked for an error in that case. The response adds the fields of `health`."""
 
     def __init__(self, health: msgspec.Struct | None = None) -> None:
         fields = {} if health is None else msgspec.structs.asdict(health)
@@ -137,14 +137,14 @@ class SlotsBusyError(Exception):
 
 
 class InvalidKeyError(Exception):
-    """The request shows no key, or none that opens the server."""
+    """The request has no API key, or an unknown one."""
 
     def __init__(self) -> None:
         super().__init__("Invalid API Key")
 
 
 class CrossOriginError(Exception):
-    """A page of another origin asked for what is only for pages of this server, named origins, and clients without a browser."""
+    """A page of an untrusted origin requested a route for pages of this server, named origins and clients other than browsers."""
 
     def __init__(self, what: str, origin: str | None) -> None:
         page = "a page of another origin" if origin is None else f"a page of {origin}"
@@ -169,7 +169,7 @@ class CrossOriginBodyError(Exception):
 
 
 class MisdirectedRequestError(Exception):
-    """The `Host` of a request is not one of this server's: a name that leads here may be an attacker's (DNS rebinding)."""
+    """The request's `Host` is not a name of this server. An attacker may have made the name resolve here (DNS rebinding)."""
 
     def __init__(self, host: str) -> None:
         name = cut(host.strip().rpartition(":")[0] or host.strip()) or "NAME"
@@ -180,36 +180,36 @@ class MisdirectedRequestError(Exception):
 
 
 class BodyTimeoutError(Exception):
-    """The client has stopped sending before the body's end, or sends it too slowly."""
+    """The client stopped sending the body, or sends it too slowly."""
 
     @classmethod
     def silent(cls, timeout_s: float) -> Self:
-        """Nothing has come for so long."""
+        """Returns the error for a body of which nothing arrived for `timeout_s` seconds."""
         return cls(f"nothing more of the body has arrived for {timeout_s:g} s")
 
     @classmethod
     def slow(cls, bytes_per_s: float, saved_s: float) -> Self:
-        """Less has come than this, or nothing for longer than that."""
+        """Returns the error for a body that arrived more slowly than `bytes_per_s`, or paused longer than `saved_s` seconds."""
         least = f"at least {bytes_per_s:g} bytes a second"
         return cls(f"the body arrives too slowly; send {least}, and pause for {saved_s:g} s at most")
 
 
 class ClientLeftError(Exception):
-    """The client has left before its answer was begun; nobody reads what this says."""
+    """The client disconnected before the response started. The message is never sent."""
 
     def __init__(self) -> None:
         super().__init__("the client has left")
 
 
 class TextsWaitingError(Exception):
-    """As much waits as may wait: texts to be read, looks at the cache, or files of slots. Try again later."""
+    """Too much work of one kind is queued: texts, cache requests or slot files. The client should retry later."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}, which is the limit; try again later")
 
 
 class AnswerTooLargeError(Exception):
-    """A whole answer comes to more than is collected. A streamed one may be as long as it likes."""
+    """A response that is not streamed exceeds the size limit. Streamed responses have none."""
 
     def __init__(self, n_bytes: int) -> None:
         most = f"more than {n_bytes} bytes, the most that is collected"
@@ -217,7 +217,7 @@ class AnswerTooLargeError(Exception):
 
 
 class AnswersTooLargeError(Exception):
-    """All whole answers together come to more than is collected."""
+    """Responses that are not streamed exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
         most = f"{n_bytes} bytes, the most that is collected"
@@ -225,71 +225,71 @@ class AnswersTooLargeError(Exception):
 
 
 class BodiesTooLargeError(Exception):
-    """All bodies that arrive, or wait to be read, come together to more than is held."""
+    """Bodies that are being received or wait to be decoded exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
 
 
 class NotSupportedError(Exception):
-    """The server was started without the flag that this needs."""
+    """A feature needs a flag that the server was started without."""
 
 
 class NoSuchPrefixError(Exception):
-    """A prefix that is not pinned was to be unpinned."""
+    """No prefix with this id is pinned."""
 
     def __init__(self, prefix_id: int) -> None:
         super().__init__(f"no pinned prefix has the id {prefix_id}")
 
 
 class NoSuchItemError(Exception):
-    """Something that is not kept, or is another's, was asked for by its id."""
+    """The requested item does not exist or belongs to another owner."""
 
 
 class ConversationBusyError(Exception):
-    """A response is being written that will be added to the conversation."""
+    """Another response is being generated for the same conversation."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"another response is being written for the conversation {name}; try again when it has ended")
 
 
 class OffsetLostError(Exception):
-    """A stream was to be read from bytes that are no longer kept."""
+    """The requested offset of a stream has been dropped from its buffer."""
 
     def __init__(self, offset: int, n_dropped: int) -> None:
         super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
 
 
 class NobodyReadsError(Exception):
-    """A stream was ended because nobody has read it for a while."""
+    """A stream was cancelled because no client read it for the grace period."""
 
     def __init__(self, grace_s: float) -> None:
         super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
 
 
 class StreamEndedError(Exception):
-    """A stream was ended because its client has asked for that, or for another one by its name."""
+    """A stream was cancelled by its client, or replaced by a stream of the same name."""
 
     def __init__(self) -> None:
         super().__init__("the stream was ended, by a request to end it or by another stream of its name")
 
 
 class StreamsFullError(Exception):
-    """As many streams as may be kept are being written."""
+    """The number of resumable streams has reached its limit."""
 
     def __init__(self, n_streams: int) -> None:
         super().__init__(f"{n_streams} streams are being written that can be resumed, which is the limit; try again later")
 
 
 class SlotFileError(Exception):
-    """What a slot holds could not be written to its file."""
+    """The contents of a slot could not be written to a file."""
 
     def __init__(self, filename: str, error: OSError) -> None:
         super().__init__(f"cannot save {filename}: {error.strerror or error}")
 
 
 def _overflow(error: ContextOverflow) -> dict[str, Any]:
-    # Clients look for llama-server's words.
+    # Clients match llama-server's wording.
     message = (
         f"request ({error.length}) exceeds the available context size ({error.n_ctx} tokens);"
         " shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
@@ -306,12 +306,12 @@ class _Row(NamedTuple):
     status: int
     type: str
     reason: Reason | None
-    """What `/metrics` counts it as; None is what is not refused but fails."""
+    """Reason that `/metrics` counts. None for failures that are not refusals."""
     more: Callable[[Any], dict[str, Any]] = lambda _: {}
-    """What else the error says."""
+    """Additional fields of the error."""
 
 
-# The first row whose class fits wins.
+# The first matching row applies.
 _TABLE = [
     _Row(ContextOverflow, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
     _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
@@ -349,13 +349,16 @@ _TABLE = [
     _Row(DecodeError, 500, "server_error", None),
 ]
 
-# What the framework itself raises carries its own status.
+# Litestar's exceptions carry their own status.
 _TYPES = {404: "not_found_error", 401: "authentication_error", 403: "permission_error"}
 _REASONS = {404: Reason.NO_ROUTE, 405: Reason.NO_ROUTE, 413: Reason.BODY_TOO_LARGE}
 
 
 def describe(error: Exception) -> ErrorObject:
-    """Says what an exception means to a client. One that is in no row is our bug: it is logged, and said without detail."""
+    """Returns the error that a client receives for an exception.
+
+    Unlisted exceptions are bugs: they are logged and reported without detail.
+    """
     described = _describe(error)
     described.message = cut(described.message, MAX_MESSAGE)
     if described.param is not None:
@@ -385,12 +388,12 @@ def _count(reason: Reason | None) -> None:
 
 
 def _describe_field(error: ValidationException) -> ErrorObject:
-    """Names the first field of a body or query that does not fit its schema."""
+    """Describes the first field of a body or query that does not match its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     place = first.get("key", "")
     if place in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
         _count(Reason.INVALID_FIELD)
-        field = cut(unknown[1], MAX_SHOWN // 2)  # It is told twice.
+        field = cut(unknown[1], MAX_SHOWN // 2)  # The name appears twice in the error.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
     said = in_json_words(str(first.get("message")))
     if place in ("", "data"):
@@ -400,7 +403,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
             message = "the body is empty; it must be JSON" if said == NO_BODY else f"the body must be a JSON {kind}"
             return ErrorObject(code=400, message=message, type="invalid_request_error")
         place = entry[1]
-    # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
+    # The location may be inside the field: `stop[0]`, `stream_options.include_usage`.
     field = INDEX.sub("", place).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
     place = place.replace("[...]", ".*")
@@ -408,23 +411,23 @@ def _describe_field(error: ValidationException) -> ErrorObject:
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
-"""What msgspec says of a body with a field that a route does not have."""
+"""msgspec's message about a field that the schema lacks."""
 
 IN_A_LIST = re.compile(r" - at `\$\.data(\[.*)`$")
-"""The place in a body that is a list, in msgspec's words; Litestar passes over it."""
+"""Location in a body that is a list, in msgspec's message. Litestar ignores it."""
 
 INDEX = re.compile(r"^\[\d+\]\.?")
-"""What such a place begins with."""
+"""Index at the beginning of such a location."""
 
 NO_BODY = "'data'"
-"""What Litestar says where there is none."""
+"""Litestar's message about a missing body."""
 
 Shape = Callable[[ErrorObject], Mapping[str, Any]]
-"""How a dialect writes an error: the body's fields."""
+"""Encodes an error in the format of one API: returns the fields of the body."""
 
 
 def named(described: ErrorObject) -> str:
-    """The message, which names the field that is wrong: for shapes that have no other place for it."""
+    """Returns the message with the invalid field's name in it, for formats without a `param`."""
     if described.param is None or described.param in described.message:
         return described.message
     return f"{described.param}: {described.message}"
@@ -435,16 +438,16 @@ def _openai(described: ErrorObject) -> Mapping[str, Any]:
 
 
 class Errors:
-    """The answers to requests that fail before anything was sent."""
+    """Builds responses to requests that fail before a response has started."""
 
     def __init__(self, shapes: Mapping[str, Shape] = MappingProxyType({})) -> None:
-        """Takes the shapes of dialects that have their own, by the beginnings of their paths, as `/api`."""
+        """Takes the formats of APIs that have their own, by path prefix such as `/api`."""
         self._shapes = shapes
 
     def response(
         self, request: Request[Any, Any, Any], error: Exception, also: Mapping[str, Any] = MappingProxyType({})
     ) -> Response[bytes]:
-        """The answer; what is told `also` stands beside the error."""
+        """Returns the error response; the fields of `also` are added to the body."""
         return _response(error, self._shape(request.scope["path"]), also)
 
     def _shape(self, path: str) -> Shape:
@@ -462,7 +465,7 @@ def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Respon
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
     if isinstance(error, NotSupported | NotSupportedError):
-        # Official clients try anything again that is 500 or more, unless they are told so.
+        # Official clients retry a status of 500 or above unless this header forbids it.
         headers = {"x-should-retry": "false"}
     beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
     body = msgspec.json.encode({**also, **shape(described), **beside})

@@ -1,4 +1,4 @@
-"""What every request passes before the routes: rules for web pages, CORS, the prefix, the page, the engine's state, and keys."""
+"""The gateway before the routes: rules for web pages, CORS, path prefix, static files, engine state, and API keys."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -33,23 +33,23 @@ from weft.settings.keys import keys_of
 __all__ = ["Front"]
 
 PROBES = frozenset(("/health", "/v1/health"))
-"""No file takes their place: a thread that looks for files may be busy, and who asks here must never wait."""
+"""Files never shadow these paths: a probe must not wait for the thread that reads the folder."""
 
 NO_PAGE = b"Ollama is running"
-"""What stands at the root where there is neither a page nor a folder: clients of Ollama look there for whether it lives."""
+"""Response at the root without a page or folder. Ollama clients check liveness there."""
 
 BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
-"""Methods of which no route reads a body."""
+"""Methods whose body no route reads."""
 
 Next = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Front:
-    """Answers a request itself, or lets the routes do so.
+    """Answers a request itself, or forwards it to the routes.
 
-    The order is llama-server's: OPTIONS is answered without a key, because browsers show none; the page is there while the
-    model is loaded; all else needs first an engine that runs and then a key. Only single-request batching's list of models
-    says what the engine is about before it runs.
+    The order is llama-server's: OPTIONS needs no key, because browsers send none with it; the page is served while the model
+    loads; everything else requires a running engine first and then a key. With `--compat srb`, the model list also reports the
+    engine's state before the engine runs.
     """
 
     def __init__(self, service: Service, errors: Errors) -> None:
@@ -67,12 +67,12 @@ class Front:
         )
 
     def give_way(self, routes: Iterable[str]) -> None:
-        """Takes the paths of the routes, for which nobody waits until a file is looked for that is not there."""
+        """Registers the paths of the routes, so that requests for them do not wait for a lookup in the folder."""
         if self._files is not None:
             self._files.give_way(routes)
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Next) -> None:
-        """Answers."""
+        """Handles one request."""
         has_body = scope["method"] not in BODILESS
         timeout_s = self._service.settings.timeout_s
         with Patience(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
@@ -93,10 +93,10 @@ class Front:
             await routes({**scope, "path": path or ""}, receive, send)
 
     async def _checked(self, scope: HTTPScope, path: str | None) -> tuple[ASGIResponse | None, bool]:
-        """Applies the rules for web pages, then answers what is no matter of the routes.
+        """Applies the rules for web pages, then answers requests that need no route.
 
         Returns:
-            The answer, or None for the routes to give it; and whether pages of any origin may read it.
+            The response, or None if a route must produce it; and whether pages of any origin may read it.
         """
         sender = self._policy.sender(scope)
         self._policy.remember(sender)
@@ -111,17 +111,17 @@ class Front:
             self._policy.check_route(scope, path, sender)
         except (MisdirectedRequestError, CrossOriginBodyError, CrossOriginError) as error:
             return self._refused(scope, path, error), False
-        except (ClientLeftError, TextsWaitingError) as error:  # Files are looked for on a thread that may have too much to do.
+        except (ClientLeftError, TextsWaitingError) as error:  # Looking up a file may find its worker thread overloaded.
             return self._refused(scope, path, error), True
         return None, self._policy.is_open(scope, path)
 
     def _below_prefix(self, path: str) -> str | None:
-        """What follows the prefix; None where the path has another beginning."""
+        """Returns the path without the configured prefix, or None if it has another beginning."""
         below = path.removeprefix(self.prefix)
         return below if path.startswith(self.prefix) and below.startswith("/") else None
 
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
-        """The answer to what is no matter of the routes."""
+        """Returns the response to a request that needs no route, or None."""
         is_get = scope["method"] in ("GET", "HEAD")
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
@@ -141,7 +141,7 @@ class Front:
         return await self._files.answer(path)
 
     async def _page(self, path: str) -> ASGIResponse | None:
-        """A file of the folder, else what is ours: the page where there is no folder, and always the script."""
+        """Returns a file of the folder, or else the built-in page (without a folder) or script."""
         if not self._settings.ui:
             return None
         found = None if self._files is None else await self._files.answer(path)
@@ -157,19 +157,19 @@ class Front:
 
 
 def _content_length(scope: HTTPScope) -> int | None:
-    """The bytes that the head says the body has; None where it says none, or that the body comes in chunks."""
+    """Returns the body length that the headers announce, or None if there is none or the body is chunked."""
     told = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
     length = told.get(b"content-length", b"")
     return int(length) if length.isdigit() and b"transfer-encoding" not in told else None
 
 
 def _health_of_2024(refusal: Exception) -> dict[str, str]:
-    """What `/health` said of an engine that does not run when it had no error to tell."""
+    """Returns the fields of `/health` from llama-server of 2024 for an engine that is not running."""
     return {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}
 
 
 def _with_headers(send: Send, headers: Headers) -> Send:
-    """Adds headers to an answer."""
+    """Returns a `send` that adds headers to the response."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -180,7 +180,7 @@ def _with_headers(send: Send, headers: Headers) -> Send:
 
 
 def _without_body(send: Send) -> Send:
-    """Sends the headers of an answer, its length among them, and of the body only that it has ended."""
+    """Returns a `send` that keeps the headers, including the length, and sends an empty body."""
 
     async def send_without_body(message: Message) -> None:
         if message["type"] == "http.response.body":

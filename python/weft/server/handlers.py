@@ -1,7 +1,7 @@
-"""Litestar's decorators of routes, made for an application of which one client uses a few.
+"""Route decorators that resolve Litestar handlers lazily, on first use.
 
-What a handler takes, Litestar works out for all of them before the application is there. Here each is looked at when it is first
-asked for: a start waits for none of them.
+Litestar resolves the signatures of all handlers at startup, although a client uses few of them. Deferring this shortens the
+start.
 """
 
 import time
@@ -18,21 +18,21 @@ from litestar.routes import HTTPRoute
 __all__ = ["Handler", "delete", "get", "look_at_all", "post"]
 
 PAUSE_S = 0.0002
-"""Between one handler and the next, in seconds, where all are looked at."""
+"""Pause between handlers when all are resolved, in seconds."""
 
 _LOOKING = Lock()
 
 
 class Handler(HTTPRouteHandler):
-    """A handler of HTTP requests, as Litestar's own but for when it is looked at."""
+    """An HTTP route handler whose signature is resolved on first use."""
 
     def on_registration(self, app: Litestar) -> None:  # noqa: ARG002 (it is the handler's own by now)
-        """Works out only what is read of the handler before what it takes."""
+        """Resolves only what Litestar reads before the signature."""
         self.resolve_opts()
         self.resolve_guards()
 
     def create_kwargs_model(self, path_parameters: dict[str, Any]) -> KwargsModel:
-        """What the handler takes on a path with these parameters. All else of the handler is worked out with it."""
+        """Returns a lazy model of the handler's parameters on a path. Reading it resolves the rest of the handler."""
         return _Later(partial(self._looked_at, path_parameters))
 
     def _looked_at(self, path_parameters: dict[str, Any]) -> KwargsModel:
@@ -41,18 +41,18 @@ class Handler(HTTPRouteHandler):
 
 
 class _Later(KwargsModel):
-    """What a handler takes, worked out when it is first read: until then none of Litestar's slots is filled."""
+    """Parameters of a handler, resolved on first access; all of Litestar's slots are empty until then."""
 
     __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[], KwargsModel]) -> None:
-        # Litestar's own would fill its slots.
+        # `super().__init__` would fill the slots.
         self._make: Callable[[], KwargsModel] | None = make
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the slot holds)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (slots have various types)
         if name not in KwargsModel.__slots__:
             raise AttributeError(name)
-        # The document of all routes is made on another thread than requests are answered on.
+        # The OpenAPI document is generated on another thread than requests are handled on.
         with _LOOKING:
             if self._make is not None:
                 made = self._make()
@@ -63,15 +63,16 @@ class _Later(KwargsModel):
 
 
 def look_at_all(app: Litestar) -> None:
-    """Works out all that is left of an application's handlers, in any thread.
+    """Resolves the remaining handlers of an application. May run on any thread.
 
     Raises:
-        ImproperlyConfiguredException: Litestar refuses one of them.
+        ImproperlyConfiguredException: Litestar rejects a handler.
     """
     for route in app.routes:
         for _, model in route.route_handler_map.values() if isinstance(route, HTTPRoute) else ():
             _ = model.has_kwargs
-            # Whoever is asked for a handler meanwhile waits for one at most: a lock that is taken again at once lets nobody in.
+            # Releases the lock between handlers, so that a request waits for one handler at most. A lock that is reacquired
+            # immediately starves other threads.
             time.sleep(PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""Reasons why a body is not JSON, for the client that sent it."""
+"""Error messages for bodies that are not valid JSON."""
 
 import codecs
 import math
@@ -42,7 +42,7 @@ def why_not_json(body: bytes, error: Exception) -> str:
 
 
 def _wrong_escape(body: bytes) -> str | None:
-    """Describes the first escape that stands for no character."""
+    """Describes the first invalid escape, or returns None."""
     high: re.Match[bytes] | None = None
     for match in _ESCAPE.finditer(body):
         unit = int(match["unit"], 16) if match["unit"] else 0

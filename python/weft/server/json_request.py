@@ -1,4 +1,4 @@
-"""How a body is read: what is wrong with it as a whole is the client's error, and said so."""
+"""Decoding of JSON bodies, with size limits and errors for invalid ones."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache, cached_property, partial
@@ -28,31 +28,32 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 LARGE_BODY = 64 * 1024
-"""A body of more bytes is read without the interpreter: objects would be made of it for milliseconds, and up to seconds."""
+"""Bodies above this many bytes are decoded in native code without the GIL. Creating Python objects would block the event loop for
+milliseconds to seconds."""
 
 BASE_BYTES = 4 * 1024 * 1024
 BYTES_PER_TOKEN = 64
 BYTES_PER_BIAS = 32
-"""What a body may have where the settings do not say: for whatever is in it besides, for each token of a slot's context, and for
-each piece of the vocabulary. A token's number with its comma has up to 8 bytes, a piece of a text is rarely longer, and a
-character that is escaped has 6."""
+"""Default body limit: a base, plus bytes for each token of a slot's context, plus bytes for each entry of the vocabulary. A token
+id with its comma has up to 8 bytes, a token's text is rarely longer, and an escaped character has 6."""
 
 MEDIA_BYTES = MAX_BYTES * 4 // 3
-"""And, where there is a projector, for all pictures and sounds that a request may have, in base64."""
+"""Added to the limit for the images and audio of a request, in base64, if the model has a projector."""
 
 MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
-"""Most that all bodies may come to that are being sent, or wait to be read, beyond the first [`LARGE_BODY`] of each."""
+"""Maximum total size of bodies that are being received or wait to be decoded, not counting the first [`LARGE_BODY`] bytes of
+each."""
 
 STAND_IN = "\N{HORIZONTAL ELLIPSIS}"
-"""Where a long text was, until it is put there."""
+"""Placeholder for a long text until the text itself is inserted."""
 
 ONE_TOKEN = (1,)
 ONE_BIAS = ((1, 0.5),)
-"""The least that a field of token ids holds, and one of biases."""
+"""Smallest values of a field of token ids and of a field of biases."""
 
 
 def max_body(service: Service) -> int:
-    """Most bytes of a body."""
+    """Returns the maximum size of a body, in bytes."""
     if service.settings.max_body is not None:
         return service.settings.max_body
     engine = service.engine
@@ -62,23 +63,23 @@ def max_body(service: Service) -> int:
 
 
 def bodies_room() -> Room:
-    """What all bodies take together until they are read."""
+    """Returns the memory budget that all bodies share until they are decoded."""
     return Room(MAX_TOGETHER_BYTES, LARGE_BODY, BodiesTooLargeError)
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is JSON. Its bytes are held until they are read once."""
+    """A request with a JSON body, whose bytes are released once it has been decoded."""
 
     @cached_property
     def _share(self) -> Share:
         return Share(cast("Application", self.app).bodies)
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The body, in the parts that it comes in.
+        """Yields the body in chunks as they arrive.
 
         Raises:
-            ClientException: it is larger than it may be. What is announced as larger is not read.
-            BodiesTooLargeError: it is too much beside the bodies of others.
+            ClientException: The body is too large. A body that is announced as too large is not read.
+            BodiesTooLargeError: The total size of all bodies would exceed its limit.
         """
         limit = max_body(cast("Application", self.app).service)
         size = self.content_length or 0
@@ -93,17 +94,17 @@ class JsonRequest(Request[Any, Any, Any]):
             yield part
 
     async def body(self) -> bytes:
-        """The bytes of the body.
+        """Returns the bytes of the body.
 
         Raises:
-            ClientException: it is too large, or the client left before it had sent all of it.
-            BodiesTooLargeError: it is too much beside the bodies of others.
-            TextsWaitingError: too much waits to be read.
+            ClientException: The body is too large, or the client disconnected before its end.
+            BodiesTooLargeError: The total size of all bodies would exceed its limit.
+            TextsWaitingError: Too much work is queued.
         """
         if self._body is Empty:
             try:
                 parts = [part async for part in self.stream()]
-                # Tens of megabytes take as long as a step, beside which others run.
+                # Joining tens of megabytes takes as long as a decoding step, so it runs on a worker thread.
                 self._body = await self._aside(b"".join, parts, sum(map(len, parts)))
             except InternalServerException as error:
                 raise ClientException("the body was not sent to its end") from error
@@ -113,25 +114,25 @@ class JsonRequest(Request[Any, Any, Any]):
         return cast("bytes", self._body)
 
     async def _aside(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
-        """Does work on so many bytes of a body: at once if they are few, else on another thread."""
+        """Runs work on `size` bytes of a body: directly if they are few, else on a worker thread."""
         if size <= LARGE_BODY:
             return work(given)
         service = cast("Application", self.app).service
         return await service.aside.work(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
-        """The value of the body; of a large one, what the route's handler takes.
+        """Returns the decoded body; for a large body, the struct that the handler takes.
 
         Raises:
-            ClientException: it is no JSON, no UTF-8, or nested too deep; or it is large and holds too many values.
-            ValidationException: a list in a list stands where a large body may have tokens.
-            BodiesTooLargeError: it is too much beside the bodies of others.
+            ClientException: The body is not valid JSON or UTF-8, is nested too deeply, or is large and has too many values.
+            ValidationException: A large body has a nested list in a field of token ids.
+            BodiesTooLargeError: The total size of all bodies would exceed its limit.
         """
         with self._share:
             try:
                 return await self._value(await self.body())
             finally:
-                # Whoever reads has all that was in them: they would be held as long as the answer is written.
+                # The bytes are no longer needed; they would otherwise be held until the response ends.
                 self._body = self._connection_state.body = Empty
 
     async def _value(self, body: bytes) -> Any:  # noqa: ANN401 (any JSON)
@@ -155,32 +156,32 @@ class JsonRequest(Request[Any, Any, Any]):
         for name, value in beside.items():
             if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
                 raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
-        # Thousands of messages become objects here.
+        # Decoding thousands of messages takes a while.
         await next_turn()
         try:
             data = msgspec.json.decode(rest, type=struct, strict=False)
         except msgspec.ValidationError:
-            # Litestar says what is wrong with it, as it does of a small body.
+            # Litestar reports the error, as for a small body.
             try:
                 return msgspec.json.decode(rest)
             except msgspec.DecodeError as error:
                 raise ClientException(why_not_json(rest, error)) from error
         for name, value in beside.items():
             setattr(data, name, value)
-        # Of two by one name the last holds: the other finds its place taken.
+        # With duplicate keys the last wins: once it has been inserted, earlier ones find no placeholder.
         for way, text in reversed(texts):
             put_text(data, way, text)
         return data
 
     def _struct(self) -> type[msgspec.Struct] | None:
-        """The struct that the handler takes, perhaps among others."""
+        """Returns the struct that the handler takes, possibly one of a union."""
         field = self.route_handler.parsed_data_field
         kinds = () if field is None else (field.annotation, *get_args(field.annotation))
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
 
 
 def put_text(value: Any, way: Sequence[str | int], text: str) -> None:  # noqa: ANN401 (anything that JSON becomes)
-    """Puts a long text where it was; what has been read of its place may have no such field, or another value of that name."""
+    """Inserts a long text at its location. Does nothing if the decoded value has no placeholder there."""
     *steps, last = way
     for step in steps:
         if (value := _at(value, step)) is None:
@@ -194,7 +195,7 @@ def put_text(value: Any, way: Sequence[str | int], text: str) -> None:  # noqa: 
 
 
 def _at(value: Any, step: Any) -> Any:  # noqa: ANN401 (anything that JSON becomes)
-    """What is in a value under a name or an index, or None."""
+    """Returns the item of a value with this key or index, or None."""
     if isinstance(value, msgspec.Struct):
         return getattr(value, _attributes(type(value)).get(step, ""), None)
     if isinstance(value, dict):
@@ -204,19 +205,19 @@ def _at(value: Any, step: Any) -> Any:  # noqa: ANN401 (anything that JSON becom
 
 @cache
 def _attributes(struct: type[msgspec.Struct]) -> dict[str | int, str]:
-    """The attributes of a struct by what JSON calls them."""
+    """Returns the attributes of a struct by their JSON names."""
     return {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
 
 
 @cache
 def _names(struct: type[msgspec.Struct]) -> list[str]:
-    """The fields of a struct. To look them up takes a millisecond."""
+    """Returns the JSON names of a struct's fields. Cached, because the lookup takes a millisecond."""
     return [field.encode_name for field in msgspec.structs.fields(struct)]
 
 
 @cache
 def _names_of(struct: type[msgspec.Struct], value: object) -> list[str]:
-    """The fields of a struct that may hold such a value, but those that take anything, to refuse it by name."""
+    """Returns the fields that accept such a value, except fields of type Any, which are refused by name later."""
     return [field.encode_name for field in msgspec.structs.fields(struct) if field.type is not Any and _takes(field.type, value)]
 
 

@@ -1,4 +1,4 @@
-"""The page at `/`: type a prompt, and watch its branches grow, or talk in several chats. And a script for pages of users' own."""
+"""The built-in page at `/` (a prompt and its branches, or several chats), and a script for users' own pages."""
 
 import re
 from base64 import b64encode
@@ -13,33 +13,33 @@ from weft.settings import Settings
 __all__ = ["PATHS", "SCRIPT", "page", "script", "text_of"]
 
 PATHS = ("/", "/index.html")
-"""Where the page is."""
+"""Paths of the page."""
 
 SCRIPT = "/completion.js"
-"""Where the script is that pages in the folder of `--path` may import, as they could from llama-server in 2024."""
+"""Path of the script that pages in the folder of `--path` may import, as from llama-server in 2024."""
 
 
 def page(settings: Settings) -> ASGIResponse:
-    """The page: several chats with `--compat parallel`, whose server was for them; else one prompt and its branches."""
+    """Returns the page: several chats with `--compat parallel`, else one prompt and its branches."""
     return _page("parallel.html" if settings.compat == "parallel" else "page.html")
 
 
 @cache
 def script() -> ASGIResponse:
-    """A module of JavaScript that has texts written by this server."""
+    """Returns a JavaScript module for generating text with this server."""
     return ASGIResponse(body=text_of("completion.js"), media_type="text/javascript", headers=_HEADERS)
 
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
-    # The next version of the server has another page.
+    # The page changes with the server's version.
     "cache-control": "no-cache",
 }
 
 
 @cache
 def text_of(name: str) -> str:
-    """A file beside this one, with what several share in the place of the line that names it."""
+    """Returns the text of a packaged file, with shared code inserted at the line that names it."""
     shared = "events.js"
     return _read(name).replace(f"// {shared}\n", _read(shared))
 
@@ -50,7 +50,7 @@ def _read(name: str) -> str:
 
 @cache
 def _page(name: str) -> ASGIResponse:
-    """A page of one file. Its browser is told to run and load nothing else."""
+    """Returns a self-contained page, with a policy that forbids browsers to load anything else."""
     text = text_of(name)
     policy = {
         "default-src": "'none'",
@@ -70,6 +70,9 @@ def _page(name: str) -> ASGIResponse:
 
 
 def _hash_of(element: str, text: str) -> str:
-    """How the policy names the one inline element of this kind (https://www.w3.org/TR/CSP3/#grammardef-hash-source)."""
+    """Returns the policy's source expression for the only inline element of this kind.
+
+    See https://www.w3.org/TR/CSP3/#grammardef-hash-source.
+    """
     [content] = re.findall(f"<{element}>(.*?)</{element}>", text, re.DOTALL)
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"

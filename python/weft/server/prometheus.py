@@ -1,7 +1,6 @@
-"""Prometheus' text format (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), version 0.0.4.
+"""Prometheus text format (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), version 0.0.4.
 
-Written here, because the counters are the engine's: a library would bring a registry of its own, filled with collectors of the
-process as soon as it is imported, to print a few dozen lines.
+No client library is used: the counters belong to the engine, and a library would add its own registry and process collectors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,17 +14,17 @@ CONTENT_TYPE = "text/plain; version=0.0.4"
 
 
 class Family(msgspec.Struct, frozen=True):
-    """One metric: a value, or one for each value of its label."""
+    """A metric with one value, or one for each value of its label."""
 
     name: str
     kind: Literal["counter", "gauge"]
     help: str
     value: float | Mapping[str, float]
     label: str = ""
-    """The label's name, where there are several values."""
+    """Name of the label if there are several values."""
 
     def after(self, before: "Family") -> "Family":
-        """The same, counted on from what was counted before; what grows and shrinks is as it is."""
+        """Returns the metric with the counts of `before` added. Gauges are returned unchanged."""
         if self.kind == "gauge":
             return self
         if isinstance(self.value, Mapping) and isinstance(before.value, Mapping):
@@ -36,17 +35,17 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Family:
-    """What only grows. Its name ends in `_total`, unless it is one of llama-server's."""
+    """Returns a counter. Its name ends in `_total`, except for those named after llama-server's."""
     return Family(name, "counter", about, value, label)
 
 
 def gauge(name: str, about: str, value: float) -> Family:
-    """What grows and shrinks."""
+    """Returns a gauge."""
     return Family(name, "gauge", about, value)
 
 
 def write(families: Iterable[Family]) -> str:
-    """The text of all families, in order."""
+    """Returns the exposition text of all metrics, in order."""
     return "".join(map(_family, families))
 
 

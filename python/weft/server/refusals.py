@@ -1,4 +1,4 @@
-"""What is refused in front of the engine and what is cut off, counted by reason, so that an operator sees an attack."""
+"""Counts refused requests and interrupted responses by reason, so that operators can detect an attack."""
 
 import logging
 import time
@@ -12,11 +12,11 @@ __all__ = ["Reason", "Refusals", "unlogged"]
 logger = logging.getLogger(__name__)
 
 LINES_PER_S = 10
-"""Most lines of the log about one reason in a second; the others are counted, and their number is in the next line."""
+"""Maximum log lines per second and reason. Further ones are counted, and the next line reports their number."""
 
 
 class Reason(StrEnum):
-    """Why a connection or a request was refused, or an answer cut off, as `/metrics` and the log say it."""
+    """Why a connection or request was refused, or a response interrupted; used by `/metrics` and the log."""
 
     NO_REQUEST = "no_request"
     TOO_MANY_CONNECTIONS = "too_many_connections"
@@ -42,23 +42,27 @@ class Reason(StrEnum):
 
 
 class Refusals:
-    """Counts, and keeps the log from being what an attack fills."""
+    """Counts refusals and limits their log lines, so that an attack cannot flood the log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts = dict.fromkeys(Reason, 0)
-        """How often, since the server's start."""
+        """Refusals since the server's start."""
         self._clock = clock
         self._second: defaultdict[Reason, int] = defaultdict(int)
-        """The last second that a reason was logged in, by the clock."""
+        """Second of the clock in which each reason was last logged."""
         self._n_lines = dict.fromkeys(Reason, 0)
-        """Lines in that second."""
+        """Lines logged in that second."""
         self._n_unlogged = dict.fromkeys(Reason, 0)
-        """What has not been logged since the last line."""
+        """Refusals since the last logged line."""
         self._lock = Lock()
-        """Connections are watched on a thread of their own, requests answered on the event loop's."""
+        """Connections are monitored on a separate thread, requests are handled on the event loop."""
 
     def add(self, reason: Reason) -> int | None:
-        """Counts one; returns how many before it were not logged, or None where it is not to be logged itself."""
+        """Counts a refusal.
+
+        Returns:
+            The number of preceding refusals that were not logged, or None if this one must not be logged either.
+        """
         with self._lock:
             self.counts[reason] += 1
             if (second := int(self._clock())) != self._second[reason]:
@@ -71,15 +75,15 @@ class Refusals:
             return n_unlogged
 
     def no_request(self, client: str) -> None:
-        """A connection was closed that had no whole head of a request in its time."""
+        """Records a connection that was closed because no complete request head arrived in time."""
         self._cut(Reason.NO_REQUEST, f"a connection of {client} was closed: it sent no request")
 
     def too_many(self, client: str) -> None:
-        """A connection was closed because there were too many, or too many of one address."""
+        """Records a connection that was closed because there were too many, in total or from its address."""
         self._cut(Reason.TOO_MANY_CONNECTIONS, f"a connection of {client} was closed: there are too many")
 
     def unread(self, client: str) -> None:
-        """A connection was closed whose client had not read the end of an answer in its time."""
+        """Records a connection that was closed because its client did not read the end of a response in time."""
         self._cut(Reason.SLOW_READER, f"a connection of {client} was closed: the end of its answer stayed unread")
 
     def _cut(self, reason: Reason, text: str) -> None:
@@ -88,5 +92,5 @@ class Refusals:
 
 
 def unlogged(n: int) -> str:
-    """The end of a line that stands for others too."""
+    """Returns the suffix of a log line that represents `n` further events."""
     return f" ({n} more like it were not logged)" if n else ""

@@ -1,4 +1,4 @@
-"""One line of the log for each request: what was asked, how it was answered, and where the time went."""
+"""Access log: one line per request, with its status, timings and token counts."""
 
 import logging
 import time
@@ -20,23 +20,23 @@ __all__ = ["RequestLine", "current_line"]
 logger = logging.getLogger(__name__)
 
 MAX_PATH = 200
-"""A line shows this many characters of a path."""
+"""Maximum characters of a path in a log line."""
 
 PROBE = "/health"
-"""Paths that end so are asked every few seconds for ever; they are logged only where everything is."""
+"""Suffix of paths that monitoring requests every few seconds. They are logged at DEBUG level."""
 
 _current: ContextVar["RequestLine | None"] = ContextVar("request_line", default=None)
 
 
 def current_line() -> "RequestLine | None":
-    """The line of the request that this task answers."""
+    """Returns the log line of the request that the current task handles."""
     return _current.get()
 
 
 class RequestLine:
-    """What is known of a request; the line is written when its block is left.
+    """Collects data about a request, and writes the log line when its block is left.
 
-    Generations that start in the block tell it what they do.
+    Generations that start within the block report their progress to it.
     """
 
     def __init__(self, scope: HTTPScope, refusals: Refusals) -> None:
@@ -50,13 +50,13 @@ class RequestLine:
         self._status: int | None = None
         self._n = 0
         self._first: tuple[int, int] | None = None
-        """Prompt and branch of the first token."""
+        """Indices of prompt and branch of the first token."""
         self._first_at = 0.0
         self._last_at = 0.0
         self._n_predicted: list[Mapping[tuple[int, int], int]] = []
-        """Tokens of each branch of each prompt so far, for each generation."""
+        """For each generation, tokens so far by prompt and branch."""
         self._usages: dict[tuple[int, int], Usage] = {}
-        """What the finished branches cost."""
+        """Usage of finished branches, by prompt and branch."""
 
     def __enter__(self) -> Self:
         self._previous: Previous[RequestLine | None] = _current.set(self)
@@ -70,7 +70,7 @@ class RequestLine:
             logger.log(self._level, "%s", _text(fields), extra={FIELDS: fields})
 
     def watching(self, send: Send) -> Send:
-        """Sends, and learns the status of the answer."""
+        """Returns a `send` that records the status of the response."""
 
         async def send_and_learn(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -80,16 +80,21 @@ class RequestLine:
         return send_and_learn
 
     def refuse(self, reason: Reason) -> None:
-        """Takes why the request is refused, or its answer cut off. The first reason counts."""
+        """Sets the reason why the request was refused or its response interrupted. Only the first call has an effect."""
         self._refused = self._refused or reason
 
     def expect(self, requests: Sequence[Request], n_predicted: Mapping[tuple[int, int], int]) -> None:
-        """Takes what is to be generated, and where it is counted how many tokens each branch of each prompt has."""
+        """Registers requests to be generated.
+
+        Args:
+            requests: The requests.
+            n_predicted: Live view of the tokens generated so far, by prompt and branch.
+        """
         self._n += sum(request.n for request in requests)
         self._n_predicted.append(n_predicted)
 
     def watch(self, prompt: int, events: Sequence[object], ended: Sequence[Finished]) -> None:
-        """Takes events of one prompt, as they come, and those of them that are ends."""
+        """Records events of one prompt as they arrive, and the final events among them."""
         self._last_at = time.monotonic()
         if self._first is None and (first := next((event for event in events if isinstance(event, Token)), None)) is not None:
             self._first, self._first_at = (prompt, first.index), self._last_at
@@ -99,7 +104,7 @@ class RequestLine:
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "method": self._method,
-            # As it was sent: a path may hold a new line.
+            # Quoted, since a path may contain a newline.
             "path": quote(self._path[:MAX_PATH]) + "…" * (len(self._path) > MAX_PATH),
             "client": self._client,
             "status": self._status,
@@ -123,9 +128,9 @@ class RequestLine:
             work |= {"queue_ms": round(max(waiting_ms, 0.0), 1), "prompt_ms": round(first.prompt_ms, 1)}
         work["tokens_predicted"] = n_predicted
         if self._first is not None:
-            # Tokens that arrive together leave no time between them: then the engine knows better how long they took.
+            # Tokens that arrive together have no time between them; then the engine's own measurement is better.
             writing_s = max(self._last_at - self._first_at, *(usage.predicted_ms / 1000 for usage in usages), 0.0)
-            # The first token of each branch is the prompt's.
+            # The first token of each branch comes from the prompt's step.
             n_steps = n_predicted - len(branches)
             work["predicted_ms"] = _ms(writing_s)
             work["tokens_per_second"] = round(n_steps / writing_s, 1) if writing_s > 0 and n_steps > 0 else 0.0

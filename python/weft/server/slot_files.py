@@ -1,4 +1,4 @@
-"""What slots hold, saved in one folder and nowhere else."""
+"""Saving and restoring the contents of slots as files in one folder."""
 
 import unicodedata
 from contextlib import AbstractAsyncContextManager
@@ -13,17 +13,17 @@ from weft.server.run.turns import Turns
 __all__ = ["SlotFiles"]
 
 MAX_NAME_BYTES = 255
-"""Longest name of a file on the file systems there are."""
+"""Maximum length of a file name on common file systems."""
 
 FORBIDDEN = frozenset('/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff')
-"""Separators, what some system keeps for itself, and what looks like either: llama-server's list."""
+"""llama-server's list: separators, characters that some systems reserve, and their lookalikes."""
 
 RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
-"""Names of devices where files with any ending are no files."""
+"""Windows device names, which are reserved with any extension."""
 
 
 class SlotFiles:
-    """Saves, restores and erases what slots hold: for each slot one thing after the other, and no slot waits for another."""
+    """Saves, restores and erases slots. Operations on one slot run one at a time; slots do not wait for each other."""
 
     def __init__(self, engine: Engine, folder: str | None, aside: Aside) -> None:
         self._engine = engine
@@ -32,12 +32,12 @@ class SlotFiles:
         self._turns = Turns()
 
     async def save(self, slot: int, filename: str | None) -> PrefixFile:
-        """Saves what a slot holds, as far as it is cached.
+        """Saves the cached tokens of a slot.
 
         Raises:
-            NotSupportedError: the server has no folder for it, or the slot holds pictures or sounds.
-            InvalidRequest: there is no such slot, it holds nothing, or the name is none of a file in the folder.
-            SlotFileError: the file cannot be written.
+            NotSupportedError: The server has no folder for slots, or the slot contains images or audio.
+            InvalidRequest: The slot does not exist or is empty, or the file name is invalid.
+            SlotFileError: The file cannot be written.
         """
         path = await self._path(filename)
         async with self._turn(slot):
@@ -45,7 +45,7 @@ class SlotFiles:
             if not tokens:
                 raise InvalidRequest("slot", f"slot {slot} holds no tokens")
             if any(token < 0 for token in tokens):
-                # What these places hold is known by this process alone.
+                # Negative ids identify media only within this process.
                 raise NotSupportedError("This feature is not supported by multimodal: a slot that holds pictures or sounds")
             try:
                 return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters, invoked_at=invoked_at)
@@ -55,11 +55,11 @@ class SlotFiles:
                 raise SlotFileError(path.name, error) from error
 
     async def restore(self, slot: int, filename: str | None) -> PrefixFile:
-        """Lets a slot hold what was saved.
+        """Restores a slot from a file.
 
         Raises:
-            NotSupportedError: the server has no folder for it.
-            InvalidRequest: there is no such slot, or no such file, or it does not belong to this model and cache, or is damaged.
+            NotSupportedError: The server has no folder for slots.
+            InvalidRequest: The slot or file does not exist, or the file is damaged or does not match this model and cache.
         """
         path = await self._path(filename)
         async with self._turn(slot):
@@ -71,32 +71,32 @@ class SlotFiles:
                 raise InvalidRequest("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
 
     async def erase(self, slot: int) -> int:
-        """Forgets what a slot holds; returns how many tokens that was.
+        """Erases a slot and returns how many tokens it had.
 
         Raises:
-            InvalidRequest: there is no such slot.
+            InvalidRequest: The slot does not exist.
         """
         async with self._turn(slot):
             return await self._engine.erase_slot(slot)
 
     def _turn(self, slot: int) -> AbstractAsyncContextManager[None]:
-        # Who names a slot that is not there waits with others, until he is told.
+        # The modulo maps invalid slot numbers to some lock; the engine refuses them later.
         return self._turns.one(slot % self._engine.limits.n_slots)
 
     async def _path(self, filename: str | None) -> Path:
-        """The file of that name, once the name is what it may be."""
+        """Returns the path for a file name, once the name is validated."""
         if self._folder is None:
             raise NotSupportedError("This server does not support slots action. Start it with `--slot-save-path`")
         if filename is None:
             raise InvalidRequest("filename", "filename must be given")
         if not _is_name(filename):
             raise InvalidRequest("filename", f"{shown(filename)} is no name of a file")
-        # The file system may be slow.
+        # Resolving the path may block on a slow file system.
         return await self._aside.elsewhere(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text can name a file directly inside of a folder, on any system."""
+    """Returns whether a text can name a file directly in a folder, on any operating system."""
     if not text or len(text.encode(errors="replace")) > MAX_NAME_BYTES:
         return False
     if any(character in FORBIDDEN or unicodedata.category(character) in ("Cc", "Cs") for character in text):
@@ -107,7 +107,10 @@ def _is_name(text: str) -> bool:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """The file of that name directly inside of the folder, symbolic links followed. What is there must be a regular file."""
+    """Returns the resolved path of a file directly in the folder, following symbolic links.
+
+    An existing path must be a regular file.
+    """
     folder = folder.resolve()
     path = (folder / name).resolve()
     if path.parent != folder:

@@ -1,4 +1,4 @@
-"""A folder of files, served as they are."""
+"""Static files of a folder."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,10 +20,10 @@ INDEX = "index.html"
 
 
 class Files:
-    """The files of a folder, by their paths in it. Nothing outside of it is served, wherever a link in it may lead.
+    """The files of a folder, by relative path. Links that lead outside the folder are not followed.
 
-    A file takes the place of a route, but who asks for a route waits for no disk: what the routes' paths begin with is looked for
-    in the folder at the start, and again, for the next who asks, whenever one of them was asked for.
+    A file overrides a route, but requests for routes do not wait for the disk: the first components of the routes' paths are
+    looked up in the folder at startup, and again in the background after each request for one, for use by the next request.
     """
 
     def __init__(self, folder: str, aside: Aside, prefix: str = "") -> None:
@@ -31,21 +31,21 @@ class Files:
         self._root = Path(folder).resolve()
         self._prefix = prefix
         self._of_routes: frozenset[str] = frozenset()
-        """First steps of the routes' paths."""
+        """First components of the routes' paths."""
         self._taken: set[str] = set()
-        """Those of them that something in the folder had as its name when it was last looked for."""
+        """Components for which the folder had an entry at the last lookup."""
         self._looked_for: set[str] = set()
-        """Those that are being looked for again."""
+        """Components whose lookup is in progress."""
 
     def give_way(self, routes: Iterable[str]) -> None:
-        """Takes the paths of the routes, and looks what of the folder stands in their way."""
+        """Registers the paths of the routes, and looks up which of them the folder overrides."""
         self._of_routes = frozenset(filter(None, map(_first_step, routes)))
         self._taken = {name for name in self._of_routes if self._is_there(name)}
 
     async def answer(self, path: str) -> ASGIResponse | None:
-        """The file at a path that begins with a slash, or None where there is none.
+        """Returns the file at a path that begins with a slash, or None if there is none.
 
-        A folder is answered with its `index.html`, at a path that ends with a slash, so that relative links in it hold.
+        For a folder it returns its `index.html`; without a trailing slash it redirects, so that relative links work.
         """
         if not self._may_have(path):
             return None
@@ -59,13 +59,13 @@ class Files:
             file_path=found,
             filename=found.name,
             content_disposition_type="inline",
-            # What is packed is sent packed: nobody here unpacks it.
+            # Compressed files are sent unchanged, without Content-Encoding.
             media_type="application/octet-stream" if kind is None or encoding is not None else kind,
             headers={"cache-control": "no-cache", "x-content-type-options": "nosniff"},
         )
 
     def _may_have(self, path: str) -> bool:
-        """Whether a file at a path is to be looked for; not where its first step was no name in the folder."""
+        """Returns whether to look for a file at a path. False if the path belongs to a route and the folder had no such entry."""
         name = _first_step(path)
         if name not in self._of_routes:
             return True
@@ -77,7 +77,7 @@ class Files:
         self._looked_for.add(name)
         try:
             self._aside.begin(Purpose.FILE, partial(self._look, name))
-        except TextsWaitingError:  # It is looked for when it is asked for the next time.
+        except TextsWaitingError:  # The next request for the path retries.
             self._looked_for.discard(name)
 
     def _look(self, name: str) -> None:
@@ -93,7 +93,7 @@ class Files:
             if file.is_dir():
                 file = (file / INDEX).resolve()
             return file if file.is_relative_to(self._root) and file.is_file() else None
-        except (OSError, ValueError):  # A name that is too long, a null byte, a folder that may not be read.
+        except (OSError, ValueError):  # The name is too long or has a null byte, or the folder is not readable.
             return None
 
 
@@ -102,6 +102,6 @@ def _first_step(path: str) -> str:
 
 
 def _as_folder(path: str) -> str:
-    """The path of a folder, with one slash at either end and none beside another: two at the beginning would name a host."""
+    """Returns the path of a folder with single slashes, one at each end. Two at the beginning would denote a host."""
     steps = [step for step in normpath(f"/{path}").split("/") if step]
     return quote("".join(f"/{step}" for step in steps) + "/")

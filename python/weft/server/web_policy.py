@@ -26,7 +26,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 ANY_ORIGIN = "*"
 LOCALHOST = "localhost"
-"""In `--cors-origins`, stands for every origin on the browser's own machine."""
+"""Entry of `--cors-origins` for every origin on the browser's own machine."""
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -60,7 +60,7 @@ _AUTHORITY = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s\[\]:/?#@,]+?)\.?(?::(?P<
 
 
 class Sender(Enum):
-    """Origin of a request, as far as the rules distinguish it."""
+    """Category of a request's origin."""
 
     OWN = "a client that is not a browser, a page of this server, or an address that the user typed"
     NAMED = "a page whose origin is named in --cors-origins"
@@ -101,7 +101,7 @@ class _Authority(NamedTuple):
 
 
 class WebPolicy:
-    """Decides from a request's head and the settings alone."""
+    """Applies the rules, based on the request's head and the settings only."""
 
     def __init__(self, settings: Settings) -> None:
         self._origins = frozenset(map(browser_origin, settings.cors_origins))
@@ -118,7 +118,7 @@ class WebPolicy:
         return (text != ANY_ORIGIN and text in self._origins) or (LOCALHOST in self._origins and _is_local(text))
 
     def sender(self, scope: HTTPScope) -> Sender:
-        """Returns who sent a request.
+        """Returns the origin category of a request.
 
         `Sec-Fetch-Site: same-origin` also holds behind a proxy that replaces `Host`. Browsers omit the header on plain HTTP to
         other machines, and some old ones always: then `Origin` must match `Host`.
@@ -133,7 +133,7 @@ class WebPolicy:
         return Sender.OWN if is_own and site in (None, b"none") else Sender.FOREIGN
 
     def remember(self, sender: Sender) -> None:
-        """Keeps the sender for the rest of this task, which answers the request."""
+        """Stores the sender for the rest of the current task."""
         _sender.set(sender)
 
     def check_host(self, scope: HTTPScope) -> None:
@@ -186,7 +186,7 @@ class WebPolicy:
             methods = {"GET", "POST"} if announced is None else {announced.decode("latin-1")}
         if "HEAD" in methods:
             methods = {"GET"}
-        # Slashes that are too many lead to the same route.
+        # Duplicate slashes lead to the same route.
         path = "/" + "/".join(step for step in (path or "").split("/") if step)
         if "GET" in methods and path.startswith(_OPEN_FOLDER):
             return True

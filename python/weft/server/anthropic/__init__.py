@@ -1,1 +1,1 @@
-"""Anthropic's dialect: `/v1/messages`."""
+"""Anthropic's API: `/v1/messages`."""

@@ -1,4 +1,4 @@
-"""What is written becomes Anthropic's events and messages. No I/O here."""
+"""Conversion of engine events to Anthropic's events and messages. No I/O here."""
 
 import uuid
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ STOP_REASONS = {
 }
 
 INVALID_JSON = "INVALID_JSON"
-"""Where arguments are that are no JSON object, in Anthropic's own words for it."""
+"""Key for arguments that are not a JSON object, as in Anthropic's API."""
 
 Told = BlockStart | BlockDelta | BlockStop | MessageStart | MessageDelta | MessageStop
 """An event of a stream."""
@@ -58,11 +58,11 @@ def _frame(event: Told | Ping) -> bytes:
 
 
 PING = _frame(_PING)
-"""What is sent where nothing else is."""
+"""Sent during silence."""
 
 
 class _Form:
-    """What a stream and a whole answer have in common."""
+    """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
         self._id = f"msg_{uuid.uuid4().hex}"
@@ -74,11 +74,11 @@ class _Form:
         self._stops = frozenset(data.stop_sequences or ())
 
     def _ended(self, finished: Finished) -> tuple[MessageEnd, Usage]:
-        """Why the answer ended, and what it cost."""
+        """Returns the stop reason and the usage."""
         used, reason = finished.usage, STOP_REASONS[finished.reason]
         stop = finished.stop if finished.reason == "stop" else None
         if stop is not None and stop not in self._stops:
-            # A template's own end of an answer.
+            # Stop string of the chat template.
             reason, stop = "end_turn", None
         if reason == "end_turn" and self._spoken.calls(finished):
             reason = "tool_use"
@@ -89,21 +89,21 @@ class _Form:
 
 
 class Stream(_Form):
-    """The beginning, then block by block what is written, then the end.
+    """Encodes the start of a message, its content block by block, and its end.
 
-    How much of the prompt was found computed is told at the beginning where it is known by then, and at the end.
+    The number of cached prompt tokens is reported at the start, if known by then, and at the end.
     """
 
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
         super().__init__(data, generation, form, service)
         self._is_begun = False
         self._block = -1
-        """The block that was begun last."""
+        """Index of the latest block."""
         self._open: type[Part] | None = None
-        """What that grows by, until it is whole."""
+        """Kind of part that extends the open block, or None."""
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """The frames of events, in order."""
+        """Returns the frames of events, in order."""
         return [_frame(told) for event in events for told in self._told(event)]
 
     def _told(self, event: Event) -> list[Told]:
@@ -141,7 +141,7 @@ class Stream(_Form):
                 return [BlockDelta(self._block, InputDelta(part.text))]
 
     def _block_of(self, part: Part, empty: TextBlock | ThinkingBlock) -> list[Told]:
-        """Begins a block where the one that is open grows by other parts."""
+        """Starts a block, unless the open one has this kind of part."""
         if self._open is type(part):
             return []
         closed = self._close()
@@ -156,21 +156,21 @@ class Stream(_Form):
         return [*signed, BlockStop(self._block)]
 
     def end(self) -> bytes:
-        """Nothing: the last event of the branch is that of the stream."""
+        """Returns nothing; the last event of the branch ends the stream."""
         return b""
 
 
 class Whole(_Form):
-    """The whole answer."""
+    """Builds the complete response."""
 
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
         super().__init__(data, generation, form, service)
         self._blocks: list[tuple[Part, list[str]]] = []
-        """Each with the part that it began with, and its texts."""
+        """Blocks as their first part and their texts."""
         self._end: tuple[MessageEnd, Usage] | None = None
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:  # noqa: ARG002 (there is one)
-        """Takes events, in order; returns how many bytes more are held by then."""
+        """Adds events in order. Returns the number of bytes by which memory use grew."""
         return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
 
     def _add(self, event: Token | Finished) -> int:
@@ -192,7 +192,7 @@ class Whole(_Form):
             self._blocks[-1][1].append(text)
 
     def body(self) -> list[bytes]:
-        """The JSON, once the answer has ended."""
+        """Returns the JSON, once the branch has finished."""
         assert self._end is not None, "there is one branch, and it has finished"
         end, usage = self._end
         message = MessageObject(

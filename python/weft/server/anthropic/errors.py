@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}}`, with its own words for `type`."""
+"""Errors in Anthropic's format: `{"type": "error", "error": {"type", "message"}}`, with its values of `type`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ _TYPES = {
     501: "invalid_request_error",
     503: "overloaded_error",
 }
-"""All others are `invalid_request_error` below 500, and `api_error` from there on."""
+"""Error types by status. Others are `invalid_request_error` below 500, else `api_error`."""
 
 
 def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
@@ -39,7 +39,7 @@ ERRORS = {
     **_documented(501, "The server, or its model, cannot do that."),
     **_documented(503, "The model is being loaded, or the server is stopping."),
 }
-"""What every route may answer besides, for the OpenAPI document."""
+"""Errors that any route may return, for the OpenAPI document."""
 
 
 def _error(described: ErrorObject) -> MessagesError:
@@ -50,15 +50,15 @@ def _error(described: ErrorObject) -> MessagesError:
 def _message(described: ErrorObject) -> str:
     if described.n_prompt_tokens is None:
         return named(described)
-    # Clients look for these words, and make their conversation shorter.
+    # Clients match this wording to shorten their conversation.
     return f"prompt is too long: {described.n_prompt_tokens} tokens > {described.n_ctx} maximum: {described.message}"
 
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:
-    """The fields of a body."""
+    """Returns the fields of an error body."""
     return {"type": "error", "error": _error(described)}
 
 
 def failure(error: Exception) -> bytes:
-    """The last event of a stream that could not be written to its end."""
+    """Returns the last event of a failed stream."""
     return sse.named_frame("error", Failure(_error(describe(error))))

@@ -47,7 +47,7 @@ async def create_message(data: JSONBody[CreateMessage], service: Here, version: 
 
 
 def _keep(marked: Marked, generation: Generation, service: Service) -> None:
-    """Pins what is marked: the tokens that this prompt has in common with one that says nothing after it."""
+    """Pins the marked prefix: the tokens that this prompt shares with one that has the marked parts only."""
     prompt, size = generation.requests[0].prompt, n_body_bytes()
 
     async def prefix() -> Sequence[int]:
@@ -64,7 +64,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
 async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
-    """How long the prompt of a chat is, which is not answered."""
+    """Counts the prompt tokens of a chat; nothing is generated."""
     check_version(version)
     chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
     try:
@@ -75,5 +75,5 @@ async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Vers
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("Anthropic", [create_message, count_tokens])

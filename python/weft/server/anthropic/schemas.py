@@ -1,4 +1,4 @@
-"""The fields of `/v1/messages`, by Anthropic's names (https://docs.anthropic.com/en/api/messages)."""
+"""Fields of `/v1/messages`, with Anthropic's names (https://docs.anthropic.com/en/api/messages)."""
 
 from typing import Any, Literal
 
@@ -42,14 +42,14 @@ __all__ = [
 
 
 class CacheControl(msgspec.Struct):
-    """A mark that what stands before it will come again. On tools and the system's blocks it pins them for a while."""
+    """Marks the preceding content for reuse. On tools and system blocks it pins the prefix for a while."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class Source(msgspec.Struct):
-    """Where a picture is: `base64` with its `media_type` and `data`, or `url`."""
+    """Source of an image: `base64` with its `media_type` and `data`, or `url`."""
 
     type: str
     media_type: str | None = None
@@ -65,7 +65,7 @@ class Block(msgspec.Struct, kw_only=True):
     source: Source | None = None
     thinking: str | None = None
     signature: str | None = None
-    """Not looked at: a thought is taken whoever had it."""
+    """Ignored: thinking of any origin is accepted."""
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -76,7 +76,7 @@ class Block(msgspec.Struct, kw_only=True):
 
 
 class MessageParam(msgspec.Struct):
-    """What one side said: `user`, `assistant` or `system`."""
+    """A message with the role `user`, `assistant` or `system`."""
 
     role: str
     content: str | list[Block]
@@ -87,7 +87,7 @@ class ToolParam(msgspec.Struct, kw_only=True):
 
     name: str
     type: str | None = None
-    """`custom`, which is the default; a tool of the server is refused."""
+    """`custom` (the default); server-side tools are refused."""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -96,7 +96,7 @@ class ToolParam(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct):
-    """Whether a tool must be used: `auto`, `any`, `none`, or `tool` with its `name`."""
+    """Tool choice: `auto`, `any`, `none`, or `tool` with its `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -104,7 +104,7 @@ class ToolChoice(msgspec.Struct):
 
 
 class ThinkingConfig(msgspec.Struct):
-    """Whether the model thinks first, and for how many tokens at most. `omitted` leaves the text of the thought out."""
+    """Enables reasoning and limits its tokens. `omitted` leaves its text out of the response."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
@@ -112,14 +112,14 @@ class ThinkingConfig(msgspec.Struct):
 
 
 class OutputFormat(msgspec.Struct, rename={"json_schema": "schema"}):
-    """What the text must be."""
+    """Constraint for the text."""
 
     type: Literal["json_schema"]
     json_schema: dict[str, Any]
 
 
 class OutputConfig(msgspec.Struct):
-    """How the answer is to be."""
+    """Options of the output."""
 
     effort: str | None = None
     """The template's variable `reasoning_effort`."""
@@ -127,7 +127,7 @@ class OutputConfig(msgspec.Struct):
 
 
 class CountTokens(msgspec.Struct, kw_only=True):
-    """`POST /v1/messages/count_tokens`. Any `model` is accepted: there is one."""
+    """`POST /v1/messages/count_tokens`. `model` is ignored: there is one model."""
 
     model: str | None = None
     messages: list[MessageParam] | None = None
@@ -137,10 +137,10 @@ class CountTokens(msgspec.Struct, kw_only=True):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    """What `output_config.format` was called before."""
+    """Earlier name of `output_config.format`."""
     cache_control: CacheControl | None = None
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     container: Any = None
     context_management: Any = None
     diagnostics: Any = None
@@ -153,24 +153,24 @@ class CreateMessage(CountTokens, kw_only=True):
     """`POST /v1/messages`."""
 
     max_tokens: int | None = None
-    """Most tokens that are written; none is the server's own limit. 0 only computes the prompt."""
+    """Maximum generated tokens; defaults to the server's limit. 0 only computes the prompt."""
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     metadata: dict[str, Any] | None = None
-    """Who asks, which is not looked at."""
+    """Metadata about the user; ignored."""
     service_tier: str | None = None
-    """`auto` and `standard_only` are the same: there is one."""
+    """`auto` and `standard_only` are equivalent."""
 
-    # Weft's own.
+    # Weft's own fields.
     explain_cache: bool | None = None
-    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """Tokens: of the prompt those that were computed and those that were found computed, and those that were written."""
+    """Tokens: computed and cached prompt tokens, and generated tokens."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -179,20 +179,20 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
-    """A stretch of what is said to the user."""
+    """Text of the answer."""
 
     text: str
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
-    """A thought. Nothing is signed here."""
+    """Reasoning. The signature is always empty."""
 
     thinking: str
     signature: str = ""
 
 
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A call of a tool. Arguments that are no JSON object, as where the answer was cut, are the text `INVALID_JSON` in one."""
+    """A tool call. Arguments that are not a JSON object, as in a truncated response, are a text under `INVALID_JSON`."""
 
     id: str
     name: str
@@ -200,7 +200,7 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
 
 
 class MessageObject(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
-    """The whole answer; at the beginning of a stream, what is known of it by then."""
+    """The complete response; in a stream's first event, without what is not known yet."""
 
     id: str
     role: str = "assistant"
@@ -213,7 +213,7 @@ class MessageObject(msgspec.Struct, tag_field="type", tag="message", kw_only=Tru
 
 
 class TokensCounted(msgspec.Struct):
-    """How long the prompt is."""
+    """Length of a prompt, in tokens."""
 
     input_tokens: int
 
@@ -225,58 +225,58 @@ class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """A block begins, with nothing in it yet."""
+    """Starts an empty block."""
 
     index: int
     content_block: TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    """What is added to a text."""
+    """An addition to a text block."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """What is added to a thought."""
+    """An addition to a thinking block."""
 
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """The end of a thought."""
+    """The end of a thinking block."""
 
     signature: str
 
 
 class InputDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
-    """What is added to the arguments of a tool: together they are a JSON object."""
+    """A piece of the JSON object of a tool's arguments."""
 
     partial_json: str
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """A block grows."""
+    """An addition to a block."""
 
     index: int
     delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """A block is whole."""
+    """The end of a block."""
 
     index: int
 
 
 class MessageEnd(msgspec.Struct):
-    """Why the answer ended."""
+    """Why the message ended."""
 
     stop_reason: str
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    """The end of the answer, with all that it cost."""
+    """The end of the message, with its total usage."""
 
     delta: MessageEnd
     usage: Usage
@@ -288,24 +288,24 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    """Nothing happened for a while."""
+    """Sent during silence."""
 
 
 class MessagesError(msgspec.Struct):
-    """What went wrong."""
+    """An error."""
 
     type: str
     message: str
 
 
 class MessagesErrorBody(msgspec.Struct):
-    """The body of every answer of `/v1/messages` that is an error."""
+    """Body of every error response of `/v1/messages`."""
 
     type: Literal["error"]
     error: MessagesError
 
 
 class Failure(msgspec.Struct, tag_field="type", tag="error"):
-    """The end of a stream that could not be written to its end."""
+    """The last event of a failed stream."""
 
     error: MessagesError

@@ -1,4 +1,4 @@
-"""From Anthropic's messages to those of every chat. No I/O here."""
+"""Conversion of Anthropic's messages to chats. No I/O here."""
 
 import hashlib
 import re
@@ -17,14 +17,14 @@ from weft.server.request_fields.chat import ChatFields
 __all__ = ["TTLS_S", "VERSION", "Asked", "Marked", "asked", "check_version"]
 
 VERSION = "2023-06-01"
-"""The first version of the dialect that has these events. That of 2026-10-21 only takes fewer fields, all of which stay here."""
+"""The first version with these events. Version 2026-10-21 only removes fields, which are still accepted here."""
 
 TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
-"""How long what is marked is kept, in seconds since it was last asked for."""
+"""Lifetime of marked prefixes since the last request for them, in seconds."""
 
 
 def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
-    """Whether what is said of the context is to keep all of it, as Claude Code says it."""
+    """Returns whether context management keeps everything, as Claude Code requests."""
     if not isinstance(management, dict) or management.keys() - {"edits"}:
         return False
     edits = management.get("edits") or []
@@ -50,20 +50,20 @@ _SENT_AS = {
     "reasoning_budget_tokens": "thinking.budget_tokens",
     "enable_thinking": "thinking",
 }
-"""Anthropic's names of what a chat has by others."""
+"""Anthropic's names of chat fields."""
 
 
 class Asked(NamedTuple):
-    """A chat that was asked for."""
+    """A parsed chat."""
 
     fields: ChatFields
     turns: "Sequence[_Turn]"
-    """What its messages are made of."""
+    """Turns from which the messages were built."""
     marked: "Marked | None" = None
-    """What it begins with, where that is marked as coming again."""
+    """The prefix marked for reuse, if any."""
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
-        """The same error, by the names of the body."""
+        """Returns the error with the names of the body's fields."""
         name = _SENT_AS.get(error.param, error.param)
         message = error.message
         if message.startswith(f"{error.param} "):
@@ -79,41 +79,41 @@ class Asked(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """The tools and what the system says, which a next chat begins with too."""
+    """A prefix of tools and system messages, which other chats may share."""
 
     key: bytes
-    """The same for the same beginning alone."""
+    """Identifies the prefix."""
     seconds: float
-    """How long it is to be kept."""
+    """Lifetime."""
     fields: ChatFields
-    """A chat that begins so, and says nothing."""
+    """A chat with this prefix and an empty message."""
 
 
 _PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
-"""Where something is in a chat, as messages of errors tell it."""
+"""Location in a chat, in error messages."""
 
 _OF_TOOLS = {"": "", ".name": ".name", ".parameters": ".input_schema", ".strict": ".strict"}
-"""Anthropic's names of what a function has by others."""
+"""Anthropic's names of function fields."""
 
 _TOOL_PLACE = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters|\.strict|)\b")
-"""Where something is in a tool, as messages of errors tell it."""
+"""Location in a tool, in error messages."""
 
 
 def check_version(version: str | None) -> None:
-    """Refuses a version of the dialect that is not spoken; none is any."""
+    """Refuses unsupported versions of the API. None is accepted."""
     if version is not None and (re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) is None or version < VERSION):
         raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
 def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> Asked:
-    """The chat that a body asks for.
+    """Returns the chat of a body.
 
     Args:
         data: The body.
-        lasting: What every prompt begins with of what the system says.
+        lasting: Returns the part of the system message with which every prompt begins.
 
     Raises:
-        InvalidRequest: a field asks for what is not there.
+        InvalidRequest: A field is unsupported.
     """
     request_fields.refuse(data, _NEUTRAL)
     if data.messages is None:
@@ -129,7 +129,10 @@ def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
 
 
 def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> Marked | None:
-    """What is marked of the tools and of what the system says. Of messages, the last are the last to be forgotten anyway."""
+    """Returns the marked prefix of tools and system messages.
+
+    Marks in messages need no pin, as recent messages are evicted last.
+    """
     blocks = data.system if isinstance(data.system, list) else []
     marks = [one.cache_control for one in (*(data.tools or ()), *blocks) if one.cache_control is not None]
     if not marks:
@@ -143,7 +146,7 @@ def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessag
 
 
 def _options(data: CountTokens) -> dict[str, Any]:
-    """How is to be thought, and what the text must be."""
+    """Returns the fields for reasoning and output constraints."""
     config, thinking = data.output_config, data.thinking
     form = data.output_format if config is None or config.format is None else config.format
     options: dict[str, Any] = {
@@ -196,7 +199,7 @@ def _tool(place: str, tool: ToolParam) -> dict[str, Any]:
 
 
 def _writing(data: CountTokens) -> dict[str, Any]:
-    """How the answer is to be written, where there is to be one."""
+    """Returns the fields for generating, or none if the body only counts tokens."""
     if not isinstance(data, CreateMessage):
         return {}
     if data.max_tokens is not None and data.max_tokens < 0:
@@ -210,29 +213,29 @@ def _writing(data: CountTokens) -> dict[str, Any]:
         "top_k": data.top_k,
         "top_p": data.top_p,
         "explain_cache": data.explain_cache,
-        # The first event tells how much was found computed.
+        # The first event reports the number of cached tokens.
         "return_progress": data.stream,
     }
 
 
 class _Turn:
-    """A message as it is gathered."""
+    """A message under construction."""
 
     def __init__(self, place: str, role: str) -> None:
         self.place = place
-        """Where it begins in the body."""
+        """Location in the body."""
         self.role = role
         self.parts: list[ContentPart] = []
         self.image_places: list[str] = []
-        """Those of its pictures, in order."""
+        """Locations of its images, in order."""
         self.thoughts: list[str] = []
         self.calls: list[dict[str, Any]] = []
         self.call_id: str | None = None
-        """The call that this is the result of."""
+        """Id of the call that this result belongs to."""
         self.name: str | None = None
 
     def message(self) -> ChatMessage:
-        """The message."""
+        """Returns the message."""
         return ChatMessage(
             role=self.role,
             content=self._content(),
@@ -244,25 +247,25 @@ class _Turn:
 
     def _content(self) -> str | list[ContentPart]:
         if self.role == "assistant":
-            # What was written in one go.
+            # Generated as one text.
             return "".join([part.text or "" for part in self.parts])
         if not self.parts:
             return ""
         return self.parts[0].text or "" if len(self.parts) == 1 and self.parts[0].type == "text" else self.parts
 
     def image_place(self, part: int) -> str:
-        """Where in the body the picture is that is this part of the message."""
+        """Returns the location in the body of the image that is this part of the message."""
         nth = sum(before.type != "text" for before in self.parts[:part])
         return f"{self.image_places[nth]}.source"
 
 
 class _Said:
-    """Messages as they are gathered. Of one side, those that follow each other are one."""
+    """Messages under construction. Consecutive messages of the same role are merged."""
 
     def __init__(self) -> None:
         self.turns: list[_Turn] = []
         self._names: dict[str, str] = {}
-        """The tool of each call."""
+        """Tool names by call id."""
 
     def add(self, place: str, role: str, content: str | list[Block]) -> None:
         """Adds a message."""
@@ -277,7 +280,7 @@ class _Said:
                 raise InvalidRequest("messages", f"{place}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
 
     def system(self, place: str, content: str | list[Block]) -> None:
-        """Adds what the system says: texts alone."""
+        """Adds a system message, which must be text."""
         turn = self._turn(place, "system")
         for where, block in _blocks(place if place == "system" else f"{place}.content", content):
             if block.type != "text":
@@ -301,7 +304,7 @@ class _Said:
         turn = _Turn(place, "tool")
         turn.call_id, turn.name = block.tool_use_id, self._names.get(block.tool_use_id)
         if block.is_error:
-            # No template has another way to say it.
+            # Templates have no other representation of errors.
             turn.parts.append(ContentPart("text", "Error:"))
         for where, part in _blocks(f"{place}.content", block.content or ""):
             _take(turn, where, part, "text and image")
@@ -316,7 +319,7 @@ class _Said:
                 case "thinking":
                     turn.thoughts.append(block.thinking or "")
                 case "redacted_thinking":
-                    pass  # Only who wrote it can read it.
+                    pass  # Only its author can decrypt it.
                 case "tool_use":
                     turn.calls.append(self._call(where, block))
                 case _:
@@ -330,14 +333,14 @@ class _Said:
         return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
 
     def _turn(self, place: str, role: str) -> _Turn:
-        """The last message, where it is of this side, or a new one."""
+        """Returns the last message if it has this role, else a new one."""
         if not self.turns or self.turns[-1].role != role:
             self.turns.append(_Turn(place, role))
         return self.turns[-1]
 
 
 def _take(turn: _Turn, place: str, block: Block, known: str) -> None:
-    """Adds a text or a picture."""
+    """Adds a text or an image."""
     match block.type:
         case "text":
             turn.parts.append(_text(place, block))
@@ -349,7 +352,7 @@ def _take(turn: _Turn, place: str, block: Block, known: str) -> None:
 
 
 def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
-    """The blocks of a content, each with its place."""
+    """Yields the blocks of a content with their locations."""
     if isinstance(content, str):
         if content:
             yield place, Block(type="text", text=content)
@@ -359,7 +362,7 @@ def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block
 
 
 def _field(place: str) -> str:
-    """The field of the body in which a place is."""
+    """Returns the body's field that contains a location."""
     return re.split(r"[.\[]", place, maxsplit=1)[0]
 
 
@@ -372,7 +375,7 @@ def _text(place: str, block: Block) -> ContentPart:
 def _image(place: str, block: Block) -> ContentPart:
     match block.source:
         case Source(type="base64", data=str() as data):
-            # No copy is made of it: what kind of picture it is, its first bytes say.
+            # Not decoded here; the format is detected from the data.
             return ContentPart("image_url", image_url=ImageUrl(data))
         case Source(type="url", url=str() as url):
             return ContentPart("image_url", image_url=ImageUrl(url))

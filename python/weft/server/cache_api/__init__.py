@@ -1,1 +1,1 @@
-"""Weft's own routes to its shared cache: `/prefixes` and `/cache`."""
+"""Weft's routes for the shared cache: `/prefixes` and `/cache`."""

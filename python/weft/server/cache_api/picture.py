@@ -1,4 +1,4 @@
-"""What is cached, as a figure. No I/O here."""
+"""Diagrams of the cache's contents. No I/O here."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
     "svg": ("image/svg+xml", svg.draw),
     "dot": ("text/vnd.graphviz", dot.draw),
 }
-"""The formats of pictures, each with its content type."""
+"""Image formats with their content types."""
 
 LOOKS = {
     "pool": Look("in cells", Outline.ROUND, "blue"),
@@ -26,10 +26,10 @@ LOOKS = {
 
 
 def n_drawn(limit: int | None, name: str) -> int:
-    """How many nodes are to be drawn.
+    """Validates the query and returns the number of nodes to draw.
 
     Raises:
-        InvalidRequest: They are too many, or there is no such format.
+        InvalidRequest: The limit is out of range, or the format unknown.
     """
     if name not in FORMATS:
         raise InvalidRequest("format", f"there is no format of this name: {shown(name)}; it must be json, svg or dot")
@@ -40,7 +40,7 @@ def n_drawn(limit: int | None, name: str) -> int:
 
 
 def draw(report: CacheReport, name: str) -> bytes:
-    """The picture of what is cached, in a format of `FORMATS`."""
+    """Draws the cache's contents in a format of `FORMATS`."""
     return FORMATS[name][1](_figure(report)).encode()
 
 

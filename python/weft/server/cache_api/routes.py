@@ -1,4 +1,4 @@
-"""Weft's own routes to its cache."""
+"""Weft's routes for its cache."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,24 +26,24 @@ Here = NamedDependency[SkipValidation[Service]]
 Written = TypeVar("Written")
 
 PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
-"""A picture is of what anybody has sent: whatever stands in it, nothing of it runs, and nothing is fetched for it."""
+"""A picture contains text of arbitrary clients; the policy forbids scripts and external resources in it."""
 
 
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
 async def pin(data: JSONBody[PinBody], service: Here) -> Answer[PinnedPrefix]:
-    """Computes a prompt and keeps it computed until it is unpinned."""
+    """Computes a prompt and pins it until it is unpinned."""
     return Answer(AwaitedAnswer(partial(_pin, service, translate.pieces(data))))
 
 
 @get("/prefixes", responses=ERRORS)
 async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
-    """Every pinned prefix with its text, which of what other keys' clients have marked is not told."""
+    """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
     return Answer(AwaitedAnswer(partial(_prefixes, service)))
 
 
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
 async def unpin(prefix_id: FromPath[int], service: Here) -> None:
-    """Lets a pinned prefix be evicted again."""
+    """Unpins a prefix, so that it can be evicted."""
     async with service.looks.one():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
@@ -56,9 +56,9 @@ async def cache(
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
-    """What is cached, where it is, and how much room there is; the `limit` nodes of the tree that were used most recently.
+    """The cache's contents and capacity, with the `limit` most recently used nodes of the prefix tree.
 
-    With `format=svg` or `format=dot`, a picture of that.
+    With `format=svg` or `format=dot`, a picture of it.
     """
     if format == "json":
         return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
@@ -90,7 +90,7 @@ async def _reported(service: Service, limit: int, write: Callable[[CacheReport],
     async with service.looks.one():
         nodes, n_nodes = await service.engine.recently_used(limit)
         stats = service.engine.stats()
-        # Neither thousands of texts nor their JSON are the event loop's work.
+        # Detokenized texts and their JSON are made on a worker thread.
         report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize, current_owner())
         return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: write(report()))
 
@@ -100,5 +100,5 @@ def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("Weft", [pin, prefixes, unpin, cache])

@@ -1,4 +1,4 @@
-"""The fields of Weft's own routes to its cache."""
+"""Fields of Weft's routes for its cache."""
 
 from typing import Literal
 
@@ -14,18 +14,18 @@ class PinBody(msgspec.Struct):
 
 
 class UsedAdapter(msgspec.Struct):
-    """An adapter that tokens were computed with."""
+    """An adapter that was active when tokens were computed."""
 
     id: int
     scale: float
 
 
 class PinnedPrefix(msgspec.Struct):
-    """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not.
+    """A pinned prefix; `n_bytes` is its size, including parts shared with others.
 
-    In the list of all, of a long text only its beginning and its end are told, and none of
-    what another key's clients have marked. `adapters` are there where some are on at its
-    end, and `invoked_at` where an activated one of them counts only from that token on.
+    In the list of all prefixes, long texts are shortened to their beginning and end, and the text is omitted if a client with
+    another key marked the prefix. `adapters` lists those active at the prefix's end, and `invoked_at` is the token from which an
+    activated adapter applies.
     """
 
     id: int
@@ -38,13 +38,13 @@ class PinnedPrefix(msgspec.Struct):
 
 
 class PinnedPrefixes(msgspec.Struct):
-    """Every pinned prefix, in the order of their pinning."""
+    """Every pinned prefix, in the order of pinning."""
 
     prefixes: list[PinnedPrefix]
 
 
 class Cells(msgspec.Struct):
-    """The KV cache: `idle` cells are held by nothing that runs, and `reached` is the highest used one, plus one."""
+    """KV-cache cells: no running sequence uses `idle` cells, and `reached` is one more than the highest used cell."""
 
     total: int
     used: int
@@ -53,14 +53,14 @@ class Cells(msgspec.Struct):
 
 
 class SequenceIds(msgspec.Struct):
-    """llama.cpp's numbers for what owns cells."""
+    """llama.cpp's sequence ids, which own cells."""
 
     total: int
     used: int
 
 
 class Store(msgspec.Struct):
-    """The host memory beside the cells; a limit of null is none."""
+    """Host memory used for the cache; a `max_bytes` of null is unlimited."""
 
     n_bytes: int
     max_bytes: int | None
@@ -68,11 +68,11 @@ class Store(msgspec.Struct):
 
 
 class Stretch(msgspec.Struct):
-    """A stretch of cached tokens after those of its parent.
+    """A run of cached tokens that follows its parent's.
 
-    `parent` and `children` are places in the list of nodes; what is not shown is not among them. Of a long text only its
-    beginning and its end are told, and of what a request with another key used last nothing: `text` is null. `adapters` are there
-    where the stretch was computed with some.
+    `parent` and `children` are indices into the list of nodes; nodes that are not listed are omitted. Long texts are shortened to
+    their beginning and end, and `text` is null if a request with another key last used the tokens. `adapters` lists the adapters
+    that the tokens were computed with.
     """
 
     parent: int | None
@@ -91,10 +91,10 @@ class Stretch(msgspec.Struct):
 
 
 class CacheReport(msgspec.Struct):
-    """What is cached: of `n_nodes` nodes of the tree the `n_shown` that were used most recently, the last used first.
+    """The cache's contents: the `n_shown` most recently used of `n_nodes` nodes of the prefix tree, the latest first.
 
-    A node counts as used when something below it was. So the tree is a list, parents before their children: every branch point
-    makes a path one deeper, and parsers of JSON end at a depth that a long conversation can reach.
+    Using a node also counts as using its ancestors, so parents precede their children. The tree is a flat list because every
+    branch point adds a level, and a long conversation would exceed the nesting limit of JSON parsers.
     """
 
     cells: Cells

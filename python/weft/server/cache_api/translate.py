@@ -1,4 +1,4 @@
-"""What the engine tells of its cache, in the fields of our routes. No I/O here."""
+"""Conversion of the engine's cache contents to the fields of the routes. No I/O here."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -22,29 +22,29 @@ from weft.server.run.submission import Piece
 __all__ = ["DEFAULT_LIMIT", "END_CHARACTERS", "MAX_LIMIT", "limit", "pieces", "pinned", "prefixes", "report"]
 
 END_CHARACTERS = 100
-"""How much is shown of the beginning and of the end of a long text."""
+"""Characters shown of the beginning and of the end of a long text."""
 
 DEFAULT_LIMIT = 1_000
-"""Nodes that are shown where nobody says how many."""
+"""Default number of nodes."""
 
 MAX_LIMIT = 10_000
-"""Most nodes that are shown: some 2.5 MB of JSON, for which the event loop is held up for some 10 ms at a time."""
+"""Maximum number of nodes: about 2.5 MB of JSON, which blocks the event loop for about 10 ms at a time."""
 
 END_TOKENS = 128
-"""Tokens that are turned into text for each of the two: a token is less than a character only within a rare one."""
+"""Tokens that are detokenized for the beginning and for the end; only parts of rare characters are shorter than one character."""
 
 Detokenize = Callable[[Sequence[int]], str]
 
 
 def pieces(data: PinBody) -> Sequence[Piece]:
-    """The prompt that is to be pinned."""
+    """Returns the prompt to pin."""
     if data.prompt is None:
         raise InvalidRequest("prompt", "a prompt must be given")
     return [data.prompt] if isinstance(data.prompt, str) else data.prompt
 
 
 def limit(given: int | None) -> int:
-    """How many nodes are to be shown; 0 tells of all only how many they are."""
+    """Returns the number of nodes to list. 0 returns counts only."""
     n = DEFAULT_LIMIT if given is None else given
     if not 0 <= n <= MAX_LIMIT:
         raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
@@ -52,7 +52,7 @@ def limit(given: int | None) -> int:
 
 
 def pinned(made: Pinned) -> PinnedPrefix:
-    """What was pinned."""
+    """Returns the response for a new pin."""
     prefix = made.prefix
     return PinnedPrefix(
         id=made.id,
@@ -64,7 +64,7 @@ def pinned(made: Pinned) -> PinnedPrefix:
 
 
 def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collection[int] = ()) -> PinnedPrefixes:
-    """Every pinned prefix with its text, but for those whose numbers are of what is hidden."""
+    """Returns all pinned prefixes with their texts, except the text of `hidden` ids."""
     return PinnedPrefixes([pinned(each) if each.id in hidden else _with_text(each, detokenize) for each in listed])
 
 
@@ -76,7 +76,7 @@ def _with_text(each: Pinned, detokenize: Detokenize) -> PinnedPrefix:
 def report(
     nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize, reader: str | None = None
 ) -> CacheReport:
-    """The nodes that are shown of `n_nodes`, and the room that there is. Texts of other owners than its reader are not told."""
+    """Returns the cache report. Omits texts of owners other than `reader`."""
     children: list[list[int]] = [[] for _ in nodes]
     for place, node in enumerate(nodes):
         if node.parent is not None:
@@ -112,12 +112,12 @@ def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize, read
 
 
 def _adapters(of: CachedNode | Prefix) -> list[UsedAdapter] | msgspec.UnsetType:
-    """What it was computed with, where that is not the model alone."""
+    """Returns the active adapters, or UNSET if there are none."""
     return [UsedAdapter(adapter, scale) for adapter, scale in of.adapters] or msgspec.UNSET
 
 
 def _excerpt(of: CachedNode | Prefix, detokenize: Detokenize) -> tuple[str, bool]:
-    """The text of tokens, and whether its middle was left out."""
+    """Returns the text of tokens, and whether its middle was omitted."""
     first, last = of.excerpt(END_TOKENS)
     head = tail = detokenize(first)
     if last:

@@ -1,1 +1,1 @@
-"""llama-server's own dialect: `/completion`, `/tokenize`, `/slots` and their like."""
+"""llama-server's API: `/completion`, `/tokenize`, `/slots` and others."""

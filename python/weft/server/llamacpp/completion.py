@@ -1,4 +1,4 @@
-"""`/completion` and `/infill`: events become llama-server's frames and its objects. No I/O here."""
+"""`/completion` and `/infill`: conversion of events to llama-server's stream and results. No I/O here."""
 
 from collections.abc import Sequence
 
@@ -28,11 +28,11 @@ __all__ = ["Results", "Stream", "following", "infill", "submission", "system_pro
 
 
 ONLY_HERE = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_data"})
-"""What only `/completion` takes."""
+"""Fields that only `/completion` accepts."""
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
-    """What a body asks for, but for what all prompts follow."""
+    """Returns the submission of a body, without the common system prompt."""
     request_fields.refuse_unsupported(data, but=ONLY_HERE)
     request_fields.refuse_endless_thought(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
@@ -49,7 +49,7 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
 
 
 def system_prompt(data: CompletionBody) -> SystemPrompt | None:
-    """What a body wants all prompts to follow from now on; None where it leaves that as it is."""
+    """Returns the system prompt that a body sets for all clients, or None."""
     if isinstance(data.system_prompt, str):
         anti_prompt = data.anti_prompt if isinstance(data.anti_prompt, str) else ""
         return SystemPrompt(data.system_prompt, anti_prompt, data.assistant_name or "")
@@ -57,12 +57,12 @@ def system_prompt(data: CompletionBody) -> SystemPrompt | None:
 
 
 def following(asked: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
-    """The same, where every prompt follows this one, whose tokens these are."""
+    """Returns the submission with the system prompt, given its tokens, before every prompt."""
     return _with_stop(msgspec.structs.replace(asked, after=tokens), [common.anti_prompt])
 
 
 def _with_stop(asked: Submission, words: Sequence[str]) -> Submission:
-    """The same, ended by these words too."""
+    """Returns the submission with additional stop strings."""
 
     def with_them(template: Request) -> Request:
         more = [word for word in words if word and word not in template.stop]
@@ -77,7 +77,7 @@ def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submis
 
 
 def infill(data: InfillBody, settings: Settings) -> Submission:
-    """The same of what belongs between two texts."""
+    """Returns the submission of an infill body."""
     request_fields.refuse_unsupported(data)
     request_fields.refuse_endless_thought(data)
     if data.input_prefix is None and data.input_suffix is None:
@@ -93,7 +93,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
 
 
 class _Form:
-    """What a stream and a whole answer have in common."""
+    """State shared by streamed and complete responses."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         generation.takes_forks = len(generation.streams) == 1
@@ -106,9 +106,9 @@ class _Form:
 
 
 class Stream(_Form):
-    """One event per token, and one with `"stop": true` at the end of each branch; before them the prompt's progress.
+    """Encodes progress of the prompt, one event per token, and one with `"stop": true` at the end of each branch.
 
-    Text that was held back until a branch's end, and that no token shows, has an event of its own before that end.
+    Text that is withheld until a branch's end has its own event before the end.
     """
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
@@ -118,7 +118,7 @@ class Stream(_Form):
         self._id: str | msgspec.UnsetType = generation.id
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """The frames of events of one prompt, in order."""
+        """Returns the frames of events of one prompt, in order."""
         frames: list[bytes] = []
         for event in events:
             told = self._told(prompt, event)
@@ -128,7 +128,7 @@ class Stream(_Form):
         return frames
 
     def _name(self, told: Sequence[object]) -> None:
-        """Lets the first say by which id the request is found while it runs."""
+        """Adds the request's id to the stream's first event."""
         if (first := next((one for one in told if isinstance(one, CompletionEvent)), None)) is not None:
             first.id, self._id = self._id, msgspec.UNSET
 
@@ -144,7 +144,7 @@ class Stream(_Form):
                 return ()
 
     def _token(self, prompt: int, event: Token) -> CompletionEvent:
-        # What is asked for here already spares two calls for each token.
+        # Checked here to save two calls per token.
         probability = None if event.logprobs is None else self._probability(event)
         return CompletionEvent(
             index=self._branches.index(prompt, event),
@@ -196,12 +196,12 @@ class Stream(_Form):
         return [told]
 
     def end(self) -> bytes:
-        """Nothing: the last branch's own end is the stream's."""
+        """Returns nothing; the last branch's final event ends the stream."""
         return b""
 
 
 class Results(_Form):
-    """The whole answer: one object, or a list of them in order of `index` where there are several."""
+    """Builds the complete response: one object, or a list in order of `index`."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         super().__init__(data, generation, engine, model)
@@ -210,10 +210,10 @@ class Results(_Form):
         self._tokens: dict[int, list[int]] = {}
         self._probabilities: dict[int, list[bytes]] = {}
         self._results: dict[int, list[bytes]] = {}
-        """What is told of each branch, in pieces."""
+        """Encoded results of branches, in chunks."""
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
         return sum(self._add(prompt, event) for event in events)
 
     def _add(self, prompt: int, event: Event) -> int:
@@ -231,7 +231,7 @@ class Results(_Form):
             self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
         if (probability := self._probability(token)) is not None:
-            # Written at once, because to write a million of them at the end would hold everybody up.
+            # Encoded now, because encoding a million entries at the end would block the event loop.
             told = msgspec.json.encode(probability)
             self._probabilities.setdefault(index, []).append(told)
             n_bytes += len(told)
@@ -252,7 +252,7 @@ class Results(_Form):
         return len(frame)
 
     def body(self) -> list[bytes]:
-        """The JSON in pieces, once every branch has finished."""
+        """Returns the JSON in chunks, once every branch has finished."""
         results = [self._results[index] for index in sorted(self._results)]
         if len(results) == 1:
             return results[0]

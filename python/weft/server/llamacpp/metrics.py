@@ -1,4 +1,4 @@
-"""What `/metrics` tells: llama-server's counters by its names, and those that only a shared cache has by ours."""
+"""Metrics of `/metrics`: llama-server's with its names, and Weft's own."""
 
 from collections.abc import Iterable
 
@@ -12,11 +12,11 @@ from weft.server.run.tally import Tally
 __all__ = ["families", "of_engine", "without_engine"]
 
 PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
-"""The parts of a step that `StepTimes` tells of."""
+"""Phases of a step in `StepTimes`."""
 
 
 def of_engine(service: Service) -> list[Family]:
-    """What the engine tells, as of its last step. Where the model was unloaded meanwhile, what is counted goes on from there."""
+    """Returns the engine's metrics as of its last step. Counters continue from before the model was unloaded."""
     engine = service.engine
     stats = engine.stats()
     families = [
@@ -33,17 +33,17 @@ def of_engine(service: Service) -> list[Family]:
     before = service.told_before(of_engine)
     if before is not None:
         families = [now.after(then) for now, then in zip(families, before[:-1], strict=True)]
-    # These are of the process, whichever engine computes there.
+    # Counted per process, not per engine.
     return [*families, _kernel_calls(stats)]
 
 
 def without_engine(of_engine: Iterable[Family]) -> list[Family]:
-    """The same while the model is unloaded: what was counted, and nothing of what there is."""
+    """Returns the metrics while the model is unloaded: counters keep their values, gauges are 0."""
     return [family if family.kind == "counter" else gauge(family.name, family.help, 0) for family in of_engine]
 
 
 def families(of_engine: Iterable[Family], tally: Tally, refusals: Refusals) -> list[Family]:
-    """Every metric: the engine's, times and throughputs of the branches that have finished, and what was refused."""
+    """Returns all metrics: those of the engine, of finished branches, and of refusals."""
     return [*of_engine, *_finished(tally), *_speculation(), _refused(refusals)]
 
 
@@ -79,7 +79,7 @@ def _finished(tally: Tally) -> list[Family]:
         gauge(
             "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
         ),
-        # It is no sum, but llama-server exposes it as a counter, and it never falls.
+        # Not a sum, but monotonic, and llama-server exposes it as a counter.
         counter("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
         counter(
             "weft:unread_tool_calls_total", "What looked like a tool call and was none, told as content.", tally.n_unread_calls
@@ -88,7 +88,7 @@ def _finished(tally: Tally) -> list[Family]:
 
 
 def _speculation() -> list[Family]:
-    """Tokens are never guessed ahead; a dashboard made for llama-server divides by these, and wants them to be there."""
+    """Speculative decoding does not exist; dashboards for llama-server divide by these."""
     return [
         counter("llamacpp:spec_decode_num_drafts_total", "Times that tokens were guessed ahead: never.", 0),
         counter("llamacpp:spec_decode_num_draft_tokens_total", "Tokens guessed ahead: none.", 0),

@@ -1,4 +1,4 @@
-"""`/props`: the server and its model. No I/O here."""
+"""`/props`: properties of the server and its model. No I/O here."""
 
 import msgspec
 
@@ -21,14 +21,14 @@ from weft.server.run.service import Service
 __all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]
 
 MAX_ID = 2**32 - 1
-"""The engine says of numbers up to this which adapters there are; larger ones it cannot be asked about."""
+"""Largest adapter id that the engine can represent."""
 
 
 def properties(service: Service) -> Properties:
-    """What the server is and what a request gets that says nothing."""
+    """Returns the server's properties and default request settings."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
     common = service.common_prompt.current
-    # The first server for several users had names for both, and the user's was its reverse prompt.
+    # llama.cpp's first multi-user server had names for both; the user's was its reverse prompt.
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
     params = default_settings(service)
     return Properties(
@@ -64,12 +64,12 @@ def properties(service: Service) -> Properties:
 
 
 def without_texts(told: Properties) -> Properties:
-    """Leaves out the texts that another client may have set."""
+    """Returns the properties without texts that other clients may have set."""
     return msgspec.structs.replace(told, system_prompt="", user_name="", assistant_name="")
 
 
 def default_settings(service: Service) -> GenerationSettings:
-    """What a request gets that says nothing."""
+    """Returns the settings of a request without fields."""
     request = request_fields.template(CompletionBody(), service.settings)
     request = msgspec.structs.replace(request, adapters=service.adapters(None))
     return generation_settings(
@@ -83,7 +83,7 @@ def default_settings(service: Service) -> GenerationSettings:
 
 
 def lora_adapters(service: Service) -> list[LoraAdapter]:
-    """What is loaded beside the model."""
+    """Returns the loaded adapters."""
     return [
         LoraAdapter(
             adapter.id,
@@ -99,7 +99,7 @@ def lora_adapters(service: Service) -> list[LoraAdapter]:
 
 
 def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSet:
-    """Sets the scales of requests that name no adapters. Of several for one adapter the last one counts."""
+    """Sets the default adapter scales. The last entry for an adapter applies."""
     if wrong := [each.id for each in scales if not 0 <= each.id <= MAX_ID]:
         raise InvalidRequest("id", f"id is {wrong[0]}; {'adapters are counted from 0' if wrong[0] < 0 else 'no adapter has it'}")
     try:
@@ -110,7 +110,7 @@ def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSe
 
 
 def _abilities(service: Service) -> dict[str, bool]:
-    """What chats can do with the template, by llama-server's names; none where it is no template."""
+    """Returns the template's capabilities by llama-server's names; empty if the template is invalid."""
     try:
         template = service.chat.template
     except TemplateError:
@@ -121,7 +121,7 @@ def _abilities(service: Service) -> dict[str, bool]:
         "supports_system_role": template.takes_system,
         "supports_reasoning_effort": "reasoning_effort" in template.source,
         "supports_preserve_reasoning": template.keeps_thoughts,
-        # Where it does not show them they are told in words.
+        # Templates without tools receive their descriptions as text.
         "supports_tools": template.takes_tools,
         "supports_tool_calls": template.takes_calls,
         "supports_parallel_tool_calls": template.takes_calls,
@@ -130,7 +130,7 @@ def _abilities(service: Service) -> dict[str, bool]:
 
 
 def _file_type(model: Model) -> str:
-    """How the weights are stored: the last words of llama.cpp's description, after the architecture and the size."""
+    """Returns the quantization: llama.cpp's description without the architecture and the size."""
     return " ".join(model.description.split(" ")[2:])
 
 

@@ -80,11 +80,11 @@ async def completion(
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
         if not is_trusted_sender():
-            # The answer shows the prompt and the stop strings, and other clients set the common ones.
+            # Without the common system prompt: the response would reveal it and its stop strings, which other clients set.
             return await _answer(data, asked, service, caller, other)
         return await _answer(data, dialect.following(asked, common.current, common.tokens), service, caller, other)
     require_trusted_sender("the field system_prompt")
-    # Whoever else brings one waits for this one, but not for its pictures and sounds.
+    # Media are decoded before the lock on the system prompt is taken.
     asked = await service.with_media_read(asked)
     async with common.changed(new) as tokens:
         return await _answer(data, dialect.following(asked, new, tokens), service, caller, other)
@@ -92,7 +92,7 @@ async def completion(
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def infill(data: JSONBody[InfillBody], service: Here, caller: Who) -> Answer[CompletionResult | list[CompletionResult]]:
-    """Writes what belongs between two texts, `n` times."""
+    """Fills the gap between two texts, `n` times."""
     size = request_fields.branches_size(data)
     asked = await service.aside.work(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, asked, service, caller)
@@ -132,7 +132,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding] | OneEmbedding]:
-    """The vectors of texts; of each token, where nothing is pooled."""
+    """Embeddings of texts, or of each token without pooling."""
     name, texts = vectors.texts(data)
     form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
@@ -141,7 +141,7 @@ async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list
 
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def rerank(data: JSONBody[RerankBody], service: Here) -> Answer[RankedList | list[RankedByTei]]:
-    """How well texts answer a query, the best first."""
+    """Ranks texts by relevance to a query, the best first."""
     asked = vectors.asked(data)
     write = vectors.written(asked, service.model_name)
     return Answer(AwaitedPieces(partial(run.rank, service, asked.query, asked.texts, write, name=asked.name), service.collected))
@@ -149,13 +149,13 @@ async def rerank(data: JSONBody[RerankBody], service: Here) -> Answer[RankedList
 
 @get("/tokenizer_info", responses=ERRORS)
 async def tokenizer_info(service: Here) -> TokenizerInfo:
-    """The tokenizer, as clients that count tokens themselves ask about it."""
+    """The tokenizer's properties, for clients that count tokens."""
     return tokens.tokenizer_info(service)
 
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
-    """The prompt that messages become; `<__media__>` stands for each picture and sound, and none of them is read."""
+    """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
     return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
@@ -163,10 +163,10 @@ async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemp
 async def health(
     service: Here, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
-    """200 once the model is loaded, 503 before.
+    """200 once the model is loaded, else 503.
 
-    As in 2024, `include_slots` adds what each slot does, and `fail_on_no_slot` is 503 where all are busy; with either of them,
-    the status says so too.
+    As in 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy; with either, the status
+    reflects busy slots too.
     """
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
@@ -179,7 +179,7 @@ async def health(
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
 async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
-    """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
+    """The state of each slot; with `fail_on_no_slot=1` it is 503 if all are busy."""
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
@@ -189,7 +189,7 @@ async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) ->
 
 
 def _is_on(given: str | None) -> bool:
-    """Whether a query asks for something: its name alone does."""
+    """Returns whether a query parameter is enabled; its name without a value suffices."""
     return given not in (None, "0", "false")
 
 
@@ -200,7 +200,7 @@ async def slot_action(
     data: JSONBody[SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
-    """Saves what a slot holds (`action=save`), lets it hold what was saved (`restore`), or forgets it (`erase`)."""
+    """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     asked = places.slot_action(id_slot, action, data)
     return Answer(AwaitedAnswer(partial(_act, service.slot_files, asked)))
 
@@ -224,7 +224,7 @@ async def _do(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRes
 
 @get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
 async def prometheus_metrics(service: Here) -> Response[str]:
-    """Counters for Prometheus, in its text format."""
+    """Metrics in Prometheus' text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     of_engine = service.told(metrics.of_engine)
@@ -245,7 +245,7 @@ async def props(service: Here) -> Properties:
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
 async def set_props(service: Here) -> PropertiesSet:
-    """Says yes and changes nothing, as llama-server does: none of its properties can be changed while it runs."""
+    """Accepted without effect, as in llama-server: no property can be changed at runtime."""
     if not service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return PropertiesSet(success=True)
@@ -253,15 +253,15 @@ async def set_props(service: Here) -> PropertiesSet:
 
 @get("/lora-adapters", responses=ERRORS)
 async def lora_adapters(service: Here) -> list[LoraAdapter]:
-    """The adapters that are loaded, with their scales in requests that name none."""
+    """The loaded adapters, with their default scales."""
     return properties.lora_adapters(service)
 
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
 async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> LoraScalesSet:
-    """Sets the adapters of requests that name none, from now on; what is not named is off.
+    """Sets the default adapter set; adapters that are not listed are inactive.
 
-    Where there is a system prompt, it is computed for them before this answers.
+    The system prompt, if any, is computed for it before the response.
     """
     heard = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
@@ -269,7 +269,7 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> L
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes(
         "llama.cpp",
         [

@@ -1,4 +1,4 @@
-"""The fields of llama-server's own routes, by its names."""
+"""Fields of llama-server's own routes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,30 +46,30 @@ __all__ = [
 class CompletionBody(CompletionFields, kw_only=True):
     """`POST /completion`.
 
-    `system_prompt` changes what the prompts of all clients follow, until it is changed again: llama-server's object of 2024, or,
-    as before that, a text with the names beside it. With it, the `prompt` may be left out.
+    `system_prompt` sets a text before the prompts of all clients: llama-server's object of 2024, or its earlier form, a text with
+    separate names. With it, `prompt` is optional.
     """
 
     event_format: str | None = None
-    """`parallel` asks for the events of llama.cpp's first server for several users: text and nothing else."""
+    """`parallel` selects the events of llama.cpp's first multi-user server: text only."""
     system_prompt: str | SystemPrompt | None = None
     anti_prompt: str | list[str] | None = None
-    """Stop strings; beside a `system_prompt` that is a text, the one for all clients."""
+    """Stop strings; if `system_prompt` is a text, the stop string for all clients."""
     assistant_name: str | None = None
 
 
 class InfillBody(CompletionFields, kw_only=True):
-    """`POST /infill`: what belongs between two texts. What of it is there already is the `prompt`."""
+    """`POST /infill`: fills the gap between two texts. `prompt` is the existing beginning of the gap's text."""
 
     prompt: str | None = None
     input_prefix: str | list[int | str] | None = None
     input_suffix: str | list[int | str] | None = None
     input_extra: list[Snippet] | None = None
-    """Pieces of other files that help."""
+    """Excerpts of other files, as context."""
 
 
 class CompletionEvent(msgspec.Struct):
-    """One token of a stream, or how far the prompt is before the first one. The first says by which `id` the request is found."""
+    """A token of a stream, or the prompt's progress before the first one. The first event has the request's `id`."""
 
     index: int
     content: str
@@ -96,7 +96,7 @@ class TokenizeBody(msgspec.Struct):
 
 
 class TokenPiece(msgspec.Struct):
-    """A token and what it stands for: text, or bytes where they are no whole characters."""
+    """A token with its text, or with its bytes if they are not whole characters."""
 
     id: int
     piece: str | list[int]
@@ -122,7 +122,7 @@ class DetokenizeResult(msgspec.Struct):
 
 
 class TokenizerInfo(msgspec.Struct):
-    """What vLLM's clients ask about a tokenizer. A token that the vocabulary lacks is null."""
+    """Properties of the tokenizer, as in vLLM. Tokens that the vocabulary lacks are null."""
 
     bos_token: str | None
     eos_token: str | None
@@ -132,7 +132,10 @@ class TokenizerInfo(msgspec.Struct):
 
 
 class NextToken(msgspec.Struct, kw_only=True):
-    """How far a slot is. The last four are what llama-server told in 2024: a slot is free as soon as its branch has stopped."""
+    """Progress of a slot.
+
+    The last four are llama-server's fields of 2024. They never apply, as a slot is freed when its branch stops.
+    """
 
     has_next_token: bool
     has_new_line: bool
@@ -145,7 +148,7 @@ class NextToken(msgspec.Struct, kw_only=True):
 
 
 class Slot(msgspec.Struct, kw_only=True):
-    """One of the places where branches run, while it computes a prefix that nobody continues."""
+    """A slot that computes a prefix without a completion."""
 
     id: int
     n_ctx: int
@@ -153,10 +156,10 @@ class Slot(msgspec.Struct, kw_only=True):
     speculative: bool = False
     is_processing: bool
     state: int
-    """1 while it is busy, else 0: how llama-server said so in 2024."""
+    """1 while busy, else 0; llama-server's field of 2024."""
     id_task: int
     task_id: int
-    """The same as `id_task`, by its name of 2024."""
+    """`id_task` under its name of 2024."""
     n_prompt_tokens: int
     n_prompt_tokens_processed: int
     n_prompt_tokens_cache: int
@@ -164,11 +167,10 @@ class Slot(msgspec.Struct, kw_only=True):
 
 
 class FullSlot(GenerationSettings, kw_only=True):
-    """A slot where a branch runs, or none: settings under `params`, and beside the other fields, where they stood in 2024.
+    """A slot with or without a branch, with its settings under `params` and, as in 2024, next to the other fields.
 
-    Those of an idle one are what a request gets that says nothing, and its task is -1.
-    `prompt` and `generated` are there only if `LLAMA_SERVER_SLOTS_DEBUG` is set in the server's environment: they are a
-    client's own.
+    An idle slot has the default settings and the task -1. `prompt` and `generated` are included only if
+    `LLAMA_SERVER_SLOTS_DEBUG` is set in the server's environment, as they are private to clients.
     """
 
     id: int
@@ -187,7 +189,7 @@ class FullSlot(GenerationSettings, kw_only=True):
 
 
 class Health(msgspec.Struct):
-    """The model is loaded. `slots` are there where they are asked for, as `/slots` lists them."""
+    """The model is loaded. `slots` is included on request, as in `/slots`."""
 
     status: str
     slots_idle: int
@@ -202,13 +204,13 @@ class SlotActionBody(msgspec.Struct):
 
 
 class SaveTimings(msgspec.Struct):
-    """How long it took to save."""
+    """Duration of saving."""
 
     save_ms: float
 
 
 class SlotSaved(msgspec.Struct):
-    """What a slot held was saved: `n_saved` tokens in `n_written` bytes."""
+    """Result of saving a slot: `n_saved` tokens in `n_written` bytes."""
 
     id_slot: int
     filename: str
@@ -218,13 +220,13 @@ class SlotSaved(msgspec.Struct):
 
 
 class RestoreTimings(msgspec.Struct):
-    """How long it took to restore."""
+    """Duration of restoring."""
 
     restore_ms: float
 
 
 class SlotRestored(msgspec.Struct):
-    """A slot holds what was saved: `n_restored` tokens of `n_read` bytes."""
+    """Result of restoring a slot: `n_restored` tokens from `n_read` bytes."""
 
     id_slot: int
     filename: str
@@ -234,20 +236,20 @@ class SlotRestored(msgspec.Struct):
 
 
 class SlotErased(msgspec.Struct):
-    """A slot holds nothing any more; it held `n_erased` tokens."""
+    """Result of erasing a slot that had `n_erased` tokens."""
 
     id_slot: int
     n_erased: int
 
 
 class DefaultSettings(GenerationSettings, kw_only=True):
-    """What a request that says nothing gets: under `params`, and beside it, where it stood in 2024."""
+    """Default settings of a request, under `params` and, as in 2024, next to it."""
 
     params: GenerationSettings
 
 
 class Modalities(msgspec.Struct):
-    """What a prompt may hold besides text."""
+    """Kinds of input other than text."""
 
     vision: bool
     video: bool
@@ -255,7 +257,7 @@ class Modalities(msgspec.Struct):
 
 
 class Properties(msgspec.Struct):
-    """The server and its model. The two names are those of a chat that llama-server's page asked for in 2024."""
+    """The server and its model. The two names are from the chat in llama-server's page of 2024."""
 
     default_generation_settings: DefaultSettings
     total_slots: int
@@ -265,7 +267,7 @@ class Properties(msgspec.Struct):
     model_ftype: str
     modalities: Modalities
     media_marker: str
-    """What stands for a picture or a sound in a `prompt_string`."""
+    """Placeholder for an image or audio in a `prompt_string`."""
     chat_template: str
     chat_template_caps: dict[str, bool]
     bos_token: str
@@ -279,68 +281,68 @@ class Properties(msgspec.Struct):
     ui_settings: dict[str, Any]
     cors_proxy_enabled: bool
     system_prompt: str
-    """What every prompt of `/completion` follows; empty where there is none."""
+    """Text before every prompt of `/completion`, or empty."""
     user_name: str
     assistant_name: str
     compute: str
-    """How steps are computed, and why so."""
+    """Summary of the compute configuration, with reasons."""
     repeatable: bool
-    """Whether a seeded request gives the same text whoever else is served."""
+    """Whether a seeded request gives the same text regardless of concurrent requests."""
     repeatable_embeddings: bool
     """Whether a text has the same embedding, bit by bit, whatever is computed concurrently."""
     pooling: str
-    """What becomes of the vectors of a text's tokens: none, mean, cls, last or rank."""
+    """Pooling of token embeddings: none, mean, cls, last or rank."""
     chat_template_tool_use: str | msgspec.UnsetType = msgspec.UNSET
     """Template for chats with tools, if the model's file has a separate one."""
 
 
 class PropertiesSet(msgspec.Struct):
-    """`POST /props` was heard: no property can be changed while the server runs."""
+    """Response of `POST /props`, which has no effect."""
 
     success: bool
 
 
 class LoraScale(msgspec.Struct, forbid_unknown_fields=False):
-    """How strongly an adapter counts in requests that name none."""
+    """Default scale of an adapter."""
 
     id: int
     scale: float
 
 
 class LoraAdapter(msgspec.Struct):
-    """An adapter that is loaded."""
+    """A loaded adapter."""
 
     id: int
     path: str
     scale: float
-    """Its scale in requests that name no adapters."""
+    """Default scale."""
     task_name: str
     prompt_prefix: str
     alora_invocation_string: str | msgspec.UnsetType = msgspec.UNSET
     alora_invocation_tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """Of an activated adapter: it counts from the last place of these tokens in a prompt on."""
+    """Invocation tokens of an activated adapter, which applies from their last occurrence in a prompt."""
 
 
 class LoraScalesSet(msgspec.Struct):
-    """`POST /lora-adapters` was heard."""
+    """Response of `POST /lora-adapters`."""
 
     success: bool
 
 
 class ApplyTemplateResult(msgspec.Struct):
-    """`POST /apply-template`: the prompt that messages become, without the token that begins every text."""
+    """`POST /apply-template`: the rendered prompt, without the opening token."""
 
     prompt: str
 
 
 class StreamsLookup(msgspec.Struct):
-    """`POST /v1/streams/lookup`: the conversations whose streams are looked for. Nobody is told of those that he cannot name."""
+    """`POST /v1/streams/lookup`: names of conversations. Only streams whose names the client provides are returned."""
 
     conversation_ids: list[str] | None = None
 
 
 class KeptStream(msgspec.Struct):
-    """A stream that can be read again. `completed_at` is 0 as long as it is written; both times are in seconds since 1970."""
+    """A stream that can be resumed. `completed_at` is 0 until its end; both times are Unix timestamps in seconds."""
 
     conversation_id: str
     is_done: bool

@@ -1,4 +1,4 @@
-"""`/slots`: what each slot does, and what can be done with it. No I/O here."""
+"""`/slots`: state of the slots, and actions on them. No I/O here."""
 
 import re
 from enum import StrEnum
@@ -29,16 +29,16 @@ __all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "of_engine
 NO_SLOT = "no slot available"
 
 NO_TASK = -1
-"""The task of a slot that is idle."""
+"""`id_task` of an idle slot."""
 
 
 def of_engine(service: Service) -> list[EngineSlot]:
-    """What the engine tells of each slot."""
+    """Returns the engine's slots."""
     return service.engine.stats().slots
 
 
 def slots(service: Service) -> list[Slot | FullSlot]:
-    """What each slot does."""
+    """Returns the state of each slot."""
     listed = of_engine(service)
     settings = default_settings(service)
     return [_idle(slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed]
@@ -98,12 +98,12 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlo
 
 
 def are_all_busy(listed: list[Slot | FullSlot]) -> bool:
-    """Whether a request would have to wait."""
+    """Returns whether a request would have to wait for a slot."""
     return all(slot.is_processing for slot in listed)
 
 
 def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
-    """That the model is loaded, and how many slots are busy; `is_2024` says in its words whether all are."""
+    """Returns the number of idle and busy slots. With `is_2024`, the status also reports if all are busy."""
     stats = service.told(of_engine)
     n_busy = sum(slot.is_processing for slot in stats)
     return Health(
@@ -115,7 +115,7 @@ def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
 
 
 class Action(StrEnum):
-    """What can be done with a slot."""
+    """An action on a slot."""
 
     SAVE = "save"
     RESTORE = "restore"
@@ -123,7 +123,7 @@ class Action(StrEnum):
 
 
 class SlotAction(msgspec.Struct, frozen=True):
-    """What is to be done with a slot."""
+    """A requested action on a slot."""
 
     slot: int
     action: Action
@@ -131,7 +131,7 @@ class SlotAction(msgspec.Struct, frozen=True):
 
 
 def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
-    """What a call of `/slots/{id_slot}` asks for; which slots and files there are is not looked at."""
+    """Parses a call of `/slots/{id_slot}`, without checking that the slot and the file exist."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
         raise InvalidRequest("id_slot", f"{shown(id_slot)} is no number of a slot")
     if action not in list(Action):
@@ -140,15 +140,15 @@ def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -
 
 
 def blame(error: InvalidRequest) -> InvalidRequest:
-    """The same error, by llama-server's name for a slot."""
+    """Returns the error with llama-server's name for the slot."""
     return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
 
 
 def saved(asked: SlotAction, file: PrefixFile) -> SlotSaved:
-    """What was saved."""
+    """Returns the response to saving."""
     return SlotSaved(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
 
 
 def restored(asked: SlotAction, file: PrefixFile) -> SlotRestored:
-    """What was restored."""
+    """Returns the response to restoring."""
     return SlotRestored(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))

@@ -1,4 +1,4 @@
-"""llama-server's routes to streams that can be resumed: those that were asked for with a header `X-Conversation-Id`."""
+"""llama-server's routes for resumable streams, which requests with the header `X-Conversation-Id` create."""
 
 import re
 from typing import Annotated
@@ -30,7 +30,7 @@ async def read_stream(
     conv_id: FromQuery[str] = "",
     from_: Annotated[str, QueryParameter(name="from")] = "0",
 ) -> Answer[str]:
-    """The stream of a conversation from a byte on, and on to its end."""
+    """The stream of a conversation from a byte offset to its end."""
     recording = service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
@@ -41,7 +41,7 @@ async def read_stream(
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def look_streams_up(data: JSONBody[StreamsLookup], service: Here, caller: Who) -> list[KeptStream]:
-    """Which of these conversations have a stream that can be read again; `ID` also finds `ID::MODEL`."""
+    """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
         raise InvalidRequest("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
@@ -53,7 +53,7 @@ async def look_streams_up(data: JSONBody[StreamsLookup], service: Here, caller: 
 
 @delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def delete_stream(service: Here, caller: Who, conv_id: FromQuery[str] = "") -> None:
-    """Ends a conversation's stream and forgets it, whether there is one or not."""
+    """Cancels and deletes the stream of a conversation, if there is one."""
     await service.recordings.end(caller.owner, _named(conv_id))
 
 

@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and `/tokenizer_info`: texts and tokens in llama-server's and vLLM's shapes. No I/O here."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info` in llama-server's and vLLM's formats. No I/O here."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -17,7 +17,7 @@ __all__ = ["adds_special", "content", "text", "tokenizer_info", "tokens"]
 
 
 def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
-    """What is to be tokenized; tokens may stand in it, of a vocabulary of `n_vocab` pieces."""
+    """Returns the texts and tokens to tokenize; tokens must be below `n_vocab`."""
     if data.content is None and data.prompt is not None:
         return [data.prompt]
     if data.content is None:
@@ -30,19 +30,19 @@ def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
 
 
 def _outside(content: Sequence[Piece], n_vocab: int) -> int | None:
-    """The first token that is none of the vocabulary."""
+    """Returns the first token outside the vocabulary, or None."""
     if isinstance(content, TokenIds):
         return content.outside(n_vocab)
     return next((piece for piece in content if isinstance(piece, int) and not 0 <= piece < n_vocab), None)
 
 
 def adds_special(data: TokenizeBody) -> bool:
-    """Whether the tokens that begin and end a text are added. Where neither name is given, llama-server's default holds: no."""
+    """Returns whether opening and end tokens are added; as in llama-server, the default is false."""
     return (data.add_special_tokens if data.add_special is None else data.add_special) is True
 
 
 def tokenizer_info(service: Service) -> TokenizerInfo:
-    """The served model's tokenizer."""
+    """Returns the properties of the served model's tokenizer."""
     model = service.engine.model
     return TokenizerInfo(
         bos_token=_spelling(model, model.bos_token),
@@ -58,7 +58,7 @@ def _spelling(model: Model, token: int | None) -> str | None:
 
 
 def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes]:
-    """The JSON of tokens in pieces, with what they stand for where that is asked for."""
+    """Returns the JSON of tokens in chunks, optionally with their texts."""
     result = msgspec.json.encode(TokenizeResult(cast("Sequence[int]", GAP)))
     if with_pieces:
         return filled(result, [b"[", *_with_pieces(ids, model), b"]"])
@@ -66,11 +66,11 @@ def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes
 
 
 N_TOKENS_AT_ONCE = 2048
-"""What is told of so many comes to about 50 KB."""
+"""Tokens with text per chunk, about 50 KB."""
 
 
 def _with_pieces(ids: Sequence[int], model: Model) -> Iterator[bytes]:
-    """The JSON of tokens and what they stand for. To copy all of it at once, 60 MB at most, would hold everybody up."""
+    """Yields the JSON of tokens with their texts. Copying all of it in one step, up to 60 MB, would block the event loop."""
     for start in range(0, len(ids), N_TOKENS_AT_ONCE):
         end = start + N_TOKENS_AT_ONCE
         told = model.pieces_json(ids.part(start, end) if isinstance(ids, TokenIds) else ids[start:end])
@@ -78,17 +78,17 @@ def _with_pieces(ids: Sequence[int], model: Model) -> Iterator[bytes]:
 
 
 def _cut(written: bytes) -> list[bytes]:
-    """What is written in so many bytes at once."""
+    """Splits encoded JSON into chunks of one write each."""
     return [written[start : start + MAX_WRITE_BYTES] for start in range(0, len(written), MAX_WRITE_BYTES)]
 
 
 def text(tokens: Sequence[int], model: Model) -> list[bytes]:
-    """The JSON of the text that tokens stand for, in pieces.
+    """Returns the JSON of the tokens' text in chunks.
 
     Raises:
-        InvalidRequest: one is outside of the vocabulary.
+        InvalidRequest: A token is outside the vocabulary.
     """
-    # The engine takes those below 0 for places of pictures.
+    # The engine interprets negative ids as positions of media.
     if (wrong := _outside(tokens, model.n_vocab)) is not None:
         raise InvalidRequest("tokens", f"token {wrong} is not in the vocabulary ({model.n_vocab} tokens)")
     spelt = model.detokenize(tokens)

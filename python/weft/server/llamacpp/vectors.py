@@ -1,4 +1,4 @@
-"""`/embedding` and `/rerank` in llama-server's shapes. No I/O here."""
+"""`/embedding` and `/rerank` in llama-server's formats. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -27,46 +27,47 @@ Told = TypeVar("Told")
 
 
 def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
-    """The field that the texts are in, and the texts."""
+    """Returns the name of the field with the texts, and the texts."""
     request_fields.refuse_adapters(data.lora)
     name, given = ("input", data.input) if data.content is None and data.input is not None else ("content", data.content)
     return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
 
 
 def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
-    """How vectors are written: `image_data`, which only clients of 2024 send, asks for the answer of then where that has a place.
+    """Returns the encoder of the response.
 
-    It had one for the vector of one text; where nothing is pooled, a text has no such vector, however few its tokens are.
+    `image_data`, which only clients of 2024 send, selects the format of 2024 for the embedding of a single text. That format does
+    not apply without pooling.
     """
     is_of_2024 = isinstance(data.image_data, list) and data.content is not None
     return _written_of_one if is_of_2024 and n_texts == 1 and pooling != "none" else _write
 
 
 def _written_of_one(vectors: CompactEmbeddings) -> list[bytes]:
-    # A text has one row: the list of it is taken out of the list of rows.
+    # A pooled text has one row, so the outer list is removed.
     return [b'{"embedding":%b}' % vectors.json(0)[1:-1]]
 
 
 def _write(vectors: CompactEmbeddings) -> list[bytes]:
-    """The JSON of vectors in pieces: for each text a list of its rows."""
+    """Returns the JSON in chunks: for each text a list of its rows."""
     return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be ranked."""
+    """A parsed rerank request."""
 
     query: str
     name: str
-    """The body's name of the texts."""
+    """Name of the texts in the body."""
     texts: Sequence[str]
     n_top: int
-    """How many are told."""
+    """Maximum number of results."""
     tells_texts: bool
     is_tei: bool
 
 
 def asked(data: RerankBody) -> Asked:
-    """What a body asks for."""
+    """Returns the rerank request of a body."""
     if data.truncate:
         raise InvalidRequest("truncate", "truncate is not supported: no text is ever cut; leave it out")
     request_fields.refuse_adapters(data.lora)
@@ -88,7 +89,7 @@ def asked(data: RerankBody) -> Asked:
 
 
 def written(asked: Asked, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
-    """How the scores of what was asked are written."""
+    """Returns a function that encodes the scores."""
 
     def write(vectors: CompactEmbeddings) -> list[bytes]:
         scores = memoryview(vectors.data()).cast("f").tolist()

@@ -1,4 +1,4 @@
-"""The fields of llama-server's routes for vectors and reranking, by its names, Jina's and TEI's."""
+"""Fields of llama-server's routes for embeddings and reranking, including Jina's and TEI's names."""
 
 from typing import Any
 
@@ -11,37 +11,38 @@ __all__ = ["Document", "EmbeddingBody", "OneEmbedding", "Ranked", "RankedByTei",
 
 
 class EmbeddingBody(msgspec.Struct):
-    """`POST /embedding`. `content` is its name since 2023, `input` that of OpenAI's."""
+    """`POST /embedding`. `content` is llama-server's name of the texts since 2023, `input` is OpenAI's."""
 
     content: Prompt | None = None
     input: Prompt | None = None
     embd_normalize: int | None = None
     image_data: Any = None
-    """Pictures for `[img-12]` in one text, as in 2024; one text beside a list, be it empty, is answered as it was then."""
+    """Images for `[img-12]` in a single text, as in 2024. If present, even as an empty list, the response has the format of
+    2024."""
     lora: Any = None
 
 
 class TextEmbedding(msgspec.Struct):
-    """The rows of one text: one, or one for each token."""
+    """The embeddings of one text: a single row, or one per token."""
 
     index: int
     embedding: list[list[float]]
 
 
 class OneEmbedding(msgspec.Struct):
-    """The vector of one text, as llama-server told it in 2024."""
+    """The embedding of one text, in llama-server's format of 2024."""
 
     embedding: list[float]
 
 
 class Document(msgspec.Struct):
-    """A text, in Jina's longer way."""
+    """A text, in Jina's object form."""
 
     text: str
 
 
 class RerankBody(msgspec.Struct):
-    """`POST /rerank`: Jina's fields, or TEI's, whose texts are `texts`."""
+    """`POST /rerank`: Jina's fields, or TEI's with `texts`."""
 
     query: str | None = None
     documents: list[str | Document] | None = None
@@ -54,7 +55,7 @@ class RerankBody(msgspec.Struct):
 
 
 class Ranked(msgspec.Struct):
-    """One text as Jina tells it."""
+    """A result in Jina's format."""
 
     index: int
     relevance_score: float
@@ -62,7 +63,7 @@ class Ranked(msgspec.Struct):
 
 
 class RankedList(msgspec.Struct):
-    """Jina's answer, the best first."""
+    """Jina's response, the best result first."""
 
     model: str
     object: str
@@ -72,7 +73,7 @@ class RankedList(msgspec.Struct):
 
 
 class RankedByTei(msgspec.Struct):
-    """One text as TEI tells it; its answer is a list of these, the best first."""
+    """A result in TEI's format, whose response is a list of these, the best first."""
 
     index: int
     score: float

@@ -1,1 +1,1 @@
-"""Ollama's dialect: `/api/generate`, `/api/chat` and their like."""
+"""Ollama's API: `/api/generate`, `/api/chat` and others."""

@@ -1,4 +1,4 @@
-"""What is written becomes Ollama's lines and objects. No I/O here."""
+"""Conversion of engine events to Ollama's responses. No I/O here."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ __all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "GenerateFo
 HEADERS = {
     "content-type": "application/x-ndjson",
     "cache-control": "no-cache",
-    # nginx holds a stream back until its buffer is full, unless it is told not to.
+    # nginx buffers responses otherwise.
     "x-accel-buffering": "no",
 }
 
@@ -37,15 +37,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def now() -> str:
-    """The time, as Ollama writes it."""
+    """Returns the current time in Ollama's format."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Began:
-    """When a request came, and when the engine had it.
+    """Durations of a request.
 
     Args:
-        at_ns: When it came, on the clock of `time.monotonic_ns`.
+        at_ns: Arrival time, on the clock of `time.monotonic_ns`.
     """
 
     def __init__(self, at_ns: int) -> None:
@@ -53,22 +53,22 @@ class Began:
         self._had_at = time.monotonic_ns()
 
     def hand_over(self) -> None:
-        """To be called when the engine has the request."""
+        """Records that the engine received the request."""
         self._had_at = time.monotonic_ns()
 
     @property
     def load_ns(self) -> int:
-        """From the one to the other."""
+        """Time from arrival until the engine received the request, in nanoseconds."""
         return self._had_at - self._at
 
     @property
     def total_ns(self) -> int:
-        """From the beginning until now."""
+        """Time since arrival, in nanoseconds."""
         return time.monotonic_ns() - self._at
 
 
 class _Stretch(msgspec.Struct):
-    """What is said at once."""
+    """Content of one line."""
 
     content: str = ""
     thought: str = ""
@@ -84,20 +84,20 @@ NOTHING = _Stretch()
 
 
 class AnswerShape(Protocol):
-    """How a route writes what is said."""
+    """Encodes responses of one route."""
 
     def answer(self, said: _Stretch, ending: dict[str, Any]) -> object:
-        """A line, or the whole: with what comes at the end, or without."""
+        """Returns a line or the complete response; `ending` has the fields of the final one."""
 
 
 class GenerateForm:
-    """The lines of `/api/generate`."""
+    """Responses of `/api/generate`."""
 
     def __init__(self, model: str) -> None:
         self._model = model
 
     def answer(self, said: _Stretch, ending: dict[str, Any]) -> GenerateAnswer:
-        """A line, or the whole."""
+        """Returns a line or the complete response."""
         return GenerateAnswer(
             model=self._model,
             created_at=now(),
@@ -110,13 +110,13 @@ class GenerateForm:
 
 
 class ChatForm:
-    """The lines of `/api/chat`."""
+    """Responses of `/api/chat`."""
 
     def __init__(self, model: str) -> None:
         self._model = model
 
     def answer(self, said: _Stretch, ending: dict[str, Any]) -> ChatAnswer:
-        """A line, or the whole."""
+        """Returns a line or the complete response."""
         return ChatAnswer(
             model=self._model,
             created_at=now(),
@@ -128,7 +128,7 @@ class ChatForm:
 
 
 class _Reading:
-    """What a stream and a whole answer have in common: the one branch, read part by part."""
+    """State shared by streamed and complete responses: the parser of the one branch."""
 
     def __init__(
         self,
@@ -146,17 +146,17 @@ class _Reading:
         self._began = began
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
-        # A prompt with pictures is no list of tokens.
+        # A prompt with images is not a list of tokens.
         self._context = None if model is None or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
-        """The tokens of the prompt and of what was written, where they are told."""
+        """Tokens of the prompt and the completion, if the response includes them."""
         self._n_prompt = len(self._context or ())
         self._model = model
         self._call: CallBegun | None = None
-        """The call that is being written, and its arguments so far."""
+        """The open tool call; `_arguments` are its arguments so far."""
         self._arguments: list[str] = []
 
     def _read(self, event: Token | Finished) -> _Stretch:
-        """What an event adds."""
+        """Returns the content that an event adds."""
         said = _Stretch()
         calls: list[Call] = []
         for part in self._spoken.read(event):
@@ -188,10 +188,10 @@ class _Reading:
                 said.thought += part.text
 
     def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False, is_truncated: bool = False) -> None:
-        """Adds the call that was being written.
+        """Completes the open tool call.
 
-        Ollama's calls have an object for arguments, never its beginning. So a call that a stop string ended is text, and one that
-        was truncated, as by `num_predict`, is dropped.
+        Ollama's calls have an object as arguments, which cannot be partial. A call interrupted by a stop string is therefore
+        returned as text, and a truncated one (as by `num_predict`) is dropped.
         """
         if (call := self._call) is None:
             return
@@ -227,7 +227,7 @@ class _Reading:
         return ending
 
     def _drop_stop(self, context: list[int], stop: bytes) -> None:
-        """Takes the tokens of a stop string off the end; what stands before it in the first of them stays."""
+        """Removes the tokens of a stop string from the end, but keeps any preceding text within its first token."""
         assert self._model is not None, "there is a context"
         tail = b""
         while stop not in tail and len(context) > self._n_prompt:
@@ -238,10 +238,10 @@ class _Reading:
 
 
 class Stream(_Reading):
-    """A line for each token that brings something, and one with `"done": true` at the end."""
+    """Encodes a line for each token that adds content, and one with `"done": true` at the end."""
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """The lines of events, in order."""
+        """Returns the lines of events, in order."""
         return [line for event in events if isinstance(event, Token | Finished) for line in self._lines(event)]
 
     def _lines(self, event: Token | Finished) -> list[bytes]:
@@ -255,12 +255,12 @@ class Stream(_Reading):
         return _encode(self._shape.answer(said, ending)) + b"\n"
 
     def end(self) -> bytes:
-        """Nothing: the last line of the branch is that of the stream."""
+        """Returns nothing; the last line of the branch ends the stream."""
         return b""
 
 
 class Whole(_Reading):
-    """The whole answer."""
+    """Builds the complete response."""
 
     def __init__(
         self,
@@ -277,11 +277,11 @@ class Whole(_Reading):
         self._thoughts: list[str] = []
         self._calls: list[Call] = []
         self._logprobs: list[bytes] = []
-        """Written at once, because to write a million of them at the end would hold everybody up."""
+        """Encoded incrementally, because encoding a million entries at the end would block the event loop."""
         self._ended: dict[str, Any] = {}
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:  # noqa: ARG002 (there is one)
-        """Takes events, in order; returns how many bytes more are held by then."""
+        """Adds events in order. Returns the number of bytes by which memory use grew."""
         return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
 
     def _add(self, event: Token | Finished) -> int:
@@ -296,9 +296,9 @@ class Whole(_Reading):
         return TOKEN_BYTES + len(event.text) + sum(map(len, logprobs))
 
     def body(self) -> list[bytes]:
-        """The JSON in pieces, once the answer has ended."""
+        """Returns the JSON in chunks, once the branch has finished."""
         logprobs = [cast("TokenProbability", GAP)] if self._logprobs else []
         said = _Stretch("".join(self._contents), "".join(self._thoughts), self._calls, logprobs)
         frame = _encode(self._shape.answer(said, self._ended))
-        # The gap is the one entry of its list.
+        # The gap is the list's only entry.
         return filled(frame, json_list(self._logprobs)[1:-1])

@@ -1,4 +1,4 @@
-"""Errors in Ollama's shape: `{"error": "what went wrong"}`."""
+"""Errors in Ollama's format: `{"error": "message"}`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,14 +27,14 @@ ERRORS = {
     **_documented(501, "The server, or its model, cannot do that."),
     **_documented(503, "The model is being loaded, or the server is stopping."),
 }
-"""What every route may answer besides, for the OpenAPI document."""
+"""Errors that any route may return, for the OpenAPI document."""
 
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:
-    """The fields of a body."""
+    """Returns the fields of an error body."""
     return {"error": named(described)}
 
 
 def failure(error: Exception) -> bytes:
-    """The last line of a stream that could not be written to its end."""
+    """Returns the last line of a failed stream."""
     return msgspec.json.encode(shape(describe(error))) + b"\n"

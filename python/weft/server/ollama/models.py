@@ -1,4 +1,4 @@
-"""The one model that is served, as Ollama lists it. No I/O but a look at the file."""
+"""The served model in Ollama's formats. No I/O except for the file's modification time."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from weft.server.run.service import Service
 __all__ = ["listed", "loaded", "shown"]
 
 NEVER = "2318-01-01T00:00:00Z"
-"""When the model is unloaded, where nobody knows: Ollama writes a time three hundred years from now."""
+"""Expiry of a model without one: like Ollama, a time about 300 years in the future."""
 
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
@@ -27,11 +27,11 @@ _PARAMETERS = (
     "presence_penalty",
     "frequency_penalty",
 )
-"""What a Modelfile has names for."""
+"""Parameters that a Modelfile supports."""
 
 
 def listed(service: Service) -> ServedModels:
-    """The model, as `/api/tags` lists it."""
+    """Returns the model for `/api/tags`."""
     name = service.model_name
     return ServedModels(
         [
@@ -49,7 +49,7 @@ def listed(service: Service) -> ServedModels:
 
 
 def loaded(service: Service) -> LoadedModels:
-    """The model, as `/api/ps` lists it while it is loaded."""
+    """Returns the model for `/api/ps`, if it is loaded."""
     if not service.engine.is_running:
         return LoadedModels([])
     name, model = service.model_name, service.engine.model
@@ -70,7 +70,7 @@ def loaded(service: Service) -> LoadedModels:
 
 
 def shown(service: Service) -> ModelShown:
-    """The model, as `/api/show` shows it."""
+    """Returns the model for `/api/show`."""
     model, settings = service.engine.model, service.settings
     metadata = model.metadata()
     lines = [f"{name} {getattr(settings.sampling, name)}" for name in _PARAMETERS]
@@ -91,7 +91,7 @@ def shown(service: Service) -> ModelShown:
 
 
 def _value(text: str) -> Any:  # noqa: ANN401 (a number, a boolean or a text)
-    """A value of the metadata, which is told as a text, as what it is."""
+    """Parses a metadata value, which llama.cpp provides as text."""
     if re.fullmatch("-?[0-9]{1,18}", text):
         return int(text)
     if re.fullmatch("-?[0-9]{1,18}[.][0-9]{1,18}", text):
@@ -106,13 +106,13 @@ def _details(service: Service) -> ModelDetails:
         family=family,
         families=[family],
         parameter_size=_short(model.n_params),
-        # The last words of llama.cpp's description, after the architecture and the size.
+        # Quantization: llama.cpp's description without the architecture and the size.
         quantization_level=" ".join(model.description.split(" ")[2:]),
     )
 
 
 def _short(n: int) -> str:
-    """A number as Ollama shortens it: 2.8M."""
+    """Returns a number in Ollama's short format: 2.8M."""
     for unit, name in _UNITS:
         if n >= unit:
             return f"{n / unit:.1f}{name}"
@@ -120,7 +120,7 @@ def _short(n: int) -> str:
 
 
 def _capabilities(service: Service) -> list[str]:
-    """What the model is served for, in Ollama's words."""
+    """Returns the model's capabilities in Ollama's terms."""
     model, settings = service.engine.model, service.settings
     if model.is_encoder or settings.embeddings or settings.reranking:
         has_vectors = service.engine.vector_stats().pooling in ("mean", "cls", "last")
@@ -139,12 +139,12 @@ def _capabilities(service: Service) -> list[str]:
 def _modified_at(service: Service) -> str:
     try:
         changed_s = Path(service.engine.model.path).stat().st_mtime
-    except OSError:  # It may have been moved away since.
+    except OSError:  # The file may have been moved.
         changed_s = service.started_s
     return datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _digest(service: Service) -> str:
-    """Clients tell models apart by it, and show its beginning. To read gigabytes for it would take a minute."""
+    """Returns an identifier for the model. It does not depend on the contents, since hashing gigabytes would take a minute."""
     model = service.engine.model
     return hashlib.sha256(f"{model.path}\n{model.size_bytes}\n{_modified_at(service)}".encode()).hexdigest()

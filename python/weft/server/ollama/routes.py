@@ -48,17 +48,17 @@ __all__ = ["router"]
 Here = NamedDependency[SkipValidation[Service]]
 
 RELEASE = "0.33.0"
-"""The release of Ollama whose routes these are: clients ask what they may send by it."""
+"""Ollama release with these routes, from which clients derive supported features."""
 
 MAX_AROUND = 8
-"""More tokens than any model wants around a text."""
+"""Upper bound for special tokens that a model adds to a text."""
 
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
 
 @post("/api/generate", status_code=200, responses=ERRORS)
 async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[GenerateAnswer]:
-    """Continues a prompt: as a message, or `raw` as it is."""
+    """Continues a prompt, as a chat message or, with `raw`, unchanged."""
     shape = answer.GenerateForm(service.model_name)
     if not data.prompt:
         return _only_loaded(service, shape, data.keep_alive)
@@ -97,7 +97,7 @@ async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
 
 
 async def _begin(asked: translate.Asked, service: Service, context: Sequence[int] | None = None) -> tuple[Generation, AnswerForm]:
-    """Asks for the answer to a chat, which may follow what an earlier answer told."""
+    """Submits a chat, optionally after the context of an earlier response."""
     fields = asked.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
     if context:
@@ -117,7 +117,7 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
 
 
 async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Service) -> tuple[Generation, AnswerForm]:
-    """Asks for what follows a text, or what belongs between two."""
+    """Submits a raw prompt or an infill."""
     fields = asked.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
     sent = _as_asked(asked, request_fields.submission(fields, service.settings, n_probs=n_probs))
@@ -129,7 +129,7 @@ async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Servic
 
 
 def _as_asked(asked: translate.Asked, sent: Submission) -> Submission:
-    """The same with what no chat has a field for."""
+    """Adds options that chats have no fields for."""
     more = {name: value for name in ("n_batch", "context_shift") if (value := getattr(asked, name)) is not None}
     return msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **more)) if more else sent
 
@@ -150,12 +150,12 @@ def _answer(
     if not fields.stream:
         return Answer(WholeAnswer(generation, answer.Whole(*given, model=model), service.collected))
     lines = answer.Stream(*given, model=model)
-    # A line has no place for a comment.
+    # Lines of JSON cannot include comments.
     return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
 
 
 def _only_loaded(service: Service, shape: answer.AnswerShape, keep_alive: float | str | None) -> Answer[Any]:
-    """What a request without a prompt is told: the model is loaded by now, and is unloaded again if asked."""
+    """Answers a request without a prompt, which loads the model or unloads it."""
     is_unloaded = translate.keep_alive_s(keep_alive) == 0
     if is_unloaded and service.sleep.after_s is None:
         raise NotSupportedError("the model is not unloaded for a request; start the server with --sleep-idle-seconds")
@@ -174,7 +174,7 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 @post("/api/embed", status_code=200, responses=ERRORS)
 async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
-    """The vectors of texts."""
+    """Computes embeddings of texts."""
     began = answer.Began(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -188,7 +188,7 @@ async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
 async def embeddings(data: JSONBody[EmbeddingsBody], service: Here) -> Answer[OneEmbedded]:
-    """The vector of a text."""
+    """Computes the embedding of a text."""
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
@@ -207,7 +207,7 @@ async def _embed(
     dimensions: int | None = None,
     truncates: bool = False,
 ) -> list[bytes]:
-    """The JSON of vectors, of which each text has one."""
+    """Computes one embedding per text and returns the JSON."""
     if service.engine.vector_stats().pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
@@ -219,12 +219,12 @@ async def _embed(
 
 
 def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
-    """The texts, each with no more of its tokens than are read at once: the first ones, and what the model wants around them."""
+    """Truncates texts to the model's limit, keeping the special tokens around them."""
     n_most, model = service.engine.vector_stats().max_tokens, service.engine.model
     cut: list[SentPrompt] = []
     for pieces in texts:
         text = cast("str", cast("Sequence[Piece]", pieces)[0])
-        # A token is a byte at least.
+        # Every token has at least one byte.
         tokens = model.token_ids(text) if len(text.encode()) >= n_most - MAX_AROUND else TokenIds([])
         if len(tokens) <= n_most:
             cut.append(pieces)
@@ -238,7 +238,7 @@ def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
 
 
 def _written(service: Service, began: answer.Began) -> vectors.Written:
-    """How vectors are written."""
+    """Returns a function that encodes the response."""
     began.hand_over()
 
     def write(made: CompactEmbeddings) -> list[bytes]:
@@ -256,27 +256,27 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 
 @get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def tags(service: Here) -> ServedModels:
-    """The one model that is served."""
+    """The served model."""
     await service.compiled_chat()
     return service.told(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def show(service: Here) -> ModelShown:
-    """The one model that is served, whichever the body names: it is not read."""
+    """The served model. The body is ignored."""
     await service.compiled_chat()
     return service.told(models.shown)
 
 
 @get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def ps(service: Here) -> LoadedModels:
-    """The model, where it is loaded."""
+    """The model, if it is loaded."""
     return models.loaded(service)
 
 
 @get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def version() -> Version:
-    """The release of Ollama whose routes these are."""
+    """The Ollama release with these routes."""
     return Version(RELEASE)
 
 
@@ -287,16 +287,16 @@ async def version() -> Version:
     opt=NEEDS_NO_MODEL,
 )
 async def change_models() -> None:
-    """Refused: the server has one model."""
+    """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)
 
 
 @delete("/api/delete", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def delete_model() -> None:
-    """Refused: the server has one model."""
+    """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("Ollama", [generate, chat, embed, embeddings, tags, show, ps, version, change_models, delete_model])

@@ -1,4 +1,4 @@
-"""The fields of Ollama's routes, by its names (https://docs.ollama.com/api)."""
+"""Fields of Ollama's routes (https://docs.ollama.com/api)."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ __all__ = [
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """How is written. What else is there is ignored, as with Ollama."""
+    """Generation options. Unknown options are ignored, as in Ollama."""
 
     num_keep: int | None = None
     seed: int | None = None
     num_predict: int | None = None
-    """The limit; -1 is none, and -2 until the context is full, which is the same here."""
+    """Maximum tokens; -1 is unlimited, and -2 (until the context is full) is equivalent here."""
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -58,11 +58,11 @@ class Options(msgspec.Struct, kw_only=True):
     penalize_newline: bool | None = None
     stop: list[str] | None = None
     num_ctx: int | None = None
-    """Refused where a completion has less context."""
+    """Refused if a completion has less context."""
     num_batch: int | None = None
-    """Most tokens of the prompt that one step computes."""
+    """Maximum prompt tokens computed per step."""
 
-    # What follows is set when the server is started: refused, unless it asks for nothing.
+    # Server-wide settings: refused unless the value disables the feature.
     draft_num_predict: int | None = None
     embedding_only: bool | None = None
     f16_kv: bool | None = None
@@ -78,29 +78,29 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class Writing(msgspec.Struct, kw_only=True):
-    """What both ways to write have in common. Any `model` is accepted: there is one."""
+    """Fields of both generating routes. `model` is ignored: there is one model."""
 
     model: str | None = None
     stream: bool | None = None
-    """Whether the answer is a line of JSON for each token, which is the default."""
+    """Whether the response is a line of JSON for each token; defaults to true."""
     format: Any = None
     """`json`, or a JSON schema."""
     options: Options | None = None
     keep_alive: float | str | None = None
-    """Seconds, or a text like `5m`: the model may be unloaded so long after the last request, where that is sooner than the
-    server would. Below 0 is never. Where the server never unloads it, it stays."""
+    """Seconds, or a text like `5m`, after the last request before the model may be unloaded, if that is earlier than the server's
+    own setting. Negative values disable unloading. Has no effect if the server never unloads the model."""
     think: bool | str | None = None
-    """Whether the model thinks first, or how hard: `low`, `medium`, `high` or `max`."""
+    """Enables reasoning, or sets its effort: `low`, `medium`, `high` or `max`."""
     logprobs: bool | None = None
     top_logprobs: int | None = None
     shift: bool | None = None
-    """Whether the middle of a context that is full is dropped; the default is the server's."""
+    """Whether the middle of a full context is dropped; defaults to the server's setting."""
 
-    # Weft's own.
+    # Weft's own fields.
     explain_cache: bool | None = None
-    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     truncate: bool | None = None
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
@@ -109,18 +109,18 @@ class GenerateBody(Writing, kw_only=True):
     """`POST /api/generate`."""
 
     prompt: str | None = None
-    """With none the model is loaded, or unloaded where `keep_alive` is 0."""
+    """If empty, the model is loaded, or unloaded if `keep_alive` is 0."""
     suffix: str | None = None
-    """What the text that is written stands before. The model must have been trained for that."""
+    """Text after the completion, for infilling. Requires a model that was trained for it."""
     images: list[str] | None = None
-    """In base64. With `raw`, `[img-0]` in the prompt stands for the first; without such marks they stand before it."""
+    """Images in base64. With `raw`, `[img-0]` in the prompt marks the first; without such marks, images precede the prompt."""
     system: str | None = None
     context: list[int] | None = None
-    """What an earlier answer told: this goes on from there."""
+    """Tokens of an earlier response, which this one continues."""
     raw: bool | None = None
-    """Whether the prompt is no message, but all that the model sees."""
+    """Whether the prompt is passed to the model unchanged, without the chat template."""
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     template: str | None = None
     width: int | None = None
     height: int | None = None
@@ -128,27 +128,27 @@ class GenerateBody(Writing, kw_only=True):
 
 
 class GivenFunction(msgspec.Struct):
-    """What was called."""
+    """A called function."""
 
     name: str
     arguments: dict[str, Any] | None = None
 
 
 class GivenCall(msgspec.Struct):
-    """A call of a tool in an earlier answer."""
+    """A tool call in an earlier response."""
 
     function: GivenFunction
     id: str | None = None
 
 
 class GivenMessage(msgspec.Struct, kw_only=True):
-    """What one side said: `system`, `user`, `assistant` or `tool`."""
+    """A message with the role `system`, `user`, `assistant` or `tool`."""
 
     role: str
     content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
-    """In base64."""
+    """Images in base64."""
     tool_calls: list[GivenCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -158,9 +158,9 @@ class ChatBody(Writing, kw_only=True):
     """`POST /api/chat`."""
 
     messages: list[GivenMessage] | None = None
-    """With none the model is loaded, or unloaded where `keep_alive` is 0."""
+    """If empty, the model is loaded, or unloaded if `keep_alive` is 0."""
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, in OpenAI's shape."""
+    """Functions that the model may call, in OpenAI's format."""
 
 
 class EmbedBody(msgspec.Struct, kw_only=True):
@@ -169,11 +169,11 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     model: str | None = None
     input: str | list[str] | None = None
     dimensions: int | None = None
-    """The first numbers of each vector, brought back to its length; 0 is all of them."""
+    """Number of dimensions to keep, after which the embedding is normalized again; 0 keeps all."""
     keep_alive: float | str | None = None
     options: Options | None = None
     truncate: bool | None = None
-    """Whether a text that is too long is cut, which is the default; else it is refused."""
+    """Whether texts that are too long are truncated, the default, or refused."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -186,20 +186,20 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    """A line of a stream, or a whole answer. With its end comes why it ended; durations are in nanoseconds."""
+    """A line of a stream, or a complete response. The final one has the reason; durations are in nanoseconds."""
 
     model: str
     created_at: str
     done: bool
     done_reason: str | msgspec.UnsetType = msgspec.UNSET
-    """`stop`, `length`, or, where nothing was to be written, `load` or `unload`."""
+    """`stop`, `length`, or for requests without a prompt `load` or `unload`."""
     context: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """The tokens of the prompt and of what was written, for a next request."""
+    """Tokens of the prompt and the completion, for a following request."""
     total_duration: int | msgspec.UnsetType = msgspec.UNSET
     load_duration: int | msgspec.UnsetType = msgspec.UNSET
-    """Of the total, what passed before the engine had the prompt."""
+    """Part of the total before the engine received the prompt."""
     prompt_eval_count: int | msgspec.UnsetType = msgspec.UNSET
-    """Tokens of the prompt, those that were found computed included."""
+    """Prompt tokens, including cached ones."""
     prompt_eval_duration: int | msgspec.UnsetType = msgspec.UNSET
     eval_count: int | msgspec.UnsetType = msgspec.UNSET
     eval_duration: int | msgspec.UnsetType = msgspec.UNSET
@@ -207,7 +207,7 @@ class _Line(msgspec.Struct, kw_only=True):
 
 
 class GenerateAnswer(_Line, kw_only=True):
-    """The answer of `/api/generate`, or a line of its stream."""
+    """Response of `/api/generate`, or a line of its stream."""
 
     response: str
     thinking: str | msgspec.UnsetType = msgspec.UNSET
@@ -215,7 +215,7 @@ class GenerateAnswer(_Line, kw_only=True):
 
 
 class CallFunction(msgspec.Struct):
-    """What is called, and which call of the answer it is."""
+    """A called function with the call's index."""
 
     index: int
     name: str
@@ -223,14 +223,14 @@ class CallFunction(msgspec.Struct):
 
 
 class Call(msgspec.Struct):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     function: CallFunction
 
 
 class Said(msgspec.Struct):
-    """What the assistant says, or a stretch of it."""
+    """The assistant's message, or a piece of it."""
 
     role: str
     content: str
@@ -239,14 +239,14 @@ class Said(msgspec.Struct):
 
 
 class ChatAnswer(_Line, kw_only=True):
-    """The answer of `/api/chat`, or a line of its stream."""
+    """Response of `/api/chat`, or a line of its stream."""
 
     message: Said
     logprobs: list[TokenProbability] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Embedded(msgspec.Struct):
-    """The vectors of all texts, in their order; durations in nanoseconds."""
+    """The embeddings of all texts, in order; durations in nanoseconds."""
 
     model: str
     embeddings: list[list[float]]
@@ -256,13 +256,13 @@ class Embedded(msgspec.Struct):
 
 
 class OneEmbedded(msgspec.Struct):
-    """The vector of a text."""
+    """The embedding of a text."""
 
     embedding: list[float]
 
 
 class ModelDetails(msgspec.Struct, kw_only=True):
-    """What kind of model it is."""
+    """Format and size of a model."""
 
     parent_model: str = ""
     format: str = "gguf"
@@ -273,7 +273,7 @@ class ModelDetails(msgspec.Struct, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, kw_only=True):
-    """The model that is served. The `digest` is of the file's name, size and time, not of what is in it."""
+    """The served model. The `digest` is derived from the file's name, size and time, not its contents."""
 
     name: str
     model: str
@@ -285,13 +285,13 @@ class ServedModel(msgspec.Struct, kw_only=True):
 
 
 class ServedModels(msgspec.Struct):
-    """The one model that is served."""
+    """The list of the one model."""
 
     models: list[ServedModel]
 
 
 class LoadedModel(msgspec.Struct, kw_only=True):
-    """The model, where it is loaded; sizes in bytes."""
+    """The loaded model; sizes in bytes."""
 
     name: str
     model: str
@@ -299,40 +299,40 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     digest: str
     details: ModelDetails
     expires_at: str
-    """Far away: nobody knows when the last request will have been."""
+    """Always far in the future, as the time of the last request is unknown."""
     size_vram: int
     context_length: int
 
 
 class LoadedModels(msgspec.Struct):
-    """The one model, or none while it is unloaded."""
+    """The list of the one model, empty while it is unloaded."""
 
     models: list[LoadedModel]
 
 
 class ModelShown(msgspec.Struct, kw_only=True):
-    """The model that is served, and how it is."""
+    """The served model with its settings."""
 
     license: str
     modelfile: str
     parameters: str
-    """How tokens are chosen where a request does not say, a line each."""
+    """Default sampling parameters, one per line."""
     template: str
-    """In Jinja."""
+    """The chat template in Jinja."""
     details: ModelDetails
     model_info: dict[str, Any]
-    """The file's metadata, lists left out."""
+    """Metadata of the file, without lists."""
     capabilities: list[str]
     modified_at: str
 
 
 class Version(msgspec.Struct):
-    """The release of Ollama whose routes these are."""
+    """The Ollama release with these routes."""
 
     version: str
 
 
 class OllamaError(msgspec.Struct):
-    """The body of every answer below `/api` that is an error."""
+    """Body of every error response below `/api`."""
 
     error: str

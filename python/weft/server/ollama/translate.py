@@ -1,4 +1,4 @@
-"""From Ollama's bodies to requests of every dialect. No I/O here."""
+"""Conversion of Ollama's bodies to chats. No I/O here."""
 
 import math
 import re
@@ -30,7 +30,7 @@ __all__ = ["Asked", "blame", "chat", "check_embedding", "check_thoughts", "gener
 MAX_TOP_LOGPROBS = 20
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # No prompt is ever cut.
+    # Prompts are never truncated.
     "truncate": lambda value: value is False,
     "debug_render_only": lambda value: value is False,
     "template": lambda value: not value,
@@ -66,7 +66,7 @@ _OPTIONS = {
         )
     },
 }
-"""Options by the names that every completion has for them."""
+"""Names of the options in completions."""
 
 _SENT_AS = {name: f"options.{option}" for option, name in _OPTIONS.items()} | {
     "n_batch": "options.num_batch",
@@ -85,7 +85,7 @@ _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a body asks for besides what a chat has fields for."""
+    """A parsed body: chat fields, and options without one."""
 
     fields: ChatFields
     n_batch: int | None
@@ -93,12 +93,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
-    """The same error, by the names of the body, which has messages or, if it `is_chat` not, a prompt."""
+    """Returns the error with the names of the body's fields.
+
+    Args:
+        error: The error.
+        is_chat: Whether the body has messages instead of a prompt.
+    """
     name = "messages" if is_chat and error.param == "prompt" else _SENT_AS.get(error.param, error.param)
     message = error.message
     if message.startswith(f"{error.param} "):
         message = name + message.removeprefix(error.param)
-    # Pictures are the first parts of their message.
+    # Images are the first parts of their message.
     place = r"\1.images[\2]" if is_chat else r"images[\2]"
     message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)
     message = re.sub(r"\bimage_data\[(\d{1,9})\]\.data\b", r"images[\1]", message)
@@ -109,13 +114,13 @@ def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
 
 
 def chat(data: ChatBody, n_ctx: int) -> Asked:
-    """The chat that a body asks for; `n_ctx` is the context of a completion."""
+    """Returns the chat of a body. `n_ctx` is the context of a completion, in tokens."""
     given = data.messages or []
     return _asked(data, n_ctx, messages=_messages(given), tools=data.tools or None)
 
 
 def generate_chat(data: GenerateBody, n_ctx: int) -> Asked:
-    """The chat of one message, and what the system says before it."""
+    """Returns a chat of the system message, if any, and one user message."""
     messages = [ChatMessage(role="system", content=data.system)] if data.system else []
     messages.append(_message(GivenMessage(role="user", content=data.prompt, images=data.images)))
     if data.images and data.context:
@@ -124,7 +129,7 @@ def generate_chat(data: GenerateBody, n_ctx: int) -> Asked:
 
 
 def raw(data: GenerateBody, n_ctx: int) -> Asked:
-    """A prompt that is all that the model sees, or that stands before a suffix."""
+    """Returns a completion without chat template, or an infill."""
     kind = "raw" if data.raw else "suffix"
     for name in ("system", "context", *(() if data.raw else ("images",))):
         if getattr(data, name):
@@ -135,7 +140,7 @@ def raw(data: GenerateBody, n_ctx: int) -> Asked:
 
 
 def pictured(data: GenerateBody) -> MediaPrompt | None:
-    """A raw prompt with its pictures in it; None where it has none."""
+    """Returns a raw prompt with its images, or None if there are none."""
     if not data.images:
         return None
     prompt = data.prompt or ""
@@ -165,7 +170,7 @@ def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (
 
 
 def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
-    """Refuses what is not there."""
+    """Refuses invalid or unsupported options of embedding requests."""
     if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
         raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
     _check_options(data.options or Options(), n_ctx)
@@ -222,34 +227,34 @@ def _logprobs(data: Writing) -> dict[str, Any]:
     n = data.top_logprobs
     if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
         raise InvalidRequest("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
-    # As with Ollama, how many they are asks for none.
+    # As in Ollama, `top_logprobs` alone does not enable logprobs.
     return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
 
 
 def check_thoughts(asked: Asked, model: str, *, thinks: bool) -> None:
-    """Refuses thoughts of a model that has none, as Ollama does.
+    """Refuses reasoning for models without it, as Ollama does.
 
     Raises:
-        InvalidRequest: they are asked for.
+        InvalidRequest: Reasoning is enabled.
     """
     if asked.fields.enable_thinking and not thinks:
         raise InvalidRequest("think", f'"{model}" does not support thinking; leave think out')
 
 
 class _Calls:
-    """The calls of a chat, with an id for each, and which of them have no result yet: Ollama's need not say."""
+    """Assigns ids to tool calls, and matches results that do not name their call."""
 
     def __init__(self) -> None:
         self._n = 0
         self._names: dict[str, str] = {}
-        """By id."""
+        """Names by id."""
         self._waiting: dict[str, None] = {}
-        """Ids, in order."""
+        """Ids of calls without a result, in order."""
         self._waiting_of: dict[str, deque[str]] = {}
-        """The same by name; some of them may have their result."""
+        """Ids by name in order, including some that have a result already."""
 
     def add(self, call: GivenCall) -> dict[str, Any]:
-        """A call, as all chats have it."""
+        """Returns a call in the format of chats."""
         name, call_id = call.function.name, call.id or f"call_{self._n}"
         self._n += 1
         self._names[call_id] = name
@@ -259,7 +264,7 @@ class _Calls:
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def answer(self, message: ChatMessage) -> None:
-        """Says which call a result is of, as far as is known."""
+        """Sets the id of the call that a result belongs to, if it can be determined."""
         call_id = message.tool_call_id or (self._next_of(message.name) if message.name else next(iter(self._waiting), None))
         if call_id is not None:
             self._waiting.pop(call_id, None)
@@ -300,10 +305,10 @@ def _message(given: GivenMessage) -> ChatMessage:
 
 
 def keep_alive_s(given: float | str | None) -> float | None:
-    """For how many seconds the model is to stay loaded; infinity is for ever, None is not said.
+    """Returns the seconds for which the model must stay loaded: infinity disables unloading, None keeps the server's setting.
 
     Raises:
-        InvalidRequest: it is no duration as Go writes it.
+        InvalidRequest: The text is not a duration in Go's format.
     """
     if given is None or isinstance(given, int | float):
         return math.inf if given is not None and given < 0 else given

@@ -1,1 +1,1 @@
-"""OpenAI's dialect: completions, chats and models."""
+"""OpenAI's API: completions, chats, embeddings and models."""

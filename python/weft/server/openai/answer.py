@@ -1,4 +1,4 @@
-"""What all chunks and choices of one answer have in common, in either of OpenAI's shapes."""
+"""State that all chunks and choices of a response share, in both of OpenAI's formats."""
 
 import time
 from collections.abc import Sequence
@@ -31,17 +31,17 @@ FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_fu
 
 
 class Answered:
-    """One answer: what it is called, what its branches cost, and what the body wants to be told besides."""
+    """A response: its id, the usage of its branches, and the optional data that the body requests."""
 
     def __init__(self, prefix: str, data: CompletionFields, generation: Generation, service: Service, *, with_top: bool) -> None:
-        """Takes what is common to the whole answer.
+        """Collects what the whole response shares.
 
         Args:
-            prefix: What its id begins with.
+            prefix: Prefix of the response's id.
             data: The body.
             generation: The completions.
-            service: What serves them.
-            with_top: Whether the likely tokens are told beside a drawn one.
+            service: The service.
+            with_top: Whether logprobs include alternatives.
         """
         self.id = f"{prefix}-{generation.id}"
         self.created = int(time.time())
@@ -58,41 +58,41 @@ class Answered:
         self._running = Running(generation) if data.timings_per_token else None
 
     def index(self, prompt: int, event: Token | Finished) -> int:
-        """Counts the branches of all prompts."""
+        """Returns the index of an event's branch over all prompts."""
         return self._branches.index(prompt, event)
 
     def first_index(self, prompt: int) -> int:
-        """The first branch of a prompt."""
+        """Returns the index of a prompt's first branch."""
         return prompt * self._branches.n
 
     def finish(self, prompt: int, finished: Finished) -> None:
-        """Takes the end of a branch."""
+        """Records the usage of a finished branch."""
         self._usages[prompt].append(finished.usage)
 
     def with_top(self, index: int) -> bool:
-        """Whether a branch tells the likely tokens beside a drawn one: where the body asks for them, or its fork."""
+        """Returns whether a branch's logprobs include alternatives, as requested by the body or the fork."""
         return self._with_top or self._asks_likely(0, index)
 
     def token(self, index: int, drawn: CompactLogprobs) -> TokenProbability:
-        """A token drawn by a branch with what is to be told of its probability, written already."""
+        """Returns a sampled token's logprobs as encoded JSON."""
         return token_probability(drawn, with_top=self.with_top(index), post_sampling=self._post_sampling)
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
-        """The timings of a branch of which so many tokens have come, where they are wanted with each event."""
+        """Returns the timings of a branch after `n_predicted` tokens, or UNSET if events do not include them."""
         return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
 
     def progress(self, prompt: int, progress: Progress) -> PromptProgress | None:
-        """How far a prompt is, where that is wanted."""
+        """Returns the progress of a prompt, or None if it is not requested."""
         if self._running is not None:
             self._running.watch(prompt, progress)
         return PromptProgress.of(progress) if self._with_progress else None
 
     def prompt_timings(self, progress: Progress) -> Timings | msgspec.UnsetType:
-        """The timings of a prompt that is so far, where they are wanted with each event."""
+        """Returns the timings of a prompt in progress, or UNSET if events do not include them."""
         return msgspec.UNSET if self._running is None else Running.prompt_timings(progress)
 
     def verbose_probability(self, drawn: CompactLogprobs) -> bytes | None:
-        """A drawn token as llama-server's own route writes it, where that is wanted too."""
+        """Returns a sampled token's logprobs in llama-server's format, or None if `__verbose` is not requested."""
         if not self.is_verbose:
             return None
         return drawn.completion_json(self._post_sampling)
@@ -106,9 +106,9 @@ class Answered:
         tokens: Sequence[int] = (),
         has_probabilities: bool = False,
     ) -> CompletionResult | msgspec.UnsetType:
-        """What llama-server's own route would say of a branch at its end, where that is wanted too.
+        """Returns llama-server's result of a finished branch, or UNSET if `__verbose` is not requested.
 
-        There is a gap for its probabilities, unless `response_fields` leaves them out; `verbose_probability` writes them.
+        There is a gap for the probabilities, unless `response_fields` omits them; `verbose_probability` returns their entries.
         """
         if not self.is_verbose:
             return msgspec.UNSET
@@ -119,21 +119,21 @@ class Answered:
         return projected(result, self._branches.generation)  # type: ignore[no-any-return]
 
     def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
-        """Why what was computed of a prompt had to be, where the end of its first branch is to tell."""
+        """Returns the cache explanation that a branch's final event must include, or UNSET."""
         return self._branches.generation.explanation(prompt, finished)
 
     def explanations(self) -> Explained:
-        """Why what was computed of the prompts had to be, as far as that was told."""
+        """Returns the cache explanations received so far."""
         return explanations_of(self._branches.generation.explanations)
 
     @property
     def usages(self) -> Sequence[BranchUsage]:
-        """The usage of every branch that has finished."""
+        """Usage of all finished branches."""
         return [usage for usages in self._usages for usage in usages]
 
     def usage(self) -> Usage:
-        """The sums, once every branch has finished: of the prompts, and of what follows them in each branch."""
-        # What the branches of one prompt computed adds up to what was computed of it; the rest was there before.
+        """Returns the total usage, once every branch has finished: prompts, and completions."""
+        # The branches of a prompt together computed what was not cached.
         prompts = [
             (n_prompt + sum(max(usage.n_prompt - n_prompt, 0) for usage in usages), usages)
             for n_prompt, usages in zip(self._branches.n_prompt, self._usages, strict=True)
@@ -150,5 +150,5 @@ class Answered:
 
 
 def wants_usage(options: StreamOptions | None) -> bool:
-    """Whether a stream is to end with its usage."""
+    """Returns whether a stream ends with its usage."""
     return options is not None and options.include_usage is True

@@ -1,4 +1,4 @@
-"""The likeliest of several completions."""
+"""Selection of the most likely completions."""
 
 from collections.abc import Sequence
 
@@ -8,30 +8,30 @@ __all__ = ["BestOf"]
 
 
 class BestOf:
-    """Of each prompt's completions tells those whose tokens have the highest mean log-probability, the best one first.
+    """Selects the completions of each prompt with the highest mean logprob, in descending order.
 
-    What is told is numbered anew, so that nothing shows that more was written.
+    They are renumbered, so that the response does not reveal the others.
     """
 
     def __init__(self, n_told: int, n_written: int) -> None:
-        """`n_written` completions of each prompt are there, of which `n_told` are told."""
+        """Selects `n_told` of `n_written` completions per prompt."""
         self._n_told = n_told
         self._n_written = n_written
         self._sums: dict[int, tuple[float, int]] = {}
-        """Of each branch by its index over all prompts: the sum over its tokens, and how many they are."""
+        """Sum of logprobs and number of tokens of each branch, by index over all prompts."""
 
     @property
     def chooses(self) -> bool:
-        """Whether some of what is written is not told."""
+        """Whether some completions are omitted."""
         return self._n_written > self._n_told
 
     def take(self, index: int, logprob: float) -> None:
-        """Takes the log-probability of the next token of a branch."""
+        """Adds the logprob of a branch's next token."""
         total, n = self._sums.get(index, (0.0, 0))
         self._sums[index] = total + logprob, n + 1
 
     def told(self, choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
-        """What is told, in order, each with its own index among all that were written."""
+        """Returns the selected choices in order, each with its original index."""
         by_index = {choice.index: choice for choice in choices}
         if not self.chooses:
             return sorted(by_index.items())
@@ -42,12 +42,12 @@ class BestOf:
             told += [(index, by_index[index]) for index in best]
         for place, (index, choice) in enumerate(told):
             choice.index = place
-            # JSON has no infinity: what has no token has no score.
+            # JSON has no infinity: a branch without tokens has no score.
             if index in self._sums:
                 choice.score = self._mean(index)
         return told
 
     def _mean(self, index: int) -> float:
-        """A branch that has not drawn a token is worth nothing."""
+        """Returns the mean logprob of a branch; minus infinity without tokens."""
         total, n = self._sums.get(index, (0.0, 0))
         return total / n if n else float("-inf")

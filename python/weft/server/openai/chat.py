@@ -1,4 +1,4 @@
-"""OpenAI's chats: a body becomes a request, events become chunks and messages. No I/O here."""
+"""OpenAI's chats: conversion of events to chunks and messages. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ from weft.server.run.service import Service
 __all__ = ["Stream", "Whole", "check"]
 
 MAX_TOP_LOGPROBS = 20
-"""As many likely tokens as OpenAI reports."""
+"""Maximum of top logprobs, as in OpenAI's API."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "audio": lambda value: not value,
@@ -44,14 +44,14 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 }
 
 _TAKEN = ("tools", "reasoning_format")
-"""What completions refuse and chats take."""
+"""Fields that completions refuse and chats accept."""
 
 
 def check(data: CreateChatCompletion) -> None:
-    """Refuses what is not there, before the template is rendered.
+    """Refuses unsupported fields and contradictions, before the template is rendered.
 
     Raises:
-        InvalidRequest: a field asks for it, or contradicts another.
+        InvalidRequest: A field is unsupported or contradicts another.
     """
     request_fields.refuse_unsupported(data, _NEUTRAL, but=_TAKEN)
     if data.top_logprobs is None:
@@ -63,16 +63,16 @@ def check(data: CreateChatCompletion) -> None:
 
 
 class _Form:
-    """What a stream and a whole answer have in common."""
+    """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
-        # The drawn token alone, unless likely ones were asked for too, by either name.
+        # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
         self._spoken = Spoken(answer, partial(generation.text_before, 0))
         generation.takes_forks = generation.reads_forks = True
         self._is_of_before = bool(data.functions)
-        """Whether a call is told in the way of before there were tools."""
+        """Whether calls use the deprecated `function_call` instead of `tool_calls`."""
 
     def _finish_reason(self, finished: Finished) -> str:
         if self._spoken.calls(finished):
@@ -81,9 +81,9 @@ class _Form:
 
 
 class Stream(_Form):
-    """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end.
+    """Encodes a chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` last.
 
-    Text that was held back until a branch's end, and that no token shows, has a chunk of its own before it.
+    Text that is withheld until a branch's end has its own chunk before the end.
     """
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
@@ -92,7 +92,7 @@ class Stream(_Form):
         self._begun: set[int] = set()
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """The frames of events of one prompt, in order."""
+        """Returns the frames of events of one prompt, in order."""
         return [sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)]
 
     def _chunks(self, prompt: int, event: Event) -> list[ChatChunk]:
@@ -124,13 +124,13 @@ class Stream(_Form):
         return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
 
     def _said(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
-        """What an event adds to its branch: a chunk for each part, the first with the token's probability."""
+        """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
         index = self._about.index(prompt, event)
         told = drawn(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._spoken.read(event)]
         if not deltas and told is not None:
-            # Its text is held back, or is no text.
+            # Its text is withheld, or it is a control token.
             deltas = [Delta(content="")]
         chunks = []
         for nth, delta in enumerate(deltas):
@@ -183,7 +183,7 @@ class Stream(_Form):
         )
 
     def end(self) -> bytes:
-        """The usage, where it was asked for, and `[DONE]`."""
+        """Returns the usage if requested, and `[DONE]`."""
         if not self._include_usage:
             return sse.DONE
         last = self._chunk([])
@@ -193,25 +193,25 @@ class Stream(_Form):
 
 
 class Whole(_Form):
-    """The whole answer."""
+    """Builds the complete response."""
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         super().__init__(data, generation, service, answer)
         self._messages: dict[int, WrittenMessage] = {}
         self._texts: list[str] = []
-        """Of the first branch as it was written, where llama-server's own answer is told too."""
+        """Raw text of the first branch, for `__verbose`."""
         self._tokens: list[int] = []
         self._told: dict[int, list[bytes]] = {}
-        """What was drawn in each branch, as JSON: to write all of it at the end would hold everybody up."""
+        """Encoded logprobs of each branch. Encoding all of them at the end would block the event loop."""
         self._told_first: list[bytes] = []
-        """Of the first branch, as llama-server's own answer tells it."""
+        """Encoded probabilities of the first branch, for `__verbose`."""
         self._choices: list[ChatChoice] = []
         self._gaps: dict[int, list[bytes]] = {}
-        """What the choices leave a gap for."""
+        """Contents of the choices' gaps."""
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
         return sum(self._add(prompt, event) for event in events)
 
     def _add(self, prompt: int, event: Event) -> int:
@@ -279,7 +279,7 @@ class Whole(_Form):
         return message
 
     def body(self) -> list[bytes]:
-        """The JSON in pieces, once every branch has finished."""
+        """Returns the JSON in chunks, once every branch has finished."""
         about = self._about
         frame = msgspec.json.encode(
             ChatCompletion(

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's chats, by its names (https://platform.openai.com/docs/api-reference/chat)."""
+"""Fields of OpenAI's chats (https://platform.openai.com/docs/api-reference/chat)."""
 
 import msgspec
 
@@ -24,63 +24,63 @@ __all__ = [
 
 
 class CreateChatCompletion(ChatFields, kw_only=True):
-    """`POST /v1/chat/completions`. Any `model` is accepted: there is one."""
+    """`POST /v1/chat/completions`. `model` is ignored: there is one model."""
 
     model: str | None = None
     stream_options: StreamOptions | None = None
 
 
 class ChatLogprobs(msgspec.Struct):
-    """One entry for each token."""
+    """Logprobs of a message, one entry per token."""
 
     content: list[TokenProbability]
     refusal: None = None
-    """Those of a refusal, of which there is none."""
+    """Logprobs of a refusal, which never occurs."""
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """The function that is called, and what with: the JSON of an object, or in a chunk a piece of it."""
+    """Name and arguments of a function call: the JSON of an object, or in a chunk a piece of it."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     arguments: str
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    """One call."""
+    """A tool call."""
 
     index: int | msgspec.UnsetType = msgspec.UNSET
-    """Which call of its message a chunk goes on with, from 0."""
+    """Index within the message of the call that a chunk continues."""
     id: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
     function: CalledFunction
 
 
 class Message(msgspec.Struct):
-    """What the assistant says. There is no content where it only calls."""
+    """The assistant's message. `content` is null if there are only calls."""
 
     role: str
     content: str | None
     refusal: None = None
-    """What OpenAI's models say in place of an answer that they refuse; there is no such thing here."""
+    """Refusals of OpenAI's models; always null here."""
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
     function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
-    """The call, where the body had `functions`."""
+    """The call, if the body has `functions`."""
 
 
 class ChatChoice(msgspec.Struct):
-    """One branch."""
+    """A branch."""
 
     index: int
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: str
     score: float | msgspec.UnsetType = msgspec.UNSET
-    """With `beam_width`: what ranks it, the greater the better."""
+    """With `beam_width`: the rank score; higher is better."""
 
 
 class ChatCompletion(msgspec.Struct):
-    """The whole answer."""
+    """The complete response."""
 
     id: str
     object: str
@@ -92,11 +92,11 @@ class ChatCompletion(msgspec.Struct):
     timings: Timings
     cache_explanation: Explained = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's own answer, of the first branch."""
+    """llama-server's result of the first branch."""
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds to a message: first its role, with no content yet, then texts, then nothing."""
+    """Additions of a chunk to a message: first its role without content, then text, finally nothing."""
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -106,21 +106,21 @@ class Delta(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct):
-    """A stretch of one branch."""
+    """A piece of a branch."""
 
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     score: float | msgspec.UnsetType = msgspec.UNSET
-    """As of a whole answer, at a branch's end."""
+    """As in complete responses, at a branch's end."""
 
 
 class ChatChunk(msgspec.Struct):
-    """One event of a stream.
+    """An event of a stream.
 
-    `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
-    the end of a branch, in that last chunk with the sums over all, and with each token where `timings_per_token` asks for it.
+    With `include_usage`, `usage` is null until the last chunk, which has no choices. `timings` are sent at the end of a branch,
+    in that last chunk as totals, and with `timings_per_token` for each token.
     """
 
     id: str
@@ -134,11 +134,11 @@ class ChatChunk(msgspec.Struct):
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's own last event of a branch, with its end."""
+    """llama-server's last event of a branch, at its end."""
 
 
 class InputTokens(msgspec.Struct):
-    """How long a prompt is, in tokens."""
+    """Length of a prompt, in tokens."""
 
     object: str
     input_tokens: int

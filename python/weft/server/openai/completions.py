@@ -1,4 +1,4 @@
-"""OpenAI's completions: a body becomes requests, events become chunks and choices. No I/O here."""
+"""OpenAI's completions: conversion of bodies to requests, and of events to chunks and choices. No I/O here."""
 
 from collections.abc import Sequence
 
@@ -26,10 +26,10 @@ __all__ = ["Stream", "Whole", "submission"]
 
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
-    """What a body asks for."""
+    """Returns the submission of a body."""
     request_fields.refuse_unsupported(data, but=("best_of",))
     request_fields.refuse_endless_thought(data)
-    # The engine tells of a drawn token only beside the likely ones.
+    # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
     asked = request_fields.submission(data, settings, n_probs=n_probs)
     asked = _with_best_of(data, asked)
@@ -47,8 +47,8 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
 
 
 def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
-    """As many completions as are to be compared, each with its log-probabilities."""
-    if data.best_of in (None, 1, asked.template.n):  # One is what clients send who ask for nothing.
+    """Returns the submission with `best_of` completions and their logprobs."""
+    if data.best_of in (None, 1, asked.template.n):  # Clients send 1 as the default.
         return asked
     if asked.branches:
         raise InvalidRequest("best_of", "best_of compares completions of one kind; leave it out, or the branches")
@@ -65,10 +65,10 @@ def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
 
 
 class _Form:
-    """What a stream and a whole answer have in common."""
+    """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
-        # 0 asks for the drawn token alone.
+        # 0 requests the sampled token only.
         with_top = data.logprobs != 0
         self._about = Answered("cmpl", data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
@@ -76,15 +76,15 @@ class _Form:
         self._offsets: dict[int, Offsets] = {}
 
     def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
-        """What the text of each branch of a prompt begins with."""
+        """Returns the beginning of each branch's text."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
     def _learn(self, prompt: int, told: PromptLogprobs) -> int:
-        """Takes what the engine tells of a prompt's tokens; returns how many bytes more are held by then."""
+        """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
         return 0 if self._echo is None else self._echo.take(prompt, told)
 
     def _drawn(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
-        """The lists of one token that was drawn."""
+        """Returns the lists for one sampled token."""
         offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
         chosen = token.chosen
         return Logprobs(
@@ -97,10 +97,10 @@ class _Form:
 
 
 class Stream(_Form):
-    """One chunk per token that brings text or probabilities, one at the end of each branch, `[DONE]` at the very end.
+    """Encodes a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last.
 
-    Text that was held back until a branch's end, and that no token shows, has a chunk of its own before it. Where the prompt is
-    to be shown, it is the first chunk of each branch.
+    Text that is withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of
+    each branch.
     """
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
@@ -109,7 +109,7 @@ class Stream(_Form):
         self._begun: set[int] = set()
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """The frames of events of one prompt, in order; that of the prompt itself in pieces."""
+        """Returns the frames of events of one prompt in order; the frame of the prompt itself is in chunks."""
         return [frame for event in events for frame in self._frames(prompt, event)]
 
     def _frames(self, prompt: int, event: Event) -> list[bytes]:
@@ -184,7 +184,7 @@ class Stream(_Form):
         )
 
     def end(self) -> bytes:
-        """The usage, where it was asked for, and `[DONE]`."""
+        """Returns the usage if requested, and `[DONE]`."""
         if not self._include_usage:
             return sse.DONE
         last = self._chunk([])
@@ -194,15 +194,15 @@ class Stream(_Form):
 
 
 class Whole(_Form):
-    """The whole answer."""
+    """Builds the complete response."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         n_told = len(data.branches or ()) or request_fields.n_completions(data, service.settings)
         self._best = BestOf(n_told, generation.requests[0].n)
-        # Where they are to be compared, tokens come with what nobody has asked for.
+        # With `best_of`, tokens have logprobs even if the client did not request them.
         self._tells_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
-        # What a fork is told of its tokens, it was asked for.
+        # Logprobs of forks are always included, since only forks that request them have any.
         self._n_asked = generation.requests[0].n
         self._n_firsts = self._n_asked if self._best.chooses else 1
         generation.takes_forks &= not self._best.chooses
@@ -210,14 +210,14 @@ class Whole(_Form):
         self._tokens: dict[int, list[int]] = {}
         self._logprobs: dict[int, LogprobLists] = {}
         self._gaps: dict[int, list[list[bytes]]] = {}
-        """What the choices leave gaps for."""
+        """Contents of the choices' gaps."""
         self._told: dict[int, list[bytes]] = {}
-        """What was drawn in a branch that may be told first, as llama-server's own answer tells it."""
+        """Encoded probabilities of branches that may come first, for `__verbose`."""
         self._choices: list[Choice] = []
         self._verbose: dict[int, CompletionResult | msgspec.UnsetType] = {}
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
         return sum(self._add(prompt, event) for event in events)
 
     def _add(self, prompt: int, event: Event) -> int:
@@ -249,7 +249,7 @@ class Whole(_Form):
         return n_bytes
 
     def _may_be_first(self, index: int) -> bool:
-        """Whether llama-server's own answer may be that of a branch."""
+        """Returns whether `__verbose` may describe this branch."""
         return index < self._n_firsts
 
     def _finish(self, prompt: int, finished: Finished) -> int:
@@ -270,7 +270,7 @@ class Whole(_Form):
         return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
-        """The JSON in pieces, once every branch has finished."""
+        """Returns the JSON in chunks, once every branch has finished."""
         about = self._about
         told = self._best.told(self._choices)
         first = told[0][0]

@@ -1,4 +1,4 @@
-"""`echo`: the prompt before its completions, and what the model thought of each of its tokens."""
+"""`echo`: the prompt before its completions, with the logprobs of its tokens."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -18,17 +18,17 @@ __all__ = ["Echo"]
 
 
 class _Told:
-    """What was told of one prompt so far."""
+    """Logprobs of a prompt received so far."""
 
     def __init__(self, n_put_before: int) -> None:
         self.lists = LogprobLists()
         self.offsets = Offsets()
         self.n_put_before = n_put_before
-        """Characters that the vocabulary put before the text."""
+        """Characters that the tokenizer put before the text."""
 
 
 class Echo:
-    """The prompts of an answer as they are shown before each of their branches."""
+    """The prompts of a response, as shown before each of their branches."""
 
     def __init__(self, generation: Generation, engine: Engine, *, with_top: bool) -> None:
         self._generation = generation
@@ -38,7 +38,7 @@ class Echo:
         self._texts: dict[int, str] = {}
 
     def take(self, prompt: int, stretch: PromptLogprobs) -> int:
-        """Takes a stretch of what the engine tells of a prompt's tokens; the stretches come in order. Returns its bytes."""
+        """Adds logprobs of consecutive tokens of a prompt. Returns their size in bytes."""
         # The service has tokenized every prompt.
         tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
         if (known := self._told.get(prompt)) is None:
@@ -48,7 +48,7 @@ class Echo:
         return known.lists.add(self._lists(known, [tokens[place] for place in places], told(stretch)))
 
     def text(self, prompt: int) -> str:
-        """A prompt as it was sent, its tokens spelt out."""
+        """Returns a prompt as it was sent, with tokens as text."""
         if prompt not in self._texts:
             pieces = self._generation.asked.prompts[prompt]
             if isinstance(pieces, MediaPrompt):
@@ -63,12 +63,12 @@ class Echo:
         texts = []
         for is_text, stretch in groupby(pieces, key=lambda piece: isinstance(piece, str)):
             alike: list[Any] = list(stretch)
-            # Tokens together, so that bytes that are a character only together are one.
+            # Consecutive tokens are decoded together, as a character may span several.
             texts.append("".join(alike) if is_text else self._engine.detokenize(alike))
         return "".join(texts)
 
     def logprobs(self, prompt: int) -> LogprobLists | None:
-        """The lists of a prompt's tokens, once all of them were told; None where nothing was."""
+        """Returns the logprobs of a prompt's tokens once complete, or None if they were not requested."""
         told = self._told.get(prompt)
         return None if told is None else told.lists
 
@@ -78,7 +78,7 @@ class Echo:
             tokens=[spelling.decode(errors="replace") for spelling in spellings],
             token_logprobs=[None if one is None else one.chosen.logprob for one in logprobs],
             top_logprobs=[None if one is None else likely_by_text(one) if self._with_top else {} for one in logprobs],
-            # What the vocabulary put before the text takes no place there.
+            # Characters that the tokenizer put before the text are not part of it.
             text_offset=[max(known.offsets.next(spelling) - known.n_put_before, 0) for spelling in spellings],
             content=[],
         )

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: the body's texts, and the answer in OpenAI's shape. No I/O here."""
+"""`/v1/embeddings`: the body's texts, and the response in OpenAI's format. No I/O here."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ __all__ = ["texts", "written"]
 
 
 def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
-    """The texts of a body."""
+    """Returns the texts of a body."""
     request_fields.refuse_adapters(data.lora)
     if pooling == "none":
         raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
@@ -29,7 +29,7 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
 
 
 def written(data: CreateEmbedding, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
-    """How vectors are written."""
+    """Returns a function that encodes the response."""
     entry = _base64 if data.encoding_format == "base64" else _floats
 
     def write(vectors: CompactEmbeddings) -> list[bytes]:
@@ -42,7 +42,7 @@ def written(data: CreateEmbedding, model_name: str) -> Callable[[CompactEmbeddin
 
 
 def _floats(vectors: CompactEmbeddings, index: int) -> bytes:
-    # A text has one row: the list of it is taken out of the list of rows.
+    # A pooled text has one row, so the outer list is removed.
     return b'{"object":"embedding","embedding":%b,"index":%d}' % (vectors.json(index)[1:-1], index)
 
 

@@ -1,4 +1,4 @@
-"""The fields of `/v1/embeddings`, by OpenAI's names."""
+"""Fields of `/v1/embeddings`, with OpenAI's names."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ class CreateEmbedding(msgspec.Struct):
 
     input: Prompt | None = None
     model: str | None = None
-    # A word that is neither is refused with both, which msgspec would not tell of a `Literal`.
+    # Not a `Literal`: msgspec's message about a wrong value would not list the valid ones.
     encoding_format: Annotated[str | None, Parameter(schema_extra={"enum": ["float", "base64", None]})] = None
     dimensions: int | None = None
     user: str | None = None
@@ -25,7 +25,7 @@ class CreateEmbedding(msgspec.Struct):
 
 
 class EmbeddingObject(msgspec.Struct):
-    """The vector of one text: numbers, or the base64 of 32-bit floats, the lowest byte first."""
+    """The embedding of one text: numbers, or 32-bit floats in little-endian order as base64."""
 
     object: str
     embedding: list[float] | str
@@ -34,7 +34,7 @@ class EmbeddingObject(msgspec.Struct):
 
 
 class EmbeddingList(msgspec.Struct):
-    """The vectors of all texts, in their order."""
+    """The embeddings of all texts, in order."""
 
     object: str
     data: list[EmbeddingObject]

@@ -1,4 +1,4 @@
-"""OpenAI's lists of log-probabilities while they grow, written as they come: to write all of them at once would take long."""
+"""OpenAI's lists of logprobs, encoded incrementally, since encoding them at the end would take long."""
 
 from typing import Any, Self, cast
 
@@ -11,16 +11,16 @@ _NAMES = Logprobs.__struct_fields__
 
 
 class LogprobLists:
-    """The five lists of [`Logprobs`], each as the JSON of its entries in parts."""
+    """The five lists of [`Logprobs`], each as encoded parts."""
 
     gaps = Logprobs(*cast("Any", [GAP] * len(_NAMES)))
-    """Stands where they belong."""
+    """Placeholders for the lists."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[bytes]] = {name: [] for name in _NAMES}
 
     def add(self, lists: Logprobs) -> int:
-        """Takes what follows; returns how many bytes it comes to."""
+        """Appends lists and returns their encoded size in bytes."""
         n_bytes = 0
         for name, parts in self._parts.items():
             if values := getattr(lists, name):
@@ -29,11 +29,11 @@ class LogprobLists:
         return n_bytes
 
     def followed_by(self, other: Self) -> "LogprobLists":
-        """Both, one after the other."""
+        """Returns the concatenation of both."""
         both = LogprobLists()
         both._parts = {name: parts + other._parts[name] for name, parts in self._parts.items()}
         return both
 
     def fillings(self) -> list[list[bytes]]:
-        """What fills the gaps, in their order."""
+        """Returns the contents of the gaps, in order."""
         return [json_list(self._parts[name]) for name in _NAMES]

@@ -1,4 +1,4 @@
-"""The one model that is served, as OpenAI, Anthropic and llama-server list it."""
+"""The served model, in the formats of OpenAI, Anthropic and llama-server."""
 
 from datetime import UTC, datetime
 
@@ -11,7 +11,7 @@ __all__ = ["model", "models"]
 
 
 def model(service: Service) -> ModelCard:
-    """The one model that is served, as OpenAI describes it."""
+    """Returns the model in OpenAI's format."""
     served = service.engine.model
     meta = ModelMeta(
         vocab_type=served.vocab_type,
@@ -21,7 +21,7 @@ def model(service: Service) -> ModelCard:
         n_embd=served.n_embd,
         n_params=served.n_params,
         size=served.size_bytes,
-        # The last words of llama.cpp's description, after the architecture and the size.
+        # Quantization: llama.cpp's description without the architecture and the size.
         ftype=" ".join(served.description.split(" ")[2:]),
     )
     now = datetime.now(UTC).replace(microsecond=0)
@@ -42,7 +42,7 @@ def model(service: Service) -> ModelCard:
 
 
 def models(service: Service) -> ModelList:
-    """The one model that is served, as OpenAI and as llama-server list it."""
+    """Returns the list of the one model in OpenAI's and llama-server's formats."""
     name = service.model_name
     return ModelList(
         object="list",

@@ -1,4 +1,4 @@
-"""Where tokens begin in a text."""
+"""Character offsets of tokens."""
 
 import codecs
 
@@ -6,10 +6,10 @@ __all__ = ["Offsets"]
 
 
 class Offsets:
-    """Where the tokens of one branch begin in its text, in characters.
+    """Character offsets of a branch's tokens in its text.
 
-    Counted over the tokens' own bytes, because what is shown with a token may be another's text, held back until then. A
-    token that begins within a character begins where that character does.
+    Computed from the tokens' own bytes, because an event's text may include withheld text of earlier tokens. A token that begins
+    within a character has that character's offset.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -17,12 +17,12 @@ class Offsets:
         self._n = start
 
     def next(self, spelling: bytes) -> int:
-        """The offset of the next token, given its bytes."""
+        """Returns the offset of the next token, given its bytes."""
         offset = self._n
         self._n += len(self._decoder.decode(spelling))
         return offset
 
     @property
     def end(self) -> int:
-        """Where the text ends, of whole characters."""
+        """End of the text, counting complete characters."""
         return self._n

@@ -35,7 +35,7 @@ async def create_completion(
     caller: Who,
     event_formats: NamedDependency[SkipValidation[EventFormats]],
 ) -> Answer[CompletionObject]:
-    """Continues a prompt, or several, `n` times each."""
+    """Continues one or several prompts, `n` times each."""
     if (other := event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
@@ -62,14 +62,14 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)
 async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: Here) -> InputTokens:
-    """How many tokens the prompt of a chat has; nothing is computed."""
+    """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
     return InputTokens(object="response.input_tokens", input_tokens=await count(data, service))
 
 
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> Answer[EmbeddingList]:
-    """The vectors of texts."""
+    """Computes embeddings of texts."""
     texts = embeddings.texts(data, service.engine.vector_stats().pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(vectors.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions)
@@ -78,18 +78,18 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> An
 
 @get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def list_models(service: Here) -> ModelList:
-    """The one model that is served."""
+    """The served model."""
     return service.told(models.models)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def retrieve_model(service: Here) -> ModelCard:
-    """The one model that is served, by whatever name."""
+    """The served model, under any name."""
     return service.told(models.model)
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes(
         "OpenAI",
         [

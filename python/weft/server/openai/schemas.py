@@ -1,4 +1,4 @@
-"""The fields of OpenAI's completions and models, by its names (https://platform.openai.com/docs/api-reference/completions)."""
+"""Fields of OpenAI's completions and models (https://platform.openai.com/docs/api-reference/completions)."""
 
 import msgspec
 
@@ -25,34 +25,33 @@ __all__ = [
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream carries besides the text."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
 
 
 class CreateCompletion(CompletionFields, kw_only=True):
-    """`POST /v1/completions`. Any `model` is accepted: there is one.
+    """`POST /v1/completions`. `model` is ignored: there is one model.
 
-    `event_format` asks for a stream of other events: `srb` for those of single-request batching.
+    `event_format` selects another stream format: `srb` for single-request batching.
     """
 
     model: str | None = None
     event_format: str | None = None
     stream_options: StreamOptions | None = None
     echo: bool | None = None
-    """Whether the text begins with the prompt; with `logprobs`, its tokens come with their log-probabilities."""
+    """Whether the text begins with the prompt; with `logprobs`, the prompt's tokens have logprobs too."""
 
     suffix: str | None = None
-    """What the text that is written stands before; the prompt stands behind it. The model must have been trained for that."""
+    """Text after the completion, for infilling. Requires a model that was trained for it."""
     best_of: int | None = None
-    """How many are written, of which the `n` are told whose tokens have the highest mean log-probability; not in a stream."""
+    """Number of completions to generate, of which the `n` with the highest mean logprob are returned; not for streams."""
 
 
 class Logprobs(msgspec.Struct):
-    """OpenAI's lists, one entry for each token, and llama-server's `content` beside them, of the drawn ones alone.
+    """OpenAI's lists, with an entry for each token, and llama-server's `content` for the sampled tokens.
 
-    `text_offset` counts characters of the choice's text. The first token of a prompt comes after nothing, so nothing is known
-    of it.
+    `text_offset` counts characters of the choice's text. The first token of a prompt has no logprob.
     """
 
     tokens: list[str]
@@ -63,24 +62,24 @@ class Logprobs(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One branch, or a stretch of it. `index` counts the branches of all prompts, prompt by prompt."""
+    """A branch, or a piece of it. `index` numbers the branches of all prompts, prompt by prompt."""
 
     text: str
     index: int
     logprobs: Logprobs | None
     finish_reason: str | None
     score: float | msgspec.UnsetType = msgspec.UNSET
-    """With `best_of` and with `beam_width`, at a branch's end: what ranks it, the greater the better."""
+    """With `best_of` and `beam_width`, at a branch's end: the rank score; higher is better."""
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """`cached_tokens` of the prompt were found computed."""
+    """Number of prompt tokens that were cached."""
 
     cached_tokens: int
 
 
 class Usage(msgspec.Struct):
-    """Tokens of each prompt once, and of all branches, end tokens included."""
+    """Token usage: each prompt once, and all branches including end tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -89,7 +88,7 @@ class Usage(msgspec.Struct):
 
 
 class CompletionObject(msgspec.Struct):
-    """The whole answer."""
+    """The complete response."""
 
     id: str
     object: str
@@ -101,14 +100,14 @@ class CompletionObject(msgspec.Struct):
     timings: Timings
     cache_explanation: Explained = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's own answer, of the first branch."""
+    """llama-server's result of the first branch."""
 
 
 class CompletionChunk(msgspec.Struct):
-    """One event of a stream.
+    """An event of a stream.
 
-    `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
-    the end of a branch, in that last chunk with the sums over all, and with each token where `timings_per_token` asks for it.
+    With `include_usage`, `usage` is null until the last chunk, which has no choices. `timings` are sent at the end of a branch,
+    in that last chunk as totals, and with `timings_per_token` for each token.
     """
 
     id: str
@@ -122,26 +121,26 @@ class CompletionChunk(msgspec.Struct):
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's own last event of a branch, with its end."""
+    """llama-server's last event of a branch, at its end."""
 
 
 class ModelMeta(msgspec.Struct):
-    """The model's numbers; `size` in bytes."""
+    """Parameters of the model; `size` in bytes."""
 
     vocab_type: int
     n_vocab: int
     n_ctx: int
-    """Tokens that one text may have here."""
+    """Maximum tokens of one completion's context."""
     n_ctx_train: int
     n_embd: int
     n_params: int
     size: int
     ftype: str
-    """How the weights are stored, in llama.cpp's words."""
+    """Quantization, in llama.cpp's words."""
 
 
 class Architecture(msgspec.Struct):
-    """What a prompt may hold, and what is written."""
+    """Kinds of input and output."""
 
     input_modalities: list[str]
     output_modalities: list[str]
@@ -152,25 +151,25 @@ class ModelCard(msgspec.Struct):
 
     id: str
     aliases: list[str]
-    """Every name that it was given."""
+    """All configured names."""
     tags: list[str]
-    """What the operator says of it."""
+    """Tags set by the operator."""
     object: str
     created: int
     owned_by: str
     meta: ModelMeta
     architecture: Architecture
     engine_state: str | msgspec.UnsetType = msgspec.UNSET
-    """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
+    """INIT, LOADING, READY, RUNNING or DEAD, with `--compat srb`."""
     type: str = "model"
-    """With the next two, what Anthropic says of a model, whose clients ask the same route."""
+    """This and the next two are Anthropic's fields, whose clients use the same route."""
     display_name: str = ""
     created_at: str = ""
-    """`created`, as RFC 3339 writes it."""
+    """`created` in the format of RFC 3339."""
 
 
 class ModelDetails(msgspec.Struct):
-    """What llama-server's description of a model has in the shape of Ollama's; what it leaves empty there is empty here."""
+    """The part of llama-server's description of a model with Ollama's format. Fields that llama-server leaves empty are empty."""
 
     parent_model: str = ""
     format: str = "gguf"
@@ -181,7 +180,7 @@ class ModelDetails(msgspec.Struct):
 
 
 class ModelName(msgspec.Struct):
-    """llama-server's description of a model; what it leaves empty there is empty here."""
+    """llama-server's description of a model. Fields that llama-server leaves empty are empty."""
 
     name: str
     model: str
@@ -197,12 +196,12 @@ class ModelName(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """The one model that is served."""
+    """The list of the one model."""
 
     object: str
     data: list[ModelCard]
     models: list[ModelName]
     first_id: str
-    """With the next two, where a page of Anthropic's list begins and ends."""
+    """This and the next two are Anthropic's pagination fields."""
     last_id: str
     has_more: bool = False

@@ -1,7 +1,7 @@
-"""The part of a request that all dialects share: llama-server takes its own sampling fields on OpenAI's routes too.
+"""Request fields that all APIs share, since llama-server accepts its own sampling fields on OpenAI's routes too.
 
-Null is absent in every field, and a field that is not named here is ignored. A field that asks for what is not there is
-refused by name, unless its value asks for nothing.
+Null is equivalent to a missing field, and unknown fields are ignored. A field for an unsupported feature is refused by name
+unless its value disables the feature.
 """
 
 from weft.infill import Snippet

@@ -1,4 +1,4 @@
-"""Which adapters a request asks for: llama-server's list of `{id, scale}`."""
+"""Adapter sets of requests: llama-server's list of `{id, scale}`."""
 
 import math
 from typing import Any
@@ -12,25 +12,25 @@ RIGHT = "it must be a list of objects with the `id` of an adapter and its `scale
 
 
 def adapters(lora: Any) -> tuple[tuple[int, float], ...] | None:  # noqa: ANN401 (any JSON)
-    """The adapters that are on, each with its scale; None leaves them to the server, as an empty list does in llama-server.
+    """Returns the active adapters with their scales; None (also for an empty list, as in llama-server) uses the server's set.
 
-    Of several entries for one adapter the last one counts, as there. What is not named is off.
+    As in llama-server, the last entry for an adapter applies, and adapters that are not listed are inactive.
 
     Raises:
-        InvalidRequest: it is no such list.
+        InvalidRequest: The value is not such a list.
     """
     if not lora:
         return None
     scales = dict(map(_entry, lora if isinstance(lora, list) else [lora]))
-    # One that is off need not be there.
+    # Inactive adapters need not be loaded.
     return tuple((adapter, scale) for adapter, scale in scales.items() if scale != 0)
 
 
 def refuse_adapters(lora: Any) -> None:  # noqa: ANN401 (any JSON)
-    """Refuses adapters of its own to a request for vectors.
+    """Refuses an adapter set in embedding requests.
 
     Raises:
-        InvalidRequest: it names some.
+        InvalidRequest: The request has one.
     """
     if lora:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""The branches of a body that differ: what each says of itself, in the place of what the body says."""
+"""Branches with different options: the fields of each branch override the body's."""
 
 from typing import Any
 
@@ -12,28 +12,28 @@ from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, Comple
 __all__ = ["MAX_BRANCHES", "branch_bodies", "branches_size"]
 
 MAX_BRANCHES = 256
-"""Most branches of one prompt."""
+"""Maximum branches per prompt."""
 
 BRANCH_SIZE = 512
-"""What it costs to read a branch, in characters of a text that is tokenized."""
+"""Cost of parsing a branch, in characters of tokenized text."""
 
 _TOGETHER = (
     ("n_predict", "max_completion_tokens", "max_tokens"),
     ("grammar", "json_schema", "response_format"),
 )
-"""Names of which a branch that gives one means none of the body's others."""
+"""Alternative names: a branch that sets one of them overrides all of the body's."""
 
 
 def branches_size(body: CompletionFields) -> int:
-    """What it costs to read the branches of a body, in characters of a text that is tokenized."""
+    """Returns the cost of parsing the branches of a body, in characters of tokenized text."""
     return BRANCH_SIZE * min(len(body.branches or ()), MAX_BRANCHES)
 
 
 def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, CompletionFields]]:
-    """Each branch, and the body as it would be for that branch alone. None where the branches do not differ.
+    """Returns each branch, and the body with the branch's fields applied; an empty list if branches do not differ.
 
     Raises:
-        InvalidRequest: a branch has a field that is none of its own, or of the wrong type; or `n` is another number.
+        InvalidRequest: A branch has a field that branches cannot have, or one of the wrong type, or `n` differs.
     """
     if not body.branches:
         return []

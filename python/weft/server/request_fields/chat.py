@@ -1,4 +1,4 @@
-"""The fields of a chat, by OpenAI's names (https://platform.openai.com/docs/api-reference/chat/create) and llama-server's."""
+"""Fields of a chat, with the names of OpenAI (https://platform.openai.com/docs/api-reference/chat/create) and llama-server."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["ChatFields"]
 
 
 class ChatFields(CompletionFields, kw_only=True):
-    """What is to be answered, and how. The fields of a completion are taken too; a `prompt` is what the messages become."""
+    """A chat request. The fields of completions are accepted too; the `prompt` is rendered from the messages."""
 
     messages: list[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
@@ -17,23 +17,25 @@ class ChatFields(CompletionFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     reasoning_format: str | None = None
-    """Where a thought goes: `none` leaves it in the content, `deepseek` and `auto` take it out, `deepseek-legacy` does both."""
+    """Where reasoning is returned: `none` leaves it in the content, `deepseek` and `auto` move it out, `deepseek-legacy` does
+    both."""
     enable_thinking: bool | None = None
     thinking: Any = None
-    """Whether the model thinks first: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
+    """Enables reasoning: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
     tools: list[dict[str, Any]] | None = None
-    """What the model may call: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}` each."""
+    """Functions that the model may call, each `{"type": "function", "function": {"name", "description", "parameters",
+    "strict"}}`."""
     tool_choice: str | dict[str, Any] | None = None
     """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
-    """What `tools` was called before, without a `type`."""
+    """Deprecated form of `tools`, without `type`."""
     function_call: str | dict[str, Any] | None = None
-    """What `tool_choice` was called before: `none`, `auto`, or `{"name"}`."""
+    """Deprecated form of `tool_choice`: `none`, `auto`, or `{"name"}`."""
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     audio: Any = None
     modalities: list[str] | None = None
     prediction: Any = None

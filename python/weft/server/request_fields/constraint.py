@@ -1,4 +1,4 @@
-"""What a body says that the text must follow: one grammar or one schema, by whatever field it comes."""
+"""The output constraint of a request: one grammar or one JSON schema, from any of several fields."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from weft.server.request_fields.fields import CompletionFields
 __all__ = ["Constraint", "constraint"]
 
 ANY_OBJECT = '{"type":"object"}'
-"""What `json_object` asks for where it brings no schema of its own."""
+"""Schema of `json_object` without its own schema."""
 
 
 class Constraint(NamedTuple):
-    """A grammar in GBNF or the text of a JSON schema, and the field that asked for it; no text is no constraint."""
+    """A GBNF grammar or the text of a JSON schema, with the field that set it. Without either, the output is unconstrained."""
 
     grammar: str | None = None
     json_schema: str | None = None
@@ -23,10 +23,10 @@ class Constraint(NamedTuple):
 
 
 def constraint(body: CompletionFields) -> Constraint | None:
-    """What the body asks for; None where it says nothing, so that the server's own default holds.
+    """Returns the constraint of a body, or None to use the server's default.
 
     Raises:
-        InvalidRequest: it asks twice, or for a format that there is not.
+        InvalidRequest: There are several constraints, or the format is unknown.
     """
     asked = []
     if body.grammar:
@@ -44,7 +44,7 @@ def constraint(body: CompletionFields) -> Constraint | None:
 
 
 def _schema(response_format: dict[str, Any]) -> str | None:
-    """The schema of OpenAI's field, or None for free text."""
+    """Returns the schema of OpenAI's `response_format`, or None for free text."""
     match response_format:
         case {"type": None | "text"}:
             return None

@@ -1,4 +1,4 @@
-"""The fields of a completion, by llama-server's names and with its types."""
+"""Fields of a completion, with llama-server's names and types."""
 
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -20,14 +20,14 @@ __all__ = [
 
 
 class TextPrompt(msgspec.Struct):
-    """llama-server's prompt with media: `<__media__>` in the text stands for the next of these, which are in base64."""
+    """llama-server's prompt with media: `<__media__>` in the text marks the position of the next file, which is in base64."""
 
     prompt_string: str
     multimodal_data: list[str] | None = None
 
 
 class TriggerField(msgspec.Struct):
-    """llama-server's trigger of a lazy grammar: 0 is a token, 1 a word, 2 a pattern, 3 one for all of the text."""
+    """llama-server's trigger of a lazy grammar: 0 is a token, 1 a word, 2 a pattern, 3 a pattern for the whole text."""
 
     type: int
     value: str
@@ -38,11 +38,11 @@ Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]
 """One text, one list of tokens and texts, or a list of prompts."""
 
 LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
-"""Pairs, or OpenAI's object; a text stands for each of its tokens, and `false` bans."""
+"""Pairs, or OpenAI's object; a text applies to each of its tokens, and `false` bans."""
 
 
 _OF_THEIR_OWN_TYPE = {
-    "samplers": str | list[str],  # Names in any of llama.cpp's spellings, as a list or with `;` between them, or its letters.
+    "samplers": str | list[str],  # Names in any of llama.cpp's spellings, as a list or separated by `;`, or its letters.
     "dry_sequence_breakers": list[str],
     "logit_bias": LogitBias,
 }
@@ -50,7 +50,7 @@ _OF_THEIR_OWN_TYPE = {
 if TYPE_CHECKING:
 
     class SamplingFields(msgspec.Struct, kw_only=True):
-        """The fields of `Sampling`; only those that are asked for by name stand here."""
+        """The fields of `Sampling`; declares only the fields that code accesses by attribute."""
 
         samplers: str | list[str] | None = None
         dry_base: float | None = None
@@ -62,80 +62,82 @@ else:
         [(name, _OF_THEIR_OWN_TYPE.get(name, hint) | None, None) for name, hint in get_type_hints(Sampling).items()],
         kw_only=True,
         module=__name__,
-        namespace={"__doc__": "How a token is chosen, by the names of `Sampling`."},
+        namespace={"__doc__": "Sampling parameters, with the names of `Sampling`."},
     )
 
 
 class CompletionFields(SamplingFields, kw_only=True):
-    """Fields of a completion, in llama-server's spelling. `None` takes the server's default."""
+    """Fields of a completion, with llama-server's names. `None` selects the server's default."""
 
     prompt: Prompt | None = None
     suffix_prompt: str | list[int | str] | None = None
-    """What follows the prompt: a text that goes on where it ends, or tokens; a branch's own, most of all."""
+    """Text or tokens after the prompt; mostly set per branch."""
     stream: bool | None = None
     n: int | None = None
     distinct: bool | None = None
-    """Whether no two completions begin with the same token."""
+    """Whether all completions begin with different tokens."""
     diverse: str | None = None
-    """`arithmetic` spreads the completions over what could be said, `beam` draws whole texts without replacement."""
+    """`arithmetic` spreads the completions over the distribution; `beam` samples whole texts without replacement."""
     beam_width: int | None = None
-    """Beams of a search for the likeliest texts, of which the `n` best are told."""
+    """Number of beams in a search for the most likely texts, of which the `n` best are returned."""
     length_penalty: float | None = None
-    """What their scores are divided by: their number of tokens, raised to this."""
+    """Exponent of the length by which scores are divided."""
     branches: list[dict[str, Any]] | None = None
-    """In place of `n`: an object for each branch, with the fields that are its own; `BranchFields` are those that may be."""
+    """Alternative to `n`: an object with options for each branch; see `BranchFields` for the allowed ones."""
     n_cmpl: int | None = None
-    """llama-server's name for `n`, which it prefers."""
+    """llama-server's name for `n`, which has priority."""
     n_predict: int | None = None
-    """The limit; -1 is none. Of its three names, this one counts first and `max_tokens` last."""
+    """Maximum tokens; -1 is unlimited. Of the three names, this one has the highest priority and `max_tokens` the lowest."""
     max_completion_tokens: int | None = None
     max_tokens: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
-    """-1 and 2³² − 1 are any."""
+    """-1 and 2³² - 1 select a random seed."""
     priority: int | None = None
-    """-100 to 100: of requests that wait, the highest go first. (vLLM has the field too, but there the lowest go first.)"""
+    """-100 to 100; higher values are scheduled first (in vLLM, lower values are)."""
     max_token_gap_ms: float | None = None
-    """The longest pause of the stream that others' prompts may cause, in milliseconds, 1 to 60,000; 0 or less is the server's."""
+    """Maximum pause of the stream while other prompts are computed, in milliseconds, 1 to 60,000; values up to 0 select the
+    server's."""
     t_max_predict_ms: float | None = None
-    """A limit of time from the first token on, which ends a completion at its next line; 0 or less is none."""
+    """Time limit from the first token on, in milliseconds, after which a completion ends at the next line; values up to 0 disable
+    it."""
     n_indent: int | None = None
     penalty_prompt: str | list[int | str] | None = None
-    """What the penalties see in place of the prompt; text is not read for control tokens."""
+    """Text that the penalties use in place of the prompt; not parsed for special tokens."""
 
     grammar: str | None = None
     json_schema: Any = None
-    """A JSON schema, which may be any JSON."""
+    """A JSON schema, as any JSON value."""
     response_format: dict[str, Any] | None = None
-    """OpenAI's way to ask for JSON; llama-server takes its `schema` beside `json_object` too."""
+    """OpenAI's structured output; llama-server also accepts `schema` with `json_object`."""
     grammar_lazy: bool | None = None
-    """Whether what is to be followed waits for one of the triggers."""
+    """Whether the constraint applies only after one of the triggers."""
     grammar_triggers: list[TriggerField] | None = None
     preserved_tokens: list[str] | None = None
-    """Texts that are one token each, and are shown also where they are control tokens."""
+    """Texts that are single tokens and are output even if they are control tokens."""
 
     reasoning_budget_tokens: int | None = None
-    """Most tokens of a thought; below 0 is no limit."""
+    """Maximum tokens of reasoning; negative is unlimited."""
     thinking_budget_tokens: int | None = None
-    """llama-server's other name for it."""
+    """llama-server's alternative name."""
     reasoning_budget_message: str | None = None
-    """What is said before the end of a thought whose budget is used up."""
+    """Text inserted at the end of reasoning whose budget is exhausted."""
     reasoning_budget_start_tag: str | None = None
-    """What begins a thought, and what ends one: a chat's template says so, and a body for other prompts."""
+    """Markers of reasoning. Chat templates define them; other prompts must provide them here."""
     reasoning_budget_end_tags: list[str] | None = None
     reasoning_budget_end_tag: str | None = None
     generation_prompt: str | None = None
-    """The end of the prompt that is the answer's beginning, which says whether a thought has begun in it."""
+    """End of the prompt that begins the answer, possibly opening the reasoning."""
 
     n_keep: int | None = None
-    """Tokens of the prompt that a shift of the context keeps; -1 keeps all."""
+    """Prompt tokens that a context shift keeps; -1 keeps all."""
     n_discard: int | None = None
     cache_prompt: bool | None = None
     id_slot: int | None = None
-    """The slot that is wished for; -1 is none in particular, any other integer wraps around the slots there are."""
+    """Preferred slot; -1 for any, other integers are taken modulo the number of slots."""
 
     lora: Any = None
-    """The adapters that are on, as `[{"id", "scale"}]`; those that are not named are off, and `[]` leaves them to the server."""
+    """Active adapters, as `[{"id", "scale"}]`; unlisted ones are inactive, and `[]` uses the server's set."""
 
     n_probs: int | None = None
     logprobs: int | None = None
@@ -143,20 +145,20 @@ class CompletionFields(SamplingFields, kw_only=True):
     post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
     response_fields: str | list[str] | None = None
-    """What a finished answer is to hold, as paths like `generation_settings/n_predict`; none is all of it."""
+    """Fields that a complete response includes, as paths like `generation_settings/n_predict`; all if empty."""
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     explain_cache: bool | None = None
-    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
     verbose: bool | None = None
-    """Whether OpenAI's answers hold llama-server's own beside them, as `__verbose`."""
+    """Whether OpenAI's responses include llama-server's, as `__verbose`."""
     sse_ping_interval: int | None = None
-    """Seconds of silence after which a stream carries a comment; 0 or less is never."""
+    """Seconds of silence after which a stream sends a comment; values up to 0 disable it."""
 
     backend_sampling: bool | None = None
-    """Where tokens are drawn, in llama-server: on the device or beside it. Here Weft draws them, and they are the same."""
+    """In llama-server, samples on the device or on the host. Ignored: Weft's samplers give the same result."""
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     anti_prompt: Any = None
     assistant_name: Any = None
     best_of: Any = None
@@ -178,18 +180,18 @@ BRANCH_NAMES = (
     *("grammar", "json_schema", "response_format", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
     *("n_keep", "n_discard", "lora", "n_probs"),
 )
-"""Fields of a completion that each branch may have of its own."""
+"""Fields of a completion that each branch may set."""
 
 FORK_NAMES = tuple(name for name in BRANCH_NAMES if name not in ("suffix_prompt", "lora"))
-"""Fields that forks of a branch may have of their own."""
+"""Fields that forks of a branch may set."""
 
 if TYPE_CHECKING:
 
     class ForkFields(CompletionFields):
-        """What forks say of themselves; what they leave unsaid is their branch's. It has the fields of `FORK_NAMES` alone."""
+        """Options of forks; missing ones are the branch's. Only the fields of `FORK_NAMES` exist."""
 
     class BranchFields(CompletionFields):
-        """What one branch says of itself; what it leaves unsaid is the body's. It has the fields of `BRANCH_NAMES` alone."""
+        """Options of one branch; missing ones are the body's. Only the fields of `BRANCH_NAMES` exist."""
 else:
     _HINTS = get_type_hints(CompletionFields)
     BranchFields = msgspec.defstruct(
@@ -197,12 +199,12 @@ else:
         [(name, _HINTS[name], None) for name in BRANCH_NAMES],
         kw_only=True,
         module=__name__,
-        namespace={"__doc__": "What one branch says of itself; what it leaves unsaid is the body's."},
+        namespace={"__doc__": "Options of one branch; missing ones are the body's."},
     )
     ForkFields = msgspec.defstruct(
         "ForkFields",
         [(name, _HINTS[name], None) for name in FORK_NAMES],
         kw_only=True,
         module=__name__,
-        namespace={"__doc__": "What forks say of themselves; what they leave unsaid is their branch's."},
+        namespace={"__doc__": "Options of forks; missing ones are the branch's."},
     )

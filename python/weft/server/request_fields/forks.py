@@ -1,4 +1,4 @@
-"""What a body says of forks, in the place of what their branch was asked for."""
+"""Options of forks, which override the options of their branch."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ _OTHER_NAMES = {
     "json_schema": ("grammar", "json_schema"),
     "response_format": ("grammar", "json_schema"),
 }
-"""The fields of a request that a body calls otherwise."""
+"""Request fields that a body names differently."""
 
 
 def fork_asked(own: ForkFields, settings: Settings) -> ForkAsked:
-    """What a body says of forks: fields of a request, for those that it names.
+    """Returns the options that a body sets for forks, as request fields.
 
     Raises:
-        InvalidRequest: a field is not what it must be.
+        InvalidRequest: A field is invalid.
     """
     given = {name: value for name in FORK_NAMES if (value := getattr(own, name)) is not None}
     asked = template(CompletionFields(**given), settings, n=1)

@@ -1,4 +1,4 @@
-"""The pictures and sounds of a body: where they stand in its prompts and messages. None is read here."""
+"""Locates the images and audio in prompts and messages of a body, without decoding them."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, Medi
 __all__ = ["chat_files", "marked", "with_images"]
 
 _IMAGE = re.compile(r"\[img-([0-9]{1,9})\]")
-"""What stood for one in 2024, by its id."""
+"""Placeholder of an image in 2024, with its id."""
 
 
 class _Image(msgspec.Struct):
@@ -28,13 +28,13 @@ class _Image(msgspec.Struct):
 
 
 def marked(prompt: TextPrompt) -> MediaPrompt:
-    """A text in which the next of its media stands at each marker.
+    """Returns a text with a file at each marker.
 
     Raises:
-        InvalidRequest: there are more of them than markers, or fewer.
+        InvalidRequest: The numbers of files and markers differ.
     """
     data = prompt.multimodal_data or []
-    # A text of megabytes may hold half a million, and to make as many texts of it would hold everybody up.
+    # Counted first: splitting at half a million markers in a text of megabytes would block the event loop.
     n_markers = prompt.prompt_string.count(MEDIA_MARKER)
     if n_markers != len(data):
         message = f"prompt_string has {n_markers} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
@@ -47,10 +47,10 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
 
 
 def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa: ANN401 (any JSON)
-    """A text in which pictures stand at the markers of their ids, as in 2024: `[img-12]`.
+    """Returns a text with an image at the marker of its id, as in 2024: `[img-12]`.
 
     Raises:
-        InvalidRequest: the prompt is no text, a picture has no marker there, a marker no picture, or there are too many.
+        InvalidRequest: The prompt is not a single text, an image or a marker has no counterpart, or there are too many.
     """
     if not isinstance(prompt, str):
         raise InvalidRequest("image_data", "image_data stands beside a prompt that is one text")
@@ -64,7 +64,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     }
     if len(files) < len(images):
         raise InvalidRequest("image_data", "image_data has several pictures of one id")
-    # Every second piece is the id of a marker. A text of megabytes may hold a million.
+    # Every second item is the id of a marker. The limit matters: a text of megabytes may contain a million markers.
     texts = _IMAGE.split(prompt, MAX_FILES + 1)
     asked = [int(found) for found in texts[1::2]]
     if len(asked) > MAX_FILES:
@@ -81,15 +81,15 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
 
 
 def _spoken(pieces: Sequence[str | MediaFile]) -> list[str | MediaFile]:
-    """The pieces without empty texts."""
+    """Returns the pieces without empty texts."""
     return [piece for piece in pieces if piece != ""]
 
 
 def chat_files(messages: Sequence[ChatMessage] | None) -> list[MediaFile]:
-    """The pictures and sounds of messages, in order. They are taken out: what is in base64 may be most of a body.
+    """Returns the images and audio of messages, in order, and removes their data, which may be most of a body.
 
     Raises:
-        InvalidRequest: a part does not hold what its type says.
+        InvalidRequest: A part lacks the data of its type.
     """
     return [_taken(place, part) for place, part in media_parts(messages or ())]
 
@@ -106,7 +106,7 @@ def _taken(place: str, part: ContentPart) -> MediaFile:
         case "input_audio":
             if sound is None or not sound.data:
                 raise InvalidRequest("messages", f"{place}.input_audio.data must be given")
-            # As OpenAI has it, and llama-server.
+            # As in OpenAI's API and llama-server.
             if sound.format not in ("wav", "mp3"):
                 kind = f"{place}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
                 raise InvalidRequest("messages", kind)

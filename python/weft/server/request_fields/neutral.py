@@ -1,4 +1,4 @@
-"""Fields for what is not there: each is refused by name, unless its value asks for nothing."""
+"""Unsupported fields: each is refused by name unless its value disables the feature."""
 
 from collections.abc import Callable, Container, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from weft.server.request_fields.fields import CompletionFields
 __all__ = ["refuse", "refuse_unsupported"]
 
 
-# Field → whether a value asks for nothing.
+# Field to a predicate for values that disable the feature.
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "anti_prompt": lambda value: not value,
     "assistant_name": lambda value: not value,
@@ -20,7 +20,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
-    # What llama.cpp's own page always sends, and what settings tell: it is of chats, and a completion's text stays whole.
+    # llama.cpp's web page always sends it. It applies to chats; the text of a completion is never split.
     "reasoning_format": lambda value: isinstance(value, str) and (not value or value in REASONING_FORMATS),
     "service_tier": lambda value: value in ("auto", "default"),
     "store": lambda value: value is False,
@@ -33,15 +33,18 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 def refuse_unsupported(
     body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None, *, but: Container[str] = ()
 ) -> None:
-    """Raises [`InvalidRequest`] for the first field that asks for what is not there.
+    """Raises [`InvalidRequest`] for the first field that enables an unsupported feature.
 
-    `more` names what a dialect refuses besides, `but` what it does not refuse.
+    Args:
+        body: The request.
+        more: Further fields that an API does not support.
+        but: Fields that it does support.
     """
     refuse(body, {name: is_neutral for name, is_neutral in (_NEUTRAL | (more or {})).items() if name not in but})
 
 
 def refuse(body: msgspec.Struct, table: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises [`InvalidRequest`] for the first field of the table that asks for something; a body need not have all of them."""
+    """Raises [`InvalidRequest`] for the first field of the table with a value that is not neutral. Missing fields are skipped."""
     for name, is_neutral in table.items():
         value = getattr(body, name, None)
         if value is not None and not is_neutral(value):

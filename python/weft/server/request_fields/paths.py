@@ -1,4 +1,4 @@
-"""`response_fields`: what of a finished answer is wanted, by paths like `generation_settings/n_predict`."""
+"""`response_fields`: selects parts of a complete response by paths like `generation_settings/n_predict`."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from weft.server.request_fields.fields import CompletionFields
 __all__ = ["MAX_NESTED", "MAX_PATHS", "MAX_PATH_CHARACTERS", "paths"]
 
 MAX_PATHS = 256
-"""More than there are fields: each is looked up at the end of each branch."""
+"""Maximum paths, above the number of fields: each path is resolved at the end of each branch."""
 
 MAX_PATH_CHARACTERS = 256
-"""Longest path, in characters."""
+"""Maximum length of a path, in characters."""
 
 MAX_NESTED = 8
-"""Most paths of which each leads into what the one before it leads to: so often a part of the answer is told at most."""
+"""Maximum nesting of paths, which bounds how often a part of the response is repeated."""
 
 
 def paths(body: CompletionFields) -> Sequence[str]:
-    """The paths of the fields that a finished answer is to hold; none is all of it.
+    """Returns the paths of the fields that a complete response includes; empty for all.
 
     Raises:
-        InvalidRequest: there are too many, one is too long, or too many lead into what others lead to.
+        InvalidRequest: There are too many paths, one is too long, or they are nested too deeply.
     """
     fields = body.response_fields or []
     fields = [fields] if isinstance(fields, str) else fields
@@ -38,10 +38,10 @@ def paths(body: CompletionFields) -> Sequence[str]:
 
 
 def _n_nested(paths: Sequence[str]) -> int:
-    """Most paths of which each leads into what the one before it leads to."""
+    """Returns the length of the longest chain of paths of which each is a prefix of the next."""
     n_nested = 0
     outer: list[list[str]] = []
-    # Step by step: as texts, `a-b` would come between `a` and `a/b`.
+    # By components: as strings, `a-b` would sort between `a` and `a/b`.
     for steps in sorted(path.split("/") for path in set(paths)):
         while outer and steps[: len(outer[-1])] != outer[-1]:
             outer.pop()

@@ -1,4 +1,4 @@
-"""The texts and tokens of a body: its prompts, its biases, and what the penalties look at."""
+"""Prompts, logit biases and penalty prompts of a body, as texts and tokens."""
 
 import re
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from weft.server.run.submission import Piece, SentPrompt
 __all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
 
 MAX_DIGITS = 18
-"""A token's number of more digits is in no vocabulary, and costly to read."""
+"""Maximum digits of a token id. Longer ids exceed any vocabulary and are expensive to parse."""
 
 
 def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
-    """The prompts of a body, each a list of texts and tokens, or of texts and media.
+    """Returns the prompts of a body, each as a list of texts and tokens, or of texts and media.
 
-    A list is one prompt if any of its elements is a token, as llama-server reads it; otherwise each element is a prompt.
+    As in llama-server, a list is one prompt if any element is a token; otherwise each element is a prompt.
     """
     if prompt is None:
         raise InvalidRequest("prompt", "a prompt must be given")
@@ -37,7 +37,7 @@ def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
 
 
 def texts(name: str, given: Prompt | TokenIds | None) -> list[SentPrompt]:
-    """The texts of a body's field of this name, read as prompts are."""
+    """Returns the texts of a body's field, parsed like prompts."""
     try:
         return prompts(given)
     except InvalidRequest as error:
@@ -56,21 +56,21 @@ def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> SentPrompt
 
 
 def pieces(given: str | list[int | str] | TokenIds) -> Sequence[Piece]:
-    """One text, or one list of texts and tokens."""
+    """Returns one text, or one list of texts and tokens, as a list."""
     if isinstance(given, str):
         return [given] if given else []
     return given
 
 
 def penalty_prompt(given: str | list[int | str] | TokenIds | None) -> Sequence[Piece] | None:
-    """What the penalties see in place of the prompt; None where that is not said."""
+    """Returns the penalty prompt, or None if it is missing."""
     if not given:
         return None
     return pieces(given)
 
 
 def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
-    """Tokens and texts with their biases; a ban is minus infinity."""
+    """Returns tokens and texts with their biases; a ban is minus infinity."""
     if isinstance(biases, Biases):
         return biases
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
@@ -83,7 +83,7 @@ def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
 
 
 def _key(key: str) -> Piece:
-    """A key of OpenAI's object: a token's number, or a text."""
+    """Parses a key of OpenAI's object: a token id, or a text."""
     if re.fullmatch("-?[0-9]+", key) is None:
         return key
     if len(key) > MAX_DIGITS:

@@ -1,4 +1,4 @@
-"""From fields to requests: what a body leaves unsaid comes from the settings, and from the request's own defaults."""
+"""Conversion of fields to requests. Missing fields come from the settings, then from the defaults of `Request`."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from weft.settings import Settings
 __all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
 
 MAX_LIMIT = 2**31 - 1
-"""Limits above this are as good as this: the context ends every completion long before."""
+"""Upper bound for token limits; the context ends every completion long before."""
 
 ANY_SLOT = -1
-"""llama-server's number for no slot in particular."""
+"""llama-server's value for any slot."""
 
 RANDOM_SEED = 2**32 - 1
-"""llama-server's number for "any seed", as -1 is."""
+"""llama-server's value for a random seed, like -1."""
 
 _N = ("n_cmpl", "n")
 _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
@@ -36,34 +36,34 @@ _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
 _KNOBS = knobs()
 
 _READ = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
-"""Fields of `Sampling` that a body may spell in several ways; a base below 1 is the server's default, as llama-server has it."""
+"""`Sampling` fields with several spellings. As in llama-server, a `dry_base` below 1 selects the default."""
 
 _AS_THEY_ARE = (
     *(name for name in _KNOBS if name not in _READ),
     *("n_discard", "n_indent", "post_sampling_probs", "priority"),
     *("distinct", "diverse", "beam_width", "length_penalty"),
 )
-"""Fields that a body and a request have by the same name, with the same meaning of every value."""
+"""Fields with the same name and meaning in bodies and requests."""
 
 _HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
-"""Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
+"""Fields that are clamped to bounds, as in llama-server."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
 
 
 def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
-    """The first of several names for one field that the body gives, and its value; the last, with None, where it gives none."""
+    """Returns the first of several alternative names that the body uses, with its value; or the last name and None."""
     return next(((name, value) for name in names if (value := getattr(body, name)) is not None), (names[-1], None))
 
 
 def n_completions(body: CompletionFields, settings: Settings) -> int:
-    """How many completions of each prompt a body asks for."""
+    """Returns the number of completions per prompt."""
     _, n = first_given(body, *_N)
     return (settings.n or 1) if n is None else n
 
 
 def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
-    """What a body asks for; `n_probs` with the name that the body has for it."""
+    """Returns the submission of a body. `n_probs` is the value with the body's name for it."""
     name, value = n_probs
     bodies = branch_bodies(body)
     of_all = Submission(
@@ -75,7 +75,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
-            "n_probs": "n_probs" if value is None else name,  # Where the body says nothing, a branch has.
+            "n_probs": "n_probs" if value is None else name,  # If the body does not set it, only branches can.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
             "thought": blamed_for_thoughts(body),
@@ -91,7 +91,14 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
 
 
 def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: Submission) -> BranchAsked:
-    """What a body asks of one branch, which says this itself, and is asked for this alone; lists are shared, not read again."""
+    """Returns the options of one branch. Lists that it shares with the body are not parsed again.
+
+    Args:
+        own: The branch's fields.
+        alone: The body with the branch's fields applied.
+        settings: The server's settings.
+        of_all: The submission without branches.
+    """
     n_probs = of_all.template.n_probs if own.n_probs is None else own.n_probs
     asked = template(alone, settings, n_probs=n_probs, n=1)
     return BranchAsked(
@@ -105,7 +112,7 @@ def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_a
 
 
 def _names(body: CompletionFields) -> dict[str, str]:
-    """A body's names of fields that branches may have too, each in another spelling."""
+    """Returns the names that a body uses for fields that branches may spell differently."""
     asked = constraint(body)
     return {
         "max_tokens": first_given(body, *_LIMIT)[0],
@@ -114,10 +121,7 @@ def _names(body: CompletionFields) -> dict[str, str]:
 
 
 def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n: int | None = None) -> Request:
-    """The request that a body asks for, all but its prompt, its biases and what the penalties look at.
-
-    `n` stands in the place of what the body says.
-    """
+    """Returns the request of a body without prompt, biases and penalty prompt. `n` overrides the body's value."""
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
@@ -140,7 +144,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         grammar_triggers=triggers(body),
         preserved_tokens=tuple(body.preserved_tokens or ()),
         thought=tagged_thought(body, settings),
-        # The beams of a search share their context, whatever the server does with others'.
+        # The beams of a search share their context, which must not be shifted.
         context_shift=False if body.beam_width is not None or body.diverse == "beam" else _default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
         adapters=adapters(body.lora),
@@ -148,26 +152,26 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         max_predict_ms=_max_predict_ms(body),
         explain_cache=body.explain_cache is True,
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
-        # A whole answer has no place for it.
+        # Only streams can report progress.
         report_progress=body.stream is True and (body.return_progress is True or body.timings_per_token is True),
         **{name: given(name) for name in _AS_THEY_ARE},
     )
 
 
 def ping_s(body: CompletionFields, settings: Settings) -> float | None:
-    """Seconds of silence after which the stream that a body asks for carries a comment; None is never."""
+    """Returns the seconds of silence after which the stream sends a comment; None disables it."""
     if body.sse_ping_interval is None:
         return settings.ping_s
     return body.sse_ping_interval if body.sse_ping_interval > 0 else None
 
 
 def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field has its own type)
-    """What a request gets that leaves a field unsaid: the setting of the same name, where there is one."""
+    """Returns the default of a missing field: the setting of the same name, or else the default of `Request`."""
     return getattr(settings.sampling, name) if name in _KNOBS else getattr(settings, name, _DEFAULTS[name])
 
 
 def _held(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
-    """The value, or the bound that it is past."""
+    """Returns the value, clamped to the field's bounds."""
     low, high = _HELD.get(name, (value, value))
     return max(low, min(value, high))
 
@@ -185,7 +189,7 @@ def _stop(body: CompletionFields) -> list[str]:
 
 
 def _seed(seed: int | None) -> int | None:
-    """Seeds have 32 bits; larger ones wrap, as llama-server's do."""
+    """Returns a 32-bit seed; larger values wrap, as in llama-server."""
     return None if seed in (None, -1, RANDOM_SEED) else seed % 2**32
 
 
@@ -205,7 +209,7 @@ def _n_keep(body: CompletionFields, settings: Settings) -> int | None:
 
 
 def _max_token_gap_ms(body: CompletionFields) -> float | None:
-    """The body's own; the server's holds where it has none, and so is no default here."""
+    """Returns the body's value. The engine applies the server's default, so None must be preserved."""
     return None if body.max_token_gap_ms is None or body.max_token_gap_ms <= 0 else body.max_token_gap_ms
 
 

@@ -1,4 +1,4 @@
-"""The order of the samplers, in every way that a body may spell it."""
+"""The order of samplers, in all supported spellings."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from weft.sampling_fields import samplers_of_letters, samplers_of_names
 __all__ = ["samplers"]
 
 TAIL_FREE = "f"
-"""The letter of tail-free sampling, from the time when llama.cpp had it."""
+"""Letter of tail-free sampling in earlier versions of llama.cpp."""
 
 
 def samplers(given: str | Sequence[str]) -> tuple[str, ...] | None:
-    """The names of the samplers; None where nothing is given, so that the server's default holds.
+    """Returns the names of the samplers, or None to use the server's default.
 
-    A text without `;` is read as llama.cpp's letters if it can be, else as one name. llama.cpp's letters of today have none for
-    tail-free sampling, so it follows top-k there, as in the default order.
+    A text without `;` is parsed as llama.cpp's letters if possible, else as one name. llama.cpp's current letters lack tail-free
+    sampling, so it is added after top-k, as in the default order.
 
     Raises:
-        InvalidRequest: a name or letter is unknown.
+        InvalidRequest: A name or letter is unknown.
     """
     if not given:
         return None
@@ -36,7 +36,7 @@ def _letters(text: str) -> tuple[str, ...]:
     try:
         return samplers_of_letters(text if TAIL_FREE in text else text.replace("k", "k" + TAIL_FREE))
     except ValueError:
-        # A name of more than one word or with a letter of its own: no chain of letters is spelt so.
+        # Sampler names of several words or with other letters cannot be mistaken for letters.
         try:
             return samplers_of_names([text])
         except ValueError:

@@ -1,4 +1,4 @@
-"""What a body says of thoughts, and of what its grammar waits for."""
+"""Reasoning options and grammar triggers of a body."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ from weft.settings import Settings
 __all__ = ["blamed_for_thoughts", "budget_message", "refuse_endless_thought", "tagged_thought", "thought", "triggers"]
 
 MAX_TAGS = 16
-"""Texts that end thoughts."""
+"""Maximum end markers of reasoning."""
 
 MAX_TAG_BYTES = 256
-"""Bytes of one."""
+"""Maximum size of a marker, in bytes."""
 
 _KINDS = ("token", "word", "pattern", "pattern_full")
-"""What llama-server's numbers of kinds mean."""
+"""Kinds of triggers, by llama-server's numbers."""
 
 
 def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
-    """What the body's grammar waits for.
+    """Returns the triggers of the body's grammar.
 
     Raises:
-        InvalidRequest: a kind that there is not, a token without its id, or nothing to wait for.
+        InvalidRequest: A kind is unknown, or a token trigger has no id.
     """
     read = []
     for given in body.grammar_triggers or ():
@@ -42,7 +42,7 @@ def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
 def thought(
     body: CompletionFields, settings: Settings, *, starts: Sequence[str], ends: Sequence[str], begins_inside: bool
 ) -> Thought:
-    """A thought with these markers, with the body's budget and message, or the server's."""
+    """Returns the reasoning configuration with these markers, and the budget and message of the body or the server."""
     budget = body.thinking_budget_tokens if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens
     return Thought(
         starts=starts,
@@ -54,31 +54,36 @@ def thought(
 
 
 def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[str]) -> str:
-    """What is said before the end of a thought whose budget is used up, where these texts end one.
+    """Returns the text inserted at the end of reasoning whose budget is exhausted.
+
+    Args:
+        body: The request.
+        settings: The server's settings.
+        ends: End markers of the reasoning.
 
     Raises:
-        InvalidRequest: one of them is in it: what follows that would be said to the user.
+        InvalidRequest: The message contains an end marker, which would show the rest of the message to the user.
     """
     given = body.reasoning_budget_message
     message = settings.reasoning_budget_message if given is None else given
     if (found := next((end for end in ends if end in message), None)) is None:
         return message
     if given is None:
-        # The body has named it; what ends the thoughts of chats is looked for at the start.
+        # The body set the markers; markers of chat templates were checked at startup.
         raise InvalidRequest("reasoning_budget_end_tags", f"{shown(found)} is in the server's message, which says it too early")
     why = f"contains {shown(found)}, which ends the thought and is written after the message; leave it out"
     raise InvalidRequest("reasoning_budget_message", f"reasoning_budget_message {why}")
 
 
 def blamed_for_thoughts(body: CompletionFields) -> str:
-    """The field that is told of where the engine refuses a thought: what is said before its end, or what ends it."""
+    """Returns the field to report if the engine refuses the reasoning configuration: the message or the end markers."""
     tags = [body.reasoning_budget_end_tag or "", *(body.reasoning_budget_end_tags or ()), body.reasoning_budget_start_tag or ""]
     are_bounded = len(tags) - 2 <= MAX_TAGS and all(len(tag.encode()) <= MAX_TAG_BYTES for tag in tags)
     return "reasoning_budget_message" if are_bounded and body.reasoning_budget_message else "reasoning_budget_end_tags"
 
 
 def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None:
-    """The thought whose markers the body itself names; None where it names none."""
+    """Returns the reasoning configuration with the body's own markers, or None if it has none."""
     start = body.reasoning_budget_start_tag
     ends = [end for end in body.reasoning_budget_end_tags or [body.reasoning_budget_end_tag or ""] if end]
     if not ends:
@@ -91,10 +96,10 @@ def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None
 
 
 def refuse_endless_thought(body: CompletionFields) -> None:
-    """Of a prompt that is no chat only the body says what a thought is: without that, nothing can be asked of one.
+    """Refuses reasoning options without end markers, which prompts other than chats must provide.
 
     Raises:
-        InvalidRequest: a budget or a message for thoughts, and nothing that ends them.
+        InvalidRequest: There is a budget or message for reasoning, but no end marker.
     """
     if body.reasoning_budget_end_tag or any(body.reasoning_budget_end_tags or ()):
         return

@@ -1,1 +1,1 @@
-"""Weft's own routes to requests that run: which there are, how far each is, and how one or a branch of it is ended."""
+"""Weft's routes for active requests: listing, inspecting, cancelling and forking."""

@@ -1,4 +1,4 @@
-"""How forks are written that have a stream of their own."""
+"""Stream format of forks that have their own stream."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ __all__ = ["ForkStream"]
 
 
 class ForkStream:
-    """One event per token, and one with `"stop": true` at the end of each fork."""
+    """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
 
     def __init__(self, generation: Generation) -> None:
         generation.takes_forks = True
         self._id: str | msgspec.UnsetType = generation.id
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """The frames of events, in order."""
+        """Returns the frames of events, in order."""
         return [sse.frame(self._told(event)) for event in events if not isinstance(event, Progress | PromptLogprobs)]
 
     def _told(self, event: Event) -> ForkEvent | ForkEnd:
@@ -51,5 +51,5 @@ class ForkStream:
         )
 
     def end(self) -> bytes:
-        """Nothing: the last fork's own end is the stream's."""
+        """Returns nothing; the last fork's final event ends the stream."""
         return b""

@@ -1,4 +1,4 @@
-"""Weft's own routes to requests that run. A request belongs to the key that made it: to any other it is not there."""
+"""Routes for active requests. A request is visible only to clients with the API key that created it."""
 
 import asyncio
 from functools import partial
@@ -27,26 +27,26 @@ __all__ = ["router"]
 Here = NamedDependency[SkipValidation[Service]]
 
 MAX_AT_ONCE = 1_000
-"""Branches that are cancelled before others have their turn."""
+"""Maximum branches cancelled before other tasks run."""
 
 
 @get("/requests", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def requests(service: Here) -> RequestsReport:
-    """The requests that run or wait, and were made with the same key."""
+    """The queued and running requests that were made with the same key."""
     generations = service.generations_of(current_owner())
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
 @get("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def request(request_id: FromPath[str], service: Here, first: FromQuery[int] = 0) -> Answer[RequestReport]:
-    """One of them: its branches, what each has written so far, and how."""
+    """A request with its branches: state, text so far, and settings of each."""
     generation = _found(service, request_id)
     return Answer(AwaitedAnswer(partial(_report, service, generation, first)))
 
 
 @delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel(request_id: FromPath[str], service: Here) -> None:
-    """Ends a request: each branch that has not ended does so with the reason `cancelled`, and its client is answered."""
+    """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(service, request_id)
     for nth, (prompt, place) in enumerate(generation.unfinished()):
         if nth and nth % MAX_AT_ONCE == 0:
@@ -56,7 +56,7 @@ async def cancel(request_id: FromPath[str], service: Here) -> None:
 
 @delete("/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service: Here) -> None:
-    """Ends one branch with the reason `cancelled`; the others go on. Nothing happens where it has ended."""
+    """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
     generation = _found(service, request_id)
     prompt, place = _place(generation, request_id, index)
     generation.streams[prompt].cancel(place)
@@ -66,9 +66,9 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service
 async def fork(
     request_id: FromPath[str], index: FromPath[int], service: Here, data: JSONBody[ForkBody | None] = None
 ) -> Answer[Forked]:
-    """Forks a branch: others continue its prompt, its text up to a place, and what is appended.
+    """Forks a branch: new branches continue its prompt, its text up to a position, and appended text.
 
-    With `stream` they get a stream of their own, which this answers; otherwise they come into the request's.
+    With `stream` the forks get their own stream, which is the response; otherwise they join the stream of the request.
     """
     generation = _found(service, request_id)
     prompt, place = _place(generation, request_id, index)
@@ -87,7 +87,7 @@ async def _fork(service: Service, generation: Generation, branch: tuple[int, int
 
 
 def _place(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
-    """The prompt of a branch, and its place there."""
+    """Returns the prompt of a branch and the branch's index within it."""
     found = translate.branch_of(generation, index)
     if found is None:
         raise NoSuchItemError(f"the request {request_id} has no branch {index}")
@@ -104,10 +104,10 @@ def _found(service: Service, request_id: str) -> Generation:
 async def _report(service: Service, generation: Generation, first: int) -> msgspec.Raw:
     make = partial(translate.report, generation, service, service.engine.slots, first=first)
     n = min(translate.n_branches(generation), translate.MAX_TOLD)
-    # Neither hundreds of texts nor their JSON are the event loop's work.
+    # Detokenized texts and their JSON are made on a worker thread.
     return await service.aside.elsewhere(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("Weft", [requests, request, cancel, cancel_branch, fork])

@@ -1,4 +1,4 @@
-"""The fields of Weft's own routes to requests that run."""
+"""Fields of the routes for active requests."""
 
 import msgspec
 
@@ -20,84 +20,85 @@ __all__ = [
 
 
 class RequestSummary(msgspec.Struct, kw_only=True):
-    """One request that runs, or waits.
+    """A queued or running request.
 
-    `id` is what the header `X-Request-Id` of its answer says, and stands behind the dash of an id of OpenAI's; `id_task` are
-    the numbers of its prompts in `/slots`.
+    `id` is the value of the response's `X-Request-Id` header, and the part after the dash of OpenAI-style ids; `id_task` are the
+    ids of its prompts in `/slots`.
     """
 
     id: str
     id_task: list[int]
     created: int
-    """When it came, in seconds since 1970."""
+    """Time of arrival as a Unix timestamp in seconds."""
     stream: bool
     n_prompts: int
     n_branches: int
-    """Of all prompts."""
+    """Branches of all prompts."""
     n_finished: int
     n_running: int
-    """Of the others, those that are in a slot."""
+    """Unfinished branches that are in a slot."""
 
 
 class RequestsReport(msgspec.Struct):
-    """The requests of whoever asks, the oldest first."""
+    """The caller's requests, oldest first."""
 
     requests: list[RequestSummary]
 
 
 class BranchReport(msgspec.Struct, kw_only=True):
-    """One branch, as far as its client has been told of it."""
+    """A branch, as far as its events have been read."""
 
     index: int
     state: str
-    """`waiting`, for a slot; `running`; or `finished`."""
+    """`waiting` (for a slot), `running` or `finished`."""
     text: str
     n_predicted: int
     reason: str | None
-    """Why it ended: `end`, `stop`, `length`, `context_full` or `cancelled`."""
+    """Finish reason: `end`, `stop`, `length`, `context_full` or `cancelled`."""
     id_slot: int
-    """Where it runs; -1 is nowhere."""
+    """Slot of a running branch, else -1."""
     params: GenerationSettings
 
 
 class RequestReport(RequestSummary, kw_only=True):
-    """The same, with its branches: at most 256, from the one on that the query's `first` says."""
+    """A request with its branches: at most 256, beginning at the query's `first`."""
 
     branches: list[BranchReport]
     cache_explanation: CacheExplanation | list[CacheExplanation | None] | msgspec.UnsetType = msgspec.UNSET
-    """Why what is computed of its prompt has to be, where it asked for that and has begun in a slot.
+    """Explains why prompt tokens had to be computed, if the request asked for it and has started.
 
-    Of several prompts a list, with null for those that have not begun."""
+    A list if there are several prompts, with null for those that have not started.
+    """
 
 
 class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
-    """A place in the text of a branch, its prompt not counted: after so many tokens, or after so many bytes."""
+    """A position in the text of a branch, not counting its prompt, in tokens or in bytes."""
 
     token: int | None = None
     byte: int | None = None
 
 
 class ForkBody(ForkFields, kw_only=True, forbid_unknown_fields=True):
-    """`POST /requests/{id}/branches/{index}/fork`: how the forks go on, where not as their branch would."""
+    """`POST /requests/{id}/branches/{index}/fork`: options of the forks that differ from the branch's."""
 
     n: int | None = None
-    """How many forks; 1 where nothing is said."""
+    """Number of forks; defaults to 1."""
     at: ForkPlace | None = None
-    """Where they part from the branch; its end where nothing is said."""
+    """Fork position; defaults to the end of the branch."""
     append: str | list[int | str] | None = None
-    """What stands between there and what they write."""
+    """Text between the fork position and the forks' own text."""
     stream: bool | None = None
-    """Whether they get a stream of their own, which is this answer; otherwise they come into the request's."""
+    """Whether the forks get their own stream as the response; otherwise they join the stream of the request."""
 
 
 class Forked(msgspec.Struct):
-    """The numbers of forks in the stream of their request."""
+    """Indices of forks in the stream of their request."""
 
     indices: list[int]
 
 
 class ForkEvent(msgspec.Struct, kw_only=True):
-    """One token of a fork that has a stream of its own. The first of them says by which `id` the forks are found as a request."""
+    """One token of a fork with its own stream. The first event has the forks' request `id`."""
 
     id: str | msgspec.UnsetType = msgspec.UNSET
     index: int
@@ -109,19 +110,19 @@ class ForkEvent(msgspec.Struct, kw_only=True):
 
 
 class ForkEnd(msgspec.Struct, kw_only=True):
-    """The end of such a fork: `content` is what was held back of its text."""
+    """End of such a fork; `content` is the text withheld until then."""
 
     id: str | msgspec.UnsetType = msgspec.UNSET
     index: int
     content: str
     stop: bool = True
     reason: str
-    """`end`, `stop`, `length`, `context_full` or `cancelled`."""
+    """Finish reason: `end`, `stop`, `length`, `context_full` or `cancelled`."""
     stopping_word: str
     truncated: bool
     tokens_predicted: int
     tokens_evaluated: int
-    """Tokens of what it continued."""
+    """Tokens of the prompt and text that it continued."""
     tokens_computed: int
-    """Of these, those that were computed for it; the others were shared."""
+    """Computed tokens among them; the others were shared."""
     timings: Timings

@@ -1,4 +1,4 @@
-"""Generations become reports. No I/O here."""
+"""Conversion of generations to reports. No I/O here."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -17,23 +17,23 @@ from weft.settings import Settings
 __all__ = ["MAX_TOLD", "branch_of", "fork_asked", "n_branches", "report", "reports"]
 
 MAX_TOLD = 256
-"""Most branches of one report: each comes with its settings and its text."""
+"""Maximum branches of a report, which includes settings and text of each."""
 
 Slots = Mapping[tuple[int, int], int]
-"""Where each branch runs, by the number of its prompt's request and its place there."""
+"""Slots of running branches, by request id and branch index."""
 
 
 def reports(generations: Sequence[Generation], listed: Sequence[Slot]) -> RequestsReport:
-    """Those of one owner."""
+    """Returns the report of an owner's requests."""
     slots = _slots(listed)
     return RequestsReport([_summary(one, slots) for one in sorted(generations, key=lambda one: one.created)])
 
 
 def report(generation: Generation, service: Service, listed: Sequence[Slot], *, first: int) -> RequestReport:
-    """One request with `MAX_TOLD` of its branches, from `first` on.
+    """Returns the report of a request with up to `MAX_TOLD` branches, from `first` on.
 
     Raises:
-        InvalidRequest: `first` is below 0.
+        InvalidRequest: `first` is negative.
     """
     if first < 0:
         raise InvalidRequest("first", f"first is {first}; it must be 0 or more")
@@ -53,7 +53,7 @@ def _explanation(generation: Generation) -> CacheExplanation | list[CacheExplana
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
-    """The prompt of a branch that is counted over all prompts, and its place there; None where there is none."""
+    """Converts an index over all prompts to the prompt and the branch's index within it. Returns None if it does not exist."""
     if len(generation.streams) == 1:
         return (0, index) if 0 <= index < generation.n_branches(0) else None
     n = generation.requests[0].n
@@ -61,15 +61,15 @@ def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
 
 
 def n_branches(generation: Generation) -> int:
-    """The branches of all prompts, those that were forked among them."""
+    """Returns the number of branches of all prompts, including forks."""
     return sum(generation.n_branches(prompt) for prompt in range(len(generation.streams)))
 
 
 def fork_asked(data: ForkBody, settings: Settings) -> ForkAsked:
-    """What a body says of forks.
+    """Returns the fork request of a body.
 
     Raises:
-        InvalidRequest: a field is not what it must be.
+        InvalidRequest: A field is invalid.
     """
     at, unit = _place(data.at)
     return msgspec.structs.replace(

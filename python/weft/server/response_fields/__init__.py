@@ -1,4 +1,4 @@
-"""What all dialects report in the same words: llama-server's timings, probabilities, settings, and its whole answer."""
+"""Response fields that all APIs share: llama-server's timings, probabilities, settings and full result."""
 
 from weft.server.response_fields.probabilities import (
     CompletionProbability,

@@ -1,4 +1,4 @@
-"""Why what was computed of prompts had to be, in answers."""
+"""Cache explanations in responses."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,17 @@ from weft import CacheExplanation
 __all__ = ["HEADER", "Explained", "explanation_header", "explanations_of"]
 
 HEADER = "weft-cache"
-"""The header of whole answers. The headers of a stream leave with its first token, and the end of its first branch tells more."""
+"""Header of responses that are not streamed. A stream's headers are sent with its first token, before the explanation is
+complete."""
 
 MAX_IN_HEADER = 8
-"""Prompts of one request whose explanations stand in the header: others do in the answer alone."""
+"""Maximum prompts of a request in the header. The body includes all of them."""
 
 Explained = CacheExplanation | list[CacheExplanation] | msgspec.UnsetType
 
 
 def explanations_of(told: Mapping[int, CacheExplanation]) -> Explained:
-    """Of all prompts of a request, in their order: one object where there is one."""
+    """Returns the explanations of all prompts in order, or a single object if there is one."""
     explanations = [told[prompt] for prompt in sorted(told)]
     if not explanations:
         return msgspec.UNSET
@@ -26,6 +27,6 @@ def explanations_of(told: Mapping[int, CacheExplanation]) -> Explained:
 
 
 def explanation_header(told: Mapping[int, CacheExplanation]) -> dict[str, str]:
-    """The same in short, without any text; no header where nothing is told."""
+    """Returns the header with short explanations, or no header if there are none."""
     shown = [told[prompt].short for prompt in sorted(told)[:MAX_IN_HEADER]]
     return {HEADER: ", ".join(shown)} if shown else {}

@@ -1,4 +1,4 @@
-"""Probabilities of tokens: llama-server's shape of today, and that of 2024 beside it."""
+"""Token probabilities in llama-server's current format and its format of 2024."""
 
 from typing import cast
 
@@ -36,14 +36,17 @@ class TokenProb(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct):
-    """A token as llama-server told it in 2024."""
+    """A token in llama-server's format of 2024."""
 
     prob: float
     tok_str: str
 
 
 class TokenProbability(msgspec.Struct, kw_only=True):
-    """A drawn token and what was likely in its place, most likely first; with `prob` and `top_probs`, what the samplers left."""
+    """A sampled token with its most likely alternatives, in descending order.
+
+    `prob` and `top_probs` are probabilities after the samplers.
+    """
 
     id: int
     token: str
@@ -55,25 +58,31 @@ class TokenProbability(msgspec.Struct, kw_only=True):
 
 
 class CompletionProbability(TokenProbability, kw_only=True):
-    """The same of `/completion`, with the two fields of 2024."""
+    """The same for `/completion`, with the two fields of 2024."""
 
     content: str
     probs: list[Candidate]
 
 
 def token_probability(logprobs: CompactLogprobs, *, with_top: bool = True, post_sampling: bool = False) -> TokenProbability:
-    """One token, and what was likely in its place unless only the token was asked for.
+    """Returns a token's probabilities as encoded JSON.
 
-    `post_sampling` says whether these are probabilities after the samplers. It is written already.
+    Args:
+        logprobs: Logprobs of the token and its alternatives.
+        with_top: Whether to include the alternatives.
+        post_sampling: Whether these are probabilities after the samplers.
     """
     return cast("TokenProbability", msgspec.Raw(logprobs.token_json(with_top, post_sampling)))
 
 
 def completion_probability(logprobs: CompactLogprobs, *, post_sampling: bool) -> CompletionProbability:
-    """One drawn token as `/completion` tells it, written already."""
+    """Returns a sampled token's probabilities in `/completion`'s format, as encoded JSON."""
     return cast("CompletionProbability", msgspec.Raw(logprobs.completion_json(post_sampling)))
 
 
 def likely_by_text(logprobs: CompactLogprobs) -> dict[str, float]:
-    """The likely tokens as OpenAI's object has them, written already: of those that are spelt alike, the likeliest."""
+    """Returns the top logprobs by text as encoded JSON, in OpenAI's format.
+
+    Of tokens with the same text, the most likely counts.
+    """
     return cast("dict[str, float]", msgspec.Raw(logprobs.top_json()))

@@ -1,4 +1,4 @@
-"""What is told of branches that still run: how far the prompt is, and timings so far."""
+"""Progress of running branches: computed prompt tokens, and timings so far."""
 
 import time
 
@@ -12,7 +12,7 @@ __all__ = ["PromptProgress", "Running"]
 
 
 class PromptProgress(msgspec.Struct):
-    """How far a prompt is computed: `processed` of `total` tokens, `cache` of which were found computed, in `time_ms`."""
+    """Progress of a prompt: `processed` of `total` tokens in `time_ms`, of which `cache` were cached."""
 
     total: int
     cache: int
@@ -21,15 +21,15 @@ class PromptProgress(msgspec.Struct):
 
     @classmethod
     def of(cls, progress: Progress) -> "PromptProgress":
-        """What the engine said."""
+        """Returns the fields for a progress event of the engine."""
         return cls(progress.n_prompt, progress.n_cached, progress.n_processed, round(progress.ms))
 
 
 class Running:
     """Timings of branches before their end.
 
-    The engine tells a branch's times at its end only, so those of the prediction are measured here: from the event of its first
-    token to that of its last. Those of the prompt are the engine's, and belong to branch 0: the others found it computed.
+    The engine reports a branch's times only at its end, so generation is timed here, from the event of the first token to that of
+    the last. Prompt times are the engine's and belong to branch 0, whose prompt the other branches share.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -38,12 +38,12 @@ class Running:
         self._first_token: dict[tuple[int, int], float] = {}
 
     def watch(self, prompt: int, progress: Progress) -> None:
-        """Takes how far a prompt is."""
+        """Records the progress of a prompt."""
         self._prompts[prompt] = progress
 
     @staticmethod
     def prompt_timings(progress: Progress) -> Timings:
-        """The timings of a prompt that is not computed yet, or just now: no token is drawn."""
+        """Returns the timings of a prompt before the first token."""
         return Timings.of(
             cache_n=progress.n_cached,
             prompt_n=progress.n_processed - progress.n_cached,
@@ -54,7 +54,7 @@ class Running:
         )
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings:
-        """The timings of a branch of which so many tokens have come, the last of them now."""
+        """Returns the timings of a branch whose token number `n_predicted` has just arrived."""
         now = time.monotonic()
         first = self._first_token.setdefault((prompt, index), now)
         n_prompt, progress = self._n_prompt[prompt], self._prompts.get(prompt)

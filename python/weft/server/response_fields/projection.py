@@ -1,4 +1,4 @@
-"""The fields of a finished answer that `response_fields` asks for."""
+"""Selection of response parts by `response_fields`."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +13,7 @@ __all__ = ["projected"]
 
 
 def projected(result: CompletionResult, generation: Generation) -> Any:  # noqa: ANN401 (a result, or parts of one)
-    """The parts of a result at the paths that were asked for, each under its path; what is not there is left out."""
+    """Returns the parts of a result by requested path, or the whole result if there are no paths. Missing parts are omitted."""
     paths = generation.asked.response_fields
     if not paths:
         return result
@@ -29,12 +29,12 @@ def _part(value: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401 (any JSON)
             value = getattr(value, _fields(type(value)).get(key, ""), msgspec.UNSET)
         elif isinstance(value, dict):
             value = value.get(key, msgspec.UNSET)
-        else:  # What is written already is a list, where nothing is found, or a schema.
+        else:  # Encoded lists cannot be indexed, and schemas are handled separately.
             return msgspec.UNSET
     return value
 
 
 @cache
 def _fields(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The fields of a struct by their names in JSON."""
+    """Returns the attributes of a struct by their JSON names."""
     return {field.encode_name: field.name for field in msgspec.structs.fields(struct)}

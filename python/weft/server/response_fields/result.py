@@ -1,4 +1,4 @@
-"""llama-server's own answer: what `/completion` says of a finished branch, and OpenAI's routes beside theirs in `__verbose`."""
+"""llama-server's result of a finished branch, in `/completion` and, as `__verbose`, in OpenAI's responses."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -17,9 +17,9 @@ STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "
 
 
 class CompletionResult(msgspec.Struct):
-    """One finished branch: the last event of a stream, where `content` is empty, or the whole answer.
+    """A finished branch: the last event of a stream, where `content` is empty, or the complete response.
 
-    `stop_type` is what llama-server says today, the three `stopped_` fields what it said in 2024.
+    `stop_type` is llama-server's current field; the three `stopped_` fields are from 2024.
     """
 
     index: int
@@ -44,16 +44,16 @@ class CompletionResult(msgspec.Struct):
     completion_probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     score: float | msgspec.UnsetType = msgspec.UNSET
-    """With `beam_width`: what ranks the branch among the others, the greater the better."""
+    """With `beam_width`: the branch's rank score; higher is better."""
 
 
 def told_score(finished: Finished) -> float | msgspec.UnsetType:
-    """The score of a branch, where it has one."""
+    """Returns the score of a branch, or UNSET."""
     return msgspec.UNSET if finished.score is None else finished.score
 
 
 class Branches:
-    """Numbers the branches of an answer over all its prompts, and describes the finished ones."""
+    """Numbers the branches of a response over all prompts, and builds the results of finished ones."""
 
     def __init__(self, generation: Generation, engine: Engine, model: str) -> None:
         self.generation = generation
@@ -65,7 +65,7 @@ class Branches:
         self._prompts: dict[int, str] = {}
 
     def index(self, prompt: int, event: Token | Finished) -> int:
-        """Which branch of the answer an event belongs to."""
+        """Returns the index in the response of an event's branch."""
         return prompt * self.n + event.index
 
     def result(
@@ -77,7 +77,7 @@ class Branches:
         tokens: Sequence[int] = (),
         probabilities: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET,
     ) -> CompletionResult:
-        """What is told of a branch at its end; its probabilities are JSON already."""
+        """Returns the result of a branch at its end. `probabilities` is encoded JSON."""
         usage = finished.usage
         stop_type = STOP_TYPES[finished.reason]
         return CompletionResult(
@@ -106,12 +106,12 @@ class Branches:
         )
 
     def slot(self, prompt: int) -> int:
-        """The slot where a prompt is computed; -1 where it is in none any more."""
+        """Returns the slot in which a prompt is being computed, or -1."""
         request_id = self.generation.streams[prompt].request_id
         return next((slot.id for slot in self._engine.stats().slots if slot.request_id == request_id), -1)
 
     def settings(self, prompt: int, index: int) -> GenerationSettings:
-        """The settings of one branch of a prompt, with its own seed."""
+        """Returns the settings of a branch, with its own seed."""
         generation = self.generation
         request = generation.branch(prompt, index)
         return generation_settings(
@@ -126,14 +126,14 @@ class Branches:
         )
 
     def prompt_text(self, prompt: int, index: int) -> str:
-        """The prompt of a branch as the model saw it, special tokens included: the prompt, and what follows it in this branch."""
+        """Returns the prompt of a branch including special tokens: the shared prompt and the branch's suffix."""
         suffix = self.generation.branch(prompt, index).suffix_prompt
         return self._shared_text(prompt) + (self._engine.detokenize(cast("Sequence[int]", suffix)) if suffix else "")
 
     def _shared_text(self, prompt: int) -> str:
         if prompt not in self._prompts:
             given = self.generation.requests[prompt].prompt
-            # What came in parts was tokenized before.
+            # Prompts given in parts were tokenized before.
             whole = cast("str | Sequence[int] | MixedPrompt", given)
             self._prompts[prompt] = whole if isinstance(whole, str) else self._engine.detokenize(whole)
         return self._prompts[prompt]

@@ -1,4 +1,4 @@
-"""The settings of a request as they took effect: llama-server's names of today, and those that it had in 2024."""
+"""The effective settings of a request, with llama-server's current names and its names of 2024."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
@@ -66,7 +66,7 @@ _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("post_sampling_probs", bool),
     ("backend_sampling", bool, False),
     ("lora", list[dict[str, float]]),
-    # What llama-server told besides in 2024.
+    # Fields of llama-server in 2024.
     ("n_ctx", int),
     ("model", str),
     "tfs_z",
@@ -74,7 +74,7 @@ _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("penalty_prompt_tokens", list[int]),
     ("use_penalty_prompt_tokens", bool),
 )
-"""What is told, in llama-server's order: its own fields with their types, and by their names alone those of `Sampling`."""
+"""Fields in llama-server's order: its own with types, fields of `Sampling` by name only."""
 
 if TYPE_CHECKING:
 
@@ -96,13 +96,13 @@ else:
     )
 
 _TRANSLATED = ("repeat_last_n", "dry_penalty_last_n")
-"""Fields of `Sampling` that are told as what they come to in this context."""
+"""`Sampling` fields for which the effective value in this context is reported."""
 
 _AS_THEY_ARE = (
     *(field for field in _FIELDS if isinstance(field, str) and field not in _TRANSLATED),
     *("n_discard", "n_indent", "n_probs", "post_sampling_probs", "priority"),
 )
-"""Fields whose values are the request's own."""
+"""Fields that are copied from the request."""
 
 
 def generation_settings(
@@ -116,9 +116,17 @@ def generation_settings(
     timings_per_token: bool = False,
     reasoning_format: str,
 ) -> GenerationSettings:
-    """The settings of one branch in a context of `n_ctx` tokens; `end_tokens` are the model's.
+    """Returns the settings of one branch.
 
-    `auto` is told as the format that it is.
+    Args:
+        request: The branch's request.
+        seed: The branch's seed.
+        n_ctx: Size of a slot's context, in tokens.
+        model: Name of the model.
+        end_tokens: The model's end tokens.
+        stream: Whether the response is streamed.
+        timings_per_token: Whether each event includes timings.
+        reasoning_format: Format of reasoning; `auto` is resolved.
     """
     limit = -1 if request.max_tokens is None else request.max_tokens
     same = {name: getattr(request, name) for name in _AS_THEY_ARE}
@@ -144,7 +152,7 @@ def generation_settings(
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
         reasoning_format="deepseek" if reasoning_format == "auto" else reasoning_format,
-        # In a whole answer, both places have it too; llama-server tells this of streams alone.
+        # Complete responses include the reasoning in both places too, but llama-server sets this for streams only.
         reasoning_in_content=stream and reasoning_format == "deepseek-legacy",
         lora=[{"id": adapter, "scale": scale} for adapter, scale in request.adapters or ()],
         n_ctx=n_ctx,
@@ -162,12 +170,12 @@ def _trigger(trigger: GrammarTrigger) -> dict[str, Any]:
     return {"type": _KINDS.index(trigger.kind), "value": trigger.value, **token}
 
 
-# What is long is written already, once for all branches.
+# Long lists are encoded once for all branches.
 
 
 def _biases(biases: Sequence[tuple[int, float]], banned: Sequence[int]) -> list[dict[str, Any]]:
-    """What a request says of tokens, after those that are banned besides: ends that are to be ignored, as llama-server has it."""
-    # JSON has no infinity: a banned token is `false`, as it is in a request.
+    """Returns the request's biases, preceded by the end tokens that are banned, as in llama-server."""
+    # JSON has no infinity: a banned token is `false`, as in requests.
     first: list[dict[str, Any]] = [{"token": token, "bias": False} for token in banned]
     if not isinstance(biases, Biases):
         return first + [{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in biases]

@@ -1,4 +1,4 @@
-"""What vectors and scores cost."""
+"""Usage of embedding and rerank requests."""
 
 import msgspec
 

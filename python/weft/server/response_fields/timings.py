@@ -1,4 +1,4 @@
-"""Where the time went, as llama-server says it."""
+"""Timings in llama-server's format."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ __all__ = ["Timings", "timings"]
 
 
 class Timings(msgspec.Struct):
-    """Where the time went: tokens, milliseconds, and tokens per second.
+    """Tokens, milliseconds, and tokens per second.
 
-    `cache_n` tokens of the prompt were found computed, `prompt_n` were computed. The time of the prediction is that from the
-    first token to the last, so its rates count the tokens after the first.
+    `cache_n` prompt tokens were cached, and `prompt_n` were computed. Generation is timed from the first token to the last, so
+    its rates exclude the first token.
     """
 
     cache_n: int
@@ -30,7 +30,7 @@ class Timings(msgspec.Struct):
     def of(
         cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float, n_steps: int
     ) -> "Timings":
-        """With its rates, 0 where nothing was done; `n_steps` tokens were drawn in `predicted_ms`."""
+        """Returns timings with rates, which are 0 for no work; `n_steps` tokens were generated in `predicted_ms`."""
         return cls(
             cache_n=cache_n,
             prompt_n=prompt_n,
@@ -45,7 +45,7 @@ class Timings(msgspec.Struct):
 
 
 def timings(usages: Iterable[Usage]) -> Timings:
-    """The timings of one branch, or the sums over several; rates are those of the sums, 0 where nothing was done."""
+    """Returns the timings of a branch, or sums over several with the rates of the sums."""
     cache_n = prompt_n = predicted_n = n_steps = 0
     prompt_ms = predicted_ms = 0.0
     for usage in usages:

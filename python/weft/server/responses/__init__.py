@@ -1,1 +1,1 @@
-"""OpenAI's responses and conversations: answers that are kept, and can be gone on with by their ids."""
+"""OpenAI's responses API: responses and conversations, stored in memory."""

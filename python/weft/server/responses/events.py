@@ -1,4 +1,4 @@
-"""The events of a response's stream, in OpenAI's order. All have a `sequence_number`, from 0, right after their type."""
+"""Events of a response's stream. Each has a `sequence_number` (from 0) after its type, as in OpenAI's."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Event(msgspec.Struct, tag_field="type"):
-    """What all have."""
+    """Fields of all events."""
 
     sequence_number: int
 
@@ -44,30 +44,30 @@ class _OfResponse(Event):
 
 
 class Created(_OfResponse, tag="response.created"):
-    """There is a response."""
+    """The response was created."""
 
 
 class Queued(_OfResponse, tag="response.queued"):
-    """It waits."""
+    """The response is queued."""
 
 
 class InProgress(_OfResponse, tag="response.in_progress"):
-    """It is written."""
+    """The response is being generated."""
 
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
-    """llama-server's extension: how far the prompt is."""
+    """llama-server's extension: progress of the prompt."""
 
 
 class Completed(_OfResponse, tag="response.completed"):
-    """It has ended by itself."""
+    """The response has completed."""
 
 
 class Incomplete(_OfResponse, tag="response.incomplete"):
-    """It was ended early."""
+    """The response ended early."""
 
 
 class Failed(_OfResponse, tag="response.failed"):
-    """It could not be written to its end."""
+    """The response failed."""
 
 
 class _OfItem(Event):
@@ -76,11 +76,11 @@ class _OfItem(Event):
 
 
 class ItemAdded(_OfItem, tag="response.output_item.added"):
-    """An item begins."""
+    """An output item begins."""
 
 
 class ItemDone(_OfItem, tag="response.output_item.done"):
-    """An item is whole."""
+    """An output item is complete."""
 
 
 class _InItem(Event):
@@ -90,7 +90,7 @@ class _InItem(Event):
 
 class _InPart(_InItem):
     content_index: int
-    """Each item has one part, and so this is 0."""
+    """Always 0, since each item has one part."""
 
 
 class _OfPart(_InPart):
@@ -102,43 +102,43 @@ class PartAdded(_OfPart, tag="response.content_part.added"):
 
 
 class PartDone(_OfPart, tag="response.content_part.done"):
-    """A part of an item is whole."""
+    """A part of an item is complete."""
 
 
 class TextDelta(_InPart, tag="response.output_text.delta"):
-    """A stretch of a message."""
+    """A piece of a message's text."""
 
     delta: str
     logprobs: list[msgspec.Raw]
 
 
 class TextDone(_InPart, tag="response.output_text.done"):
-    """All of a message."""
+    """The complete text of a message."""
 
     text: str
     logprobs: list[msgspec.Raw]
 
 
 class ThoughtDelta(_InPart, tag="response.reasoning_text.delta"):
-    """A stretch of a thought."""
+    """A piece of reasoning."""
 
     delta: str
 
 
 class ThoughtDone(_InPart, tag="response.reasoning_text.done"):
-    """All of a thought."""
+    """The complete reasoning."""
 
     text: str
 
 
 class ArgumentsDelta(_InItem, tag="response.function_call_arguments.delta"):
-    """A stretch of a call's arguments."""
+    """A piece of a function call's arguments."""
 
     delta: str
 
 
 class ArgumentsDone(_InItem, tag="response.function_call_arguments.done"):
-    """All of a call's arguments."""
+    """The complete arguments of a function call."""
 
     name: str
     arguments: str
@@ -148,13 +148,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Told(NamedTuple):
-    """An event, and what its gaps are filled with, in order: what is long is written once for all events that tell it."""
+    """An event and the contents of its gaps, in order. Long contents are encoded once for all events that include them."""
 
     event: Event
     fillings: Sequence[Sequence[bytes]] = ()
 
 
 def frame(told: Told) -> list[bytes]:
-    """One server-sent event in pieces, with its type before it."""
+    """Returns a server-sent event in chunks, with its type as event name."""
     tag = str(told.event.__struct_config__.tag)
     return filled(b"event: " + tag.encode() + b"\ndata: " + _encode(told.event) + b"\n\n", *told.fillings)

@@ -1,4 +1,4 @@
-"""How a response is sent: as its events, or whole. And where its events are continued from."""
+"""Encoders for streamed and complete responses, and the offset from which a stream is resumed."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_num
 
 
 class Stream:
-    """The events of a response; what is written is held until its end, which tells all of it again."""
+    """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
     def __init__(self, writing: Writing, collected: Collected) -> None:
         self._writing = writing
@@ -26,60 +26,60 @@ class Stream:
         self._n_uncounted = 0
 
     def opening(self) -> bytes:
-        """The events that come before anything is written."""
+        """Returns the events before any content."""
         return b"".join(piece for told in self._writing.begin() for piece in events.frame(told))
 
     def frames(self, prompt: int, happened: Sequence[Event]) -> list[bytes]:  # noqa: ARG002
-        """The frames of events, in order and in pieces.
+        """Returns the frames of events in order, as chunks.
 
         Raises:
-            AnswerTooLargeError: more was written than is held.
-            AnswersTooLargeError: it is too much beside the others.
+            AnswerTooLargeError: The response exceeds its memory limit.
+            AnswersTooLargeError: All responses together exceed their memory limit.
         """
         frames: list[bytes] = []
         for event in happened:
-            # What the event before has brought was told by now: an error comes behind it.
+            # Counted after the previous event's frames were returned, so that an error follows them.
             self._collected.grow(self._n_uncounted)
             made, self._n_uncounted = self._writing.take(event)
             frames += [piece for told in made for piece in events.frame(told)]
         return frames
 
     def end(self) -> bytes:
-        """Nothing: the last event says that it is the last."""
+        """Returns nothing; the last event ends the stream."""
         return b""
 
     def failure(self, error: Exception) -> bytes:
-        """The events of a response that fails."""
+        """Returns the events of a failed response."""
         return b"".join(piece for told in self._writing.fail(error) for piece in events.frame(told))
 
 
 class Whole:
-    """The whole response."""
+    """Builds the complete response."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
 
     def add(self, prompt: int, happened: Sequence[Event]) -> int:  # noqa: ARG002
-        """Takes events, in order; returns how many bytes more are held by then."""
+        """Adds events in order. Returns the number of bytes by which memory use grew."""
         return sum(self._writing.take(event)[1] for event in happened)
 
     def body(self) -> list[bytes]:
-        """The JSON in pieces, once all is written."""
+        """Returns the JSON in chunks, once the response is complete."""
         return self._writing.told()
 
 
 def offset_after(recording: Recording, number: int) -> int:
-    """The byte at which the events after the one of this number begin.
+    """Returns the byte offset of the first event after the one with this number.
 
     Raises:
-        InvalidRequest: some of them are no longer kept.
+        InvalidRequest: Some of these events are no longer buffered.
     """
     kept = b"\n\n" + recording.kept()
     first = _next_number(kept, 0, len(kept))
     if recording.n_dropped and (first is None or first[1] > number + 1):
         message = f"starting_after is {number}; the events after that one are no longer all kept"
         raise InvalidRequest("starting_after", message)
-    # What begins before `low` has at most this number, and what begins at `high` or later has a larger one.
+    # Invariant: events that begin before `low` have at most this number; those at `high` or later have a larger one.
     low, high = 0, len(kept)
     while low < high:
         middle = (low + high) // 2
@@ -88,13 +88,13 @@ def offset_after(recording: Recording, number: int) -> int:
             high = middle
         else:
             low = found[0] + 1
-    # Two bytes stand before what is kept, as before the event.
+    # The prepended two bytes cancel out with the two newlines before the event.
     place = kept.find(_BEFORE, low)
     return recording.n_bytes if place < 0 else recording.n_dropped + place
 
 
 def _next_number(kept: bytes, begin: int, end: int) -> tuple[int, int] | None:
-    """Where between these bytes the empty line before an event begins, and the number of that event."""
+    """Returns the position of the empty line before the first event that begins in this range, and the event's number."""
     place = kept.find(_BEFORE, begin, end + len(_BEFORE) - 1)
     if place < 0 or (found := _NUMBERED.match(kept, place)) is None:
         return None

@@ -1,4 +1,4 @@
-"""The items of responses: what is read from bodies, kept, written, and told to the model as messages."""
+"""Items of responses: parsing, storage formats, and conversion to chat messages."""
 
 import base64
 import binascii
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 MAX_ITEMS = 10_000
-"""Most items of one body."""
+"""Maximum items of a body."""
 
 _THOUGHT, _SUMMARY = "weft-thought-", "weft-summary-"
-"""What our own opaque texts begin with. They are base64: nothing in them is secret from whoever holds them."""
+"""Prefixes of opaque texts, followed by base64. The contents are not secret from their holder."""
 
 
 class Part(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A part of a message: what OpenAI has a class each for."""
+    """A part of a message; OpenAI has a class for each type."""
 
     type: str
     text: str | msgspec.UnsetType = msgspec.UNSET
@@ -56,7 +56,7 @@ class Part(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
-    """What somebody said."""
+    """A message."""
 
     id: str = ""
     role: str
@@ -65,13 +65,13 @@ class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
 
 
 class ThoughtText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """A stretch of a thought."""
+    """A piece of reasoning."""
 
     text: str
 
 
 class Thought(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
-    """What the model thought. The opaque text is the same again, for clients that send nothing else back."""
+    """Reasoning. The opaque text repeats it for clients that return nothing else."""
 
     id: str = ""
     summary: list[dict[str, Any]] = []
@@ -81,23 +81,23 @@ class Thought(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
 
 
 BELOW = "."
-"""Stands, for the model, between a namespace and the name of a function in it."""
+"""Separator between a namespace and a function's name, for the model."""
 
 
 class Call(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
-    """A function that the client is to call."""
+    """A function call for the client to execute."""
 
     id: str | None = None
     call_id: str
     name: str
     namespace: str | msgspec.UnsetType | None = msgspec.UNSET
-    """What the function is one of, where it stood in a tool of the type `namespace`."""
+    """Namespace of the function, if a tool of type `namespace` defined it."""
     arguments: str
     status: str | None = "completed"
 
 
 class CallOutput(msgspec.Struct, tag_field="type", tag="function_call_output", kw_only=True):
-    """What a function has returned."""
+    """The result of a function call."""
 
     id: str | None = None
     call_id: str
@@ -106,14 +106,14 @@ class CallOutput(msgspec.Struct, tag_field="type", tag="function_call_output", k
 
 
 class Compaction(msgspec.Struct, tag_field="type", tag="compaction", kw_only=True):
-    """What stands for a conversation that was compacted."""
+    """Represents a compacted conversation."""
 
     id: str | None = None
     encrypted_content: str
 
 
 class Reference(msgspec.Struct, tag_field="type", tag="item_reference", kw_only=True):
-    """An item that is kept here, by its id."""
+    """A reference to a stored item."""
 
     id: str
 
@@ -126,20 +126,20 @@ _PREFIXES = {Message: "msg", Thought: "rs", Call: "fc", CallOutput: "fco", Compa
 
 
 def new_id(prefix: str) -> str:
-    """An id that nothing else has."""
+    """Returns a unique id with this prefix."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
 def decoded(encoded: bytes) -> list[Item]:
-    """Items as they are kept."""
+    """Decodes stored items."""
     return msgspec.json.decode(encoded, type=list[Item])
 
 
 def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[Item | Reference]:
-    """The items of a body, as they are kept: with ids, and with contents that are lists.
+    """Returns the items of a body in normalized form: with ids, and with contents as lists.
 
     Raises:
-        InvalidRequest: one is of a type that there is not, or not what its type says.
+        InvalidRequest: An item is invalid or of an unknown type.
     """
     if isinstance(given, str):
         return [_named(Message(role="user", content=[Part(type="input_text", text=given)]))]
@@ -202,12 +202,12 @@ def _named(item: Item) -> Item:
 
 
 def opaque(thought: str) -> str:
-    """A thought in one word."""
+    """Returns reasoning as an opaque text."""
     return _packed(_THOUGHT, thought)
 
 
 def compacted(summary: str) -> Compaction:
-    """An item that stands for what was summed up."""
+    """Returns an item that represents a summarized conversation."""
     return Compaction(id=new_id("cmp"), encrypted_content=_packed(_SUMMARY, summary))
 
 
@@ -216,7 +216,7 @@ def _packed(prefix: str, text: str) -> str:
 
 
 def _unpacked(prefix: str, packed: str | None) -> str | None:
-    """The text; None where it is not ours."""
+    """Returns the text, or None if it was not made by this server."""
     if packed is None or not packed.startswith(prefix):
         return None
     try:
@@ -226,13 +226,16 @@ def _unpacked(prefix: str, packed: str | None) -> str | None:
 
 
 def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformation]]:
-    """What items say to the model, and which of them it is not told.
+    """Converts items to chat messages.
 
-    A thought, what is said after it and the functions that are called then are one message of the assistant, as they were when
-    they were written; a call that was cut off is left out.
+    Reasoning, the following text and function calls form one assistant message, as when they were generated. Incomplete calls are
+    omitted.
+
+    Returns:
+        The messages, and the items that were omitted because only another server can read them.
 
     Raises:
-        InvalidRequest: a compacted conversation is none of ours.
+        InvalidRequest: A compacted conversation was made by another server.
     """
     said: list[ChatMessage] = []
     removed: list[Transformation] = []
@@ -248,7 +251,7 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
                 elif thought:
                     _own(said, _has_not_begun).reasoning_content = thought
             case Call(status="incomplete"):
-                # It was cut off: nobody can have called it, and its arguments are no JSON.
+                # An interrupted call cannot have been executed, and its arguments are not valid JSON.
                 continue
             case Call():
                 own = _own(said, lambda _: True)
@@ -258,13 +261,13 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
             case Compaction():
                 said.append(ChatMessage(role="user", content=_summary(item)))
     for message in said:
-        if _is_silent(message):  # It was ended while it thought.
+        if _is_silent(message):  # It was interrupted during reasoning.
             message.content = ""
     return said, removed
 
 
 def _own(said: list[ChatMessage], goes_on: Any) -> ChatMessage:  # noqa: ANN401 (a predicate)
-    """The assistant's message that is being told, where it goes on; else a new one."""
+    """Returns the current assistant message if the predicate accepts it, else a new one."""
     if not said or said[-1].role != "assistant" or not goes_on(said[-1]):
         said.append(ChatMessage(role="assistant"))
     return said[-1]
@@ -279,7 +282,7 @@ def _has_not_begun(message: ChatMessage) -> bool:
 
 
 def _content(content: str | list[Part]) -> str | list[ContentPart]:
-    """A content as chats have it: one text where it is one."""
+    """Returns the content in the format of chats; a single text part becomes a string."""
     if isinstance(content, str):
         return content
     parts = [_chat_part(part) for part in content]
@@ -290,13 +293,13 @@ def _chat_part(part: Part) -> ContentPart:
     if isinstance(part.image_url, str):
         return ContentPart("image_url", image_url=ImageUrl(part.image_url))
     if isinstance(part.input_audio, InputAudio):
-        # A copy: the sound is taken out of what the template sees.
+        # Copied, because the audio data is removed from what the template receives.
         return ContentPart("input_audio", input_audio=InputAudio(part.input_audio.data, part.input_audio.format))
     return ContentPart("text", text=part.refusal if isinstance(part.refusal, str) else part.text or "")
 
 
 def _thought(item: Thought) -> str | None:
-    """A thought's text, or else its summary; None where only another server can read it."""
+    """Returns the text of reasoning, or else its summary; None if only another server can read it."""
     if item.content:
         return "".join(text.text for text in item.content)
     if (text := _unpacked(_THOUGHT, item.encrypted_content)) is not None:
@@ -307,7 +310,7 @@ def _thought(item: Thought) -> str | None:
 
 
 def called(item: Call) -> dict[str, Any]:
-    """A call as chats have it."""
+    """Returns a function call in the format of chats."""
     name = f"{item.namespace}{BELOW}{item.name}" if item.namespace else item.name
     return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": item.arguments}}
 
@@ -319,9 +322,9 @@ def _summary(item: Compaction) -> str:
 
 
 def system_first(said: Sequence[ChatMessage], instructions: str | None) -> list[ChatMessage]:
-    """The messages after the instructions. What else the system says at the beginning is one message with them.
+    """Returns the messages with the instructions first, merged with leading system messages.
 
-    Many templates take one such message, and that first.
+    Many templates support a single system message at the beginning only.
     """
     told = [] if instructions is None else [ChatMessage(role="system", content=instructions)]
     rest = list(said)

@@ -1,4 +1,4 @@
-"""What the routes of responses do: ask for answers, keep them, and go on from what is kept."""
+"""Operations of the responses API: generating responses, storing them, and continuing stored ones."""
 
 import logging
 import time
@@ -48,25 +48,25 @@ __all__ = ["MAX_ONE_BYTES", "Keeper"]
 logger = logging.getLogger(__name__)
 
 MAX_ONE_BYTES = MAX_KEPT_BYTES // 4
-"""Most bytes of a response's input that is kept."""
+"""Maximum size of the input of a stored response, in bytes."""
 
 _NAMES = {"response_format": "text", "json_schema": "text", "messages": "input", "max_completion_tokens": "max_output_tokens"}
-"""What bodies call the fields of chats."""
+"""Body names of chat fields."""
 
 
 class _Asked(NamedTuple):
-    """What a body asks for, with what it goes on from."""
+    """A parsed body, with the conversation that it continues."""
 
     chat: ChatFields
     removed: list[Transformation]
     given: list[KeptItem]
-    """What is said now."""
+    """New input items."""
     said: list[Item]
-    """That, and all before."""
+    """New and earlier items."""
     node: Node | None
-    """The response that it goes on from."""
+    """The response that is continued."""
     n_earlier: int
-    """Bytes of what was said before."""
+    """Size of the earlier items, in bytes."""
 
 
 class Keeper:
@@ -77,12 +77,15 @@ class Keeper:
         self.store = Store()
 
     async def create(self, data: CreateResponse, caller: Caller) -> ASGIResponse:
-        """Begins a response; what is returned answers it.
+        """Starts a response.
+
+        Returns:
+            The HTTP response.
 
         Raises:
-            WeftError: what [`begin`] raises.
-            ConversationBusyError: another response is being written for the conversation.
-            NoSuchItemError: there is no such conversation or item.
+            WeftError: As [`begin`].
+            ConversationBusyError: Another response is being generated for the conversation.
+            NoSuchItemError: The conversation or a referenced item does not exist.
         """
         translate.check(data)
         conversation = self._conversation(data, caller.owner)
@@ -104,7 +107,7 @@ class Keeper:
             message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
             raise InvalidRequest("input", f"{message}. Send it with store set to false, and without a conversation")
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
-            # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
+            # With context shifting, an abandoned background response would continue forever.
             asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
         if conversation is not None:
             _check_ids("input", [*conversation.items, *asked.given], "the conversation")
@@ -131,7 +134,7 @@ class Keeper:
             on_end=partial(self._ended, kept, conversation, keeps=keeps),
         )
         collected = Collected(self._service.collected)
-        # However the answer ends, and if nobody has read it.
+        # At close, however the generation ends and even if it was never read.
         generation.at_close(writing.cancel)
         generation.at_close(collected.release)
         if keeps:
@@ -148,7 +151,7 @@ class Keeper:
         try:
             recorded = await caller.recorded(answer, name, grace_s=None if data.background else GRACE_S)
         except BaseException:
-            # Nobody has heard of it, and so nobody can ask for it.
+            # The client does not receive its id, so the response would be inaccessible.
             self.store.remove(kept)
             raise
         kept.recording = ref(recorded.recording)
@@ -162,7 +165,7 @@ class Keeper:
             raise _blamed(error) from None
 
     async def _fitting(self, asked: _Asked) -> ChatFields:
-        """The chat without as many of its oldest turns as are too many for the context; the last one stays."""
+        """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
         if any(media_parts(asked.chat.messages or ())):
             raise InvalidRequest("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
         n_ctx = self._service.engine.limits.n_ctx_slot
@@ -184,7 +187,7 @@ class Keeper:
             return False
 
     def _ended(self, kept: Kept, conversation: KeptConversation | None, writing: Writing, *, keeps: bool) -> None:
-        """Takes a response that will not change any more."""
+        """Stores a response that has ended."""
         written = [KeptItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]
         if kept.in_background:
             cost = writing.response.usage
@@ -210,7 +213,7 @@ class Keeper:
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
         n_ctx = self._service.engine.limits.n_ctx_slot
         if (n_items := len(earlier) + len(read)) >= n_ctx and data.truncation != "auto":
-            # Before anything is done with each: none is less than a token.
+            # Checked before processing each item: every item has at least one token.
             raise ContextOverflow(n_items, n_ctx, is_least=True)
         given = [self._resolved(item, owner) for item in read]
         return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
@@ -240,7 +243,7 @@ class Keeper:
         return found
 
     async def count(self, data: CountBody, caller: Caller) -> int:
-        """How many tokens the prompt of a response would have."""
+        """Returns the number of prompt tokens that a response would have."""
         translate.check(data)
         asked = await self._asked(data, caller.owner)
         try:
@@ -249,7 +252,7 @@ class Keeper:
             raise _blamed(error) from None
 
     async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
-        """Sums up a conversation, so that it can go on with less before it."""
+        """Summarizes a conversation, so that it can be continued with a shorter prompt."""
         translate.check(data)
         asked = await self._asked(data, caller.owner)
         asked = asked._replace(chat=translate.compaction(data, asked.chat))
@@ -277,15 +280,15 @@ class Keeper:
         )
 
     def told(self, name: str, caller: Caller) -> list[bytes]:
-        """A response as JSON in pieces, as far as it is written."""
+        """Returns a response as JSON in chunks, as far as it is generated."""
         return self.store.response(caller.owner, name).told()
 
     def replayed(self, name: str, caller: Caller, starting_after: int) -> Recorded:
-        """The events of a response after the one of this number.
+        """Returns the events of a response after the one with this number.
 
         Raises:
-            InvalidRequest: they are not all kept.
-            NoSuchItemError: there is no such response.
+            InvalidRequest: Some of the events are not stored.
+            NoSuchItemError: The response does not exist.
         """
         kept = self.store.response(caller.owner, name)
         recording = None if kept.recording is None else kept.recording()
@@ -298,7 +301,7 @@ class Keeper:
         return Recorded(recording, offset_after(recording, starting_after))
 
     async def cancel(self, name: str, caller: Caller) -> list[bytes]:
-        """Ends a response in the background; one that has ended stays as it is."""
+        """Cancels a background response. Has no effect if it has ended."""
         kept = self.store.response(caller.owner, name)
         if not kept.in_background:
             raise InvalidRequest("background", "only a response in the background can be cancelled; leave its connection instead")
@@ -306,7 +309,7 @@ class Keeper:
         return kept.told()
 
     async def delete(self, name: str, caller: Caller) -> Deleted:
-        """Forgets a response; one in the background is ended."""
+        """Deletes a response; cancels it first if it runs in the background."""
         kept = self.store.response(caller.owner, name)
         if kept.in_background:
             await self._stop(kept)
@@ -320,18 +323,18 @@ class Keeper:
             await recording.stop()
 
     def input_items(self, name: str, caller: Caller) -> list[KeptItem]:
-        """All that a response was made of, in order: what was said before, and its input."""
+        """Returns all input of a response in order: the earlier conversation, and its own input."""
         node = self.store.response(caller.owner, name).node
         return [*(() if node.parent is None else node.parent.items()), *node.given]
 
     async def new_items(
         self, given: Sequence[dict[str, object]], caller: Caller, before: Sequence[KeptItem] = ()
     ) -> list[KeptItem]:
-        """Items for a conversation, which has those before already.
+        """Parses items to be added to a conversation after `before`.
 
         Raises:
-            InvalidRequest: one is not what it must be, or they are too many bytes.
-            NoSuchItemError: an item that is referred to is not kept.
+            InvalidRequest: An item is invalid, or the items are too large.
+            NoSuchItemError: A referenced item is not stored.
         """
         read = await self._service.aside.work(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
@@ -341,7 +344,7 @@ class Keeper:
         return self.store.known(caller.owner, made)
 
     def converse(self, made: list[KeptItem], metadata: dict[str, str], caller: Caller) -> Conversation:
-        """A new conversation."""
+        """Creates a conversation."""
         about = Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
         self.store.keep_conversation(KeptConversation(caller.owner, about, made))
         return about
@@ -352,7 +355,7 @@ def _kept(item: Item) -> KeptItem:
 
 
 def _check_ids(field: str, all_of_it: Sequence[KeptItem], whole: str) -> None:
-    """Refuses what a conversation or a response would have twice: a list of it could not go on after that."""
+    """Refuses duplicate ids in a conversation or response, which would break pagination by id."""
     ids: set[str] = set()
     for item in all_of_it:
         if item.id in ids:
@@ -377,7 +380,7 @@ def _translated(
 
 
 def _blamed(error: InvalidRequest) -> InvalidRequest:
-    """The same error, by the name that the body has for the field."""
+    """Returns the error with the body's name of the field."""
     name = _NAMES.get(error.param, error.param)
     message = error.message
     return InvalidRequest(name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message)

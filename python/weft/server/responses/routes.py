@@ -1,4 +1,4 @@
-"""The routes of responses and conversations."""
+"""Routes of responses and conversations."""
 
 from functools import partial
 from typing import NamedTuple
@@ -39,18 +39,18 @@ Here = NamedDependency[SkipValidation[Keeper]]
 Who = NamedDependency[SkipValidation[Caller]]
 
 MAX_LISTED = 100
-"""Most items of one list; as at OpenAI's."""
+"""Maximum items of a list, as in OpenAI's API."""
 
 
 class Page(NamedTuple):
-    """Which items of a list are wanted."""
+    """Pagination of a list."""
 
     after: str | None
     limit: int
     order: str
 
     def of(self, items: list[KeptItem]) -> ItemList:
-        """Those."""
+        """Returns the page of a list."""
         ordered = items if self.order == "asc" else items[::-1]
         if self.after is not None:
             ordered = ordered[ordered.index(_found(ordered, self.after)) + 1 :]
@@ -58,12 +58,12 @@ class Page(NamedTuple):
 
 
 def page(
-    keeper: Here,  # noqa: ARG001 (made before, as `create_app` says)
+    keeper: Here,  # noqa: ARG001 (orders the dependencies, see `create_app`)
     after: FromQuery[str | None] = None,
     limit: FromQuery[int] = 20,
     order: FromQuery[str] = "desc",
 ) -> Page:
-    """What a query asks for."""
+    """Returns the pagination of a query."""
     if order not in ("asc", "desc"):
         raise InvalidRequest("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
     if not 1 <= limit <= MAX_LISTED:
@@ -76,7 +76,7 @@ Which = NamedDependency[SkipValidation[Page]]
 
 @post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
 async def create(data: JSONBody[CreateResponse], keeper: Here, caller: Who) -> Answer[Response]:
-    """Answers what is said now after all that was said before."""
+    """Generates a response to the input and the conversation before it."""
     return Answer(await keeper.create(data, caller))
 
 
@@ -88,7 +88,7 @@ async def retrieve(
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
-    """A response as far as it is written, or its events after the one of a number."""
+    """A response as far as it is generated, or with `stream` its events after number `starting_after`."""
     if stream:
         return Answer(keeper.replayed(response_id, caller, starting_after))
     return Answer(PiecedAnswer(keeper.told(response_id, caller)))
@@ -96,13 +96,13 @@ async def retrieve(
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def forget(response_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
-    """Forgets a response; what goes on from it stays."""
+    """Deletes a response; responses that continue it remain."""
     return await keeper.delete(response_id, caller)
 
 
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel(response_id: FromPath[str], keeper: Here, caller: Who) -> Answer[Response]:
-    """Ends a response in the background."""
+    """Cancels a background response."""
     return Answer(PiecedAnswer(await keeper.cancel(response_id, caller)))
 
 
@@ -113,25 +113,25 @@ async def input_items(
     caller: Who,
     page: Which,
 ) -> ItemList:
-    """What a response was made of: all that was said before, and its input."""
+    """The input items of a response, including the earlier conversation."""
     return page.of(keeper.input_items(response_id, caller))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
 async def count(data: JSONBody[CountBody], keeper: Here, caller: Who) -> InputTokens:
-    """How many tokens the prompt of a response would have; nothing is computed."""
+    """The number of prompt tokens that a response would have; nothing is generated."""
     return InputTokens("response.input_tokens", await keeper.count(data, caller))
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
 async def compact(data: JSONBody[CompactBody], keeper: Here, caller: Who) -> Answer[CompactedResponse]:
-    """Sums up what was said, so that a conversation can go on with less before it."""
+    """Summarizes a conversation, so that it can be continued with a shorter prompt."""
     return Answer(AwaitedAnswer(partial(keeper.compact, data, caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def converse(data: JSONBody[ConversationBody], keeper: Here, caller: Who) -> Conversation:
-    """Begins a conversation, which responses can go on and are added to."""
+    """Creates a conversation, to which responses can be added."""
     translate.check_metadata(data.metadata)
     return keeper.converse(await keeper.new_items(data.items or [], caller), data.metadata or {}, caller)
 
@@ -144,7 +144,7 @@ async def conversation(conversation_id: FromPath[str], keeper: Here, caller: Who
 
 @post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], keeper: Here, caller: Who) -> Conversation:
-    """Changes what is told again of a conversation."""
+    """Replaces the metadata of a conversation."""
     translate.check_metadata(data.metadata)
     found = keeper.store.conversation(caller.owner, conversation_id)
     keeper.store.change(found, data.metadata or {})
@@ -153,7 +153,7 @@ async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], k
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def forget_conversation(conversation_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
-    """Forgets a conversation; its responses stay."""
+    """Deletes a conversation; its responses remain."""
     keeper.store.remove(keeper.store.conversation(caller.owner, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
@@ -165,7 +165,7 @@ async def add_items(
     keeper: Here,
     caller: Who,
 ) -> ItemList:
-    """Adds to a conversation."""
+    """Adds items to a conversation."""
     found = keeper.store.conversation(caller.owner, conversation_id)
     made = await keeper.new_items(data.items, caller, found.items)
     keeper.store.add_items(found, made)
@@ -179,7 +179,7 @@ async def list_items(
     caller: Who,
     page: Which,
 ) -> ItemList:
-    """What was said in a conversation."""
+    """The items of a conversation."""
     return page.of(keeper.store.conversation(caller.owner, conversation_id).items)
 
 
@@ -201,7 +201,7 @@ async def item(
     opt=NEEDS_NO_MODEL,
 )
 async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], keeper: Here, caller: Who) -> Conversation:
-    """Takes an item out of a conversation."""
+    """Removes an item from a conversation."""
     found = keeper.store.conversation(caller.owner, conversation_id)
     keeper.store.remove_item(found, _found(found.items, item_id))
     return found.about
@@ -224,7 +224,7 @@ def _list(items: list[KeptItem], *, has_more: bool) -> ItemList:
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes(
         "OpenAI",
         [

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's responses, by its names (https://platform.openai.com/docs/api-reference/responses)."""
+"""Fields of OpenAI's responses (https://platform.openai.com/docs/api-reference/responses)."""
 
 from typing import Any
 
@@ -32,31 +32,31 @@ __all__ = [
 
 
 class ResponseFields(SamplingFields, kw_only=True):
-    """What a prompt is made of, in every route that makes one, and how tokens are chosen. There is one model, by any name."""
+    """Fields of all routes that build a prompt, and sampling parameters. `model` is ignored: there is one model."""
 
     model: str | None = None
     input: str | list[dict[str, Any]] | None = None
-    """What is said now: a text of the user, or items."""
+    """New input: a user message as text, or items."""
     instructions: str | None = None
-    """What the system says before everything else, this time only."""
+    """System message for this response only."""
     previous_response_id: str | None = None
-    """The response that this one goes on from, with all that stands before it."""
+    """The response that this one continues."""
     conversation: str | dict[str, Any] | None = None
-    """The conversation that this goes on, and is added to: its id, or `{"id"}`."""
+    """The conversation that this response continues and is added to: its id, or `{"id"}`."""
     tools: list[dict[str, Any]] | None = None
     """Functions, as `{"type": "function", "name", "description", "parameters", "strict"}`."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
-    """`effort` reaches the template; `summary` may be `auto`, and there is none."""
+    """`effort` is passed to the template; `summary` may be `auto`, but no summary is made."""
     text: dict[str, Any] | None = None
     """`format`: `text`, `json_object`, or `json_schema` with its `schema`."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the template, as in chats."""
     truncation: str | None = None
-    """`auto` leaves out the oldest turns where all of them are too many for the context; `disabled` is the default."""
+    """`auto` drops the oldest turns that do not fit the context; `disabled` is the default."""
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     personality: Any = None
 
 
@@ -64,27 +64,27 @@ class CreateResponse(ResponseFields, kw_only=True):
     """`POST /v1/responses`."""
 
     background: bool | None = None
-    """Whether the answer is written whether its client waits for it or not."""
+    """Whether to generate the response independent of the client's connection."""
     include: list[str] | None = None
-    """`message.output_text.logprobs` tells log-probabilities, `reasoning.encrypted_content` the thought in one word."""
+    """`message.output_text.logprobs` adds logprobs, `reasoning.encrypted_content` the reasoning as opaque text."""
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
-    """A limit to the tools that a server runs itself; here the client runs all of them."""
+    """Limits server-side tools, which do not exist here."""
     metadata: dict[str, str] | None = None
-    """Up to 16 texts, which are told again."""
+    """Up to 16 texts, which the response repeats."""
     prompt_cache_key: str | None = None
-    """Told again; there is one cache, and nothing to choose."""
+    """Repeated in the response; there is a single cache."""
     safety_identifier: str | None = None
-    """Told again."""
+    """Repeated in the response."""
     store: bool | None = None
-    """Whether the response is kept, which is the default."""
+    """Whether to store the response; defaults to true."""
     stream: bool | None = None
     top_logprobs: int | None = None
-    """How many likely tokens are told of each one, 0 to 20."""
+    """Number of top logprobs per token, 0 to 20."""
     user: str | None = None
-    """Told again."""
+    """Repeated in the response."""
 
-    # llama-server's and Weft's own, as in completions.
+    # llama-server's and Weft's own fields, as in completions.
     seed: int | None = None
     stop: str | list[str] | None = None
     priority: int | None = None
@@ -96,11 +96,11 @@ class CreateResponse(ResponseFields, kw_only=True):
     grammar: str | None = None
     sse_ping_interval: int | None = None
     return_progress: bool | None = None
-    """Whether a stream reports how far the prompt is, in `prompt_progress` of further `response.in_progress` events."""
+    """Whether a stream reports the progress of the prompt, as `prompt_progress` in additional `response.in_progress` events."""
     explain_cache: bool | None = None
-    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     access_programs: Any = None
     background_options: Any = None
     context_management: Any = None
@@ -118,13 +118,13 @@ class CountBody(ResponseFields, kw_only=True):
 
 
 class CompactBody(ResponseFields, kw_only=True):
-    """`POST /v1/responses/compact`. How a summary is written may be said as in a response."""
+    """`POST /v1/responses/compact`. The sampling parameters apply to the summary."""
 
     max_output_tokens: int | None = None
     prompt_cache_key: str | None = None
     seed: int | None = None
 
-    # What follows is refused unless it asks for nothing.
+    # Unsupported: refused unless the value disables the feature.
     image: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
@@ -132,7 +132,7 @@ class CompactBody(ResponseFields, kw_only=True):
 
 
 class ConversationRef(msgspec.Struct):
-    """Which conversation a response belongs to."""
+    """The conversation of a response."""
 
     id: str
 
@@ -145,26 +145,26 @@ class Failure(msgspec.Struct):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why a response ended early: `max_output_tokens`, whether those or the context ran out."""
+    """Why a response ended early: always `max_output_tokens`, also if the context was full."""
 
     reason: str
 
 
 class InputTokensDetails(msgspec.Struct):
-    """`cached_tokens` of the prompt were found computed; the others are now, and can be found."""
+    """Prompt tokens: `cached_tokens` were cached, the others were computed and are cached now."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """`reasoning_tokens` of what was written are a thought; the marks around it count with what they come with."""
+    """`reasoning_tokens` are output tokens of the reasoning; its markers count with the adjacent text."""
 
     reasoning_tokens: int
 
 
 class Usage(msgspec.Struct):
-    """What a response cost, in tokens."""
+    """Token usage of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -174,7 +174,7 @@ class Usage(msgspec.Struct):
 
 
 class Transformation(msgspec.Struct):
-    """An item of the input that was left out: a thought that only another server can read."""
+    """An input item that was omitted: reasoning that only another server can read."""
 
     id: str
     action: str = "removed"
@@ -183,7 +183,7 @@ class Transformation(msgspec.Struct):
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """A response, as far as it is written."""
+    """A response, as far as it is generated."""
 
     id: str
     object: str = "response"
@@ -199,7 +199,7 @@ class Response(msgspec.Struct, kw_only=True):
     max_tool_calls: int | None
     model: str
     output: list[msgspec.Raw]
-    """Items: messages, thoughts and calls of functions."""
+    """Items: messages, reasoning and function calls."""
     parallel_tool_calls: bool
     previous_response_id: str | None
     conversation: ConversationRef | None
@@ -217,16 +217,16 @@ class Response(msgspec.Struct, kw_only=True):
     truncation: str
     input_transformations: list[Transformation]
     usage: Usage | msgspec.UnsetType = msgspec.UNSET
-    """What it cost, once it has ended."""
+    """Token usage, once the response has ended."""
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
-    """Why what was computed of the prompt had to be, once it has ended, where that was asked for."""
+    """Explains which prompt tokens had to be computed, once the response has ended, if requested."""
     user: str | msgspec.UnsetType = msgspec.UNSET
-    """As it was given."""
+    """Repeated from the request."""
     metadata: dict[str, str]
 
 
 class Deleted(msgspec.Struct):
-    """What is gone."""
+    """Confirmation of a deletion."""
 
     id: str
     object: str
@@ -234,7 +234,7 @@ class Deleted(msgspec.Struct):
 
 
 class ItemList(msgspec.Struct):
-    """Some items, and whether there are more behind them."""
+    """A page of a list, and whether more items follow."""
 
     object: str
     data: list[msgspec.Raw]
@@ -244,14 +244,14 @@ class ItemList(msgspec.Struct):
 
 
 class InputTokens(msgspec.Struct):
-    """How long a prompt is, in tokens."""
+    """Length of a prompt, in tokens."""
 
     object: str
     input_tokens: int
 
 
 class CompactedResponse(msgspec.Struct):
-    """What to send in place of a long conversation: what the user said, and one item that stands for the rest."""
+    """Replacement for a long conversation: the user's messages, and one item with a summary."""
 
     id: str
     object: str
@@ -280,7 +280,7 @@ class ItemsBody(msgspec.Struct):
 
 
 class Conversation(msgspec.Struct):
-    """A conversation; its items are asked for by a route of their own."""
+    """A conversation. Another route returns its items."""
 
     id: str
     object: str

@@ -1,4 +1,4 @@
-"""What is kept of responses and conversations: in memory, bounded, and by the key that they were asked for with."""
+"""In-memory store of responses and conversations, bounded in size and separated by owner."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
@@ -16,64 +16,64 @@ from weft.server.run.recording import Owner, Recording
 __all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
 
 MAX_KEPT = 16_384
-"""Most responses and conversations that are kept; those that were used least recently go first, of the key that has most."""
+"""Maximum responses and conversations. Beyond it, the least recently used ones of the owner with the most are deleted."""
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024
-"""Most bytes that they come to. What several responses go on from is kept once."""
+"""Maximum total size, in bytes. History that several responses share is counted once."""
 
 ITEM_BYTES = 512
-"""What an item takes beside its JSON."""
+"""Overhead of an item, in bytes."""
 
 TEXT_BYTES = 64
-"""What a text of the metadata takes beside itself."""
+"""Overhead of a metadata text, in bytes."""
 
 PIECE_BYTES = 48
-"""What a piece of its JSON takes beside itself."""
+"""Overhead of a chunk of JSON, in bytes."""
 
 HELD_BYTES = 8
-"""What it takes that a response or a conversation has an item, which others may have too."""
+"""Size of a reference from a response or conversation to an item, in bytes."""
 
 KEPT_BYTES = 4096
-"""What a response or a conversation takes beside its JSON."""
+"""Overhead of a response or conversation, in bytes."""
 
 
 class KeptItem:
-    """An item, as JSON in pieces."""
+    """An item, as JSON in chunks."""
 
     def __init__(self, name: str, *pieces: bytes) -> None:
         self.id = name
         self.pieces = pieces
         self.n_holders = 0
-        """Nodes and conversations that have it."""
+        """Nodes and conversations that contain it."""
 
     @property
     def json(self) -> bytes:
-        """The JSON as one; a copy where it is long."""
+        """The JSON as one string, which copies it."""
         return b"".join(self.pieces)
 
     @property
     def n_json(self) -> int:
-        """Bytes of it."""
+        """Size of the JSON, in bytes."""
         return sum(map(len, self.pieces))
 
     @property
     def n_bytes(self) -> int:
-        """What it takes."""
+        """Memory of the item, in bytes."""
         return self.n_json + getsizeof(self.id) + ITEM_BYTES + PIECE_BYTES * len(self.pieces)
 
 
 class Node:
-    """What one response adds to what was said before: its input, and then its output. Responses that go on from it share it."""
+    """The input and output that one response adds to its parent. Responses that continue it share it."""
 
     def __init__(self, parent: "Node | None", given: Sequence[KeptItem]) -> None:
         self.parent = parent
         self.given = given
         self.written: Sequence[KeptItem] = ()
         self.n_holders = 0
-        """Responses and nodes that need it."""
+        """Responses and nodes that refer to it."""
 
     def path(self) -> "list[Node]":
-        """The nodes from the first one to this."""
+        """Returns the nodes from the root to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None:
@@ -82,12 +82,12 @@ class Node:
         return nodes[::-1]
 
     def items(self) -> list[KeptItem]:
-        """All that was said up to the end of this response."""
+        """Returns all items up to the end of this response."""
         return [item for node in self.path() for item in (*node.given, *node.written)]
 
 
 class Kept:
-    """A response that is kept."""
+    """A stored response."""
 
     def __init__(self, owner: Owner, name: str, node: Node, *, in_background: bool) -> None:
         self.owner = owner
@@ -95,19 +95,19 @@ class Kept:
         self.node = node
         self.in_background = in_background
         self.recording: ReferenceType[Recording] | None = None
-        """Its events, as long as they can be read again."""
+        """The recorded events, while they can be read again."""
         self.writing: Writing | None = None
-        """What writes it, until it has ended."""
+        """The builder of the response, until it has ended."""
         self.frame: bytes | None = None
-        """Its JSON with a gap for its output, once nothing more will change."""
+        """The final JSON with a gap for its output, once the response has ended."""
 
     @property
     def n_bytes(self) -> int:
-        """What it takes beside its items."""
+        """Memory without its items, in bytes."""
         return KEPT_BYTES + len(self.frame or b"")
 
     def told(self) -> list[bytes]:
-        """The response as JSON in pieces, as far as it is written."""
+        """Returns the response as JSON in chunks, as far as it is generated."""
         if self.frame is not None:
             return filled(self.frame, list_of_pieces(item.pieces for item in self.node.written))
         assert self.writing is not None, "one of the two is there"
@@ -115,7 +115,7 @@ class Kept:
 
 
 class KeptConversation:
-    """A conversation: what was said in it, in order."""
+    """A conversation and its items in order."""
 
     def __init__(self, owner: Owner, about: Conversation, items: list[KeptItem]) -> None:
         self.owner = owner
@@ -123,55 +123,55 @@ class KeptConversation:
         self.about = about
         self.items = items
         self._node: Node | None = None
-        """A node up to which all was said that the items are, until they are changed otherwise than by a response."""
+        """A node with the same items as the conversation, or None after changes other than new responses."""
         self.is_busy = False
-        """Whether a response is being written that will be added to it."""
+        """Whether a response that will be added is being generated."""
 
     def node(self) -> Node:
-        """What a response goes on from."""
+        """Returns the node that a response to this conversation continues."""
         if self._node is None:
             self._node = Node(None, list(self.items))
         return self._node
 
     def went_on(self, node: Node) -> None:
-        """A response was added."""
+        """Sets the node after its response was added."""
         self._node = node
 
     def was_changed(self) -> None:
-        """The items are not those of the node any more."""
+        """Resets the node after the items were changed otherwise."""
         self._node = None
 
     @property
     def n_bytes(self) -> int:
-        """What it takes beside its items."""
+        """Memory without its items, in bytes."""
         return KEPT_BYTES + sum(getsizeof(text) + TEXT_BYTES for pair in self.about.metadata.items() for text in pair)
 
 
 class Store:
-    """Everything that is kept; what is one's is never found by another."""
+    """Stores responses and conversations. Owners cannot access each other's."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[Owner, str], Kept | KeptConversation] = OrderedDict()
-        """The least recently used first."""
+        """From least to most recently used."""
         self._items: dict[tuple[Owner, str], dict[KeptItem, None]] = {}
-        """Every item by its id. Clients give ids too: those of one id are in the order in which they came."""
+        """Items by owner and id, in order of arrival, since clients may reuse ids."""
         self._taken: Counter[Owner] = Counter()
-        """What all of it takes, by whose it is."""
+        """Memory by owner, in bytes."""
 
     @property
     def n_bytes(self) -> int:
-        """What all of it takes."""
+        """Total memory, in bytes."""
         return self._taken.total()
 
     def __len__(self) -> int:
-        """How many responses and conversations there are."""
+        """Returns the number of responses and conversations."""
         return len(self._all)
 
     def response(self, owner: Owner, name: str) -> Kept:
-        """The response of this id.
+        """Returns the response with this id.
 
         Raises:
-            NoSuchItemError: there is none.
+            NoSuchItemError: It does not exist.
         """
         found = self._used(owner, name)
         if not isinstance(found, Kept):
@@ -179,10 +179,10 @@ class Store:
         return found
 
     def conversation(self, owner: Owner, name: str) -> KeptConversation:
-        """The conversation of this id.
+        """Returns the conversation with this id.
 
         Raises:
-            NoSuchItemError: there is none.
+            NoSuchItemError: It does not exist.
         """
         found = self._used(owner, name)
         if not isinstance(found, KeptConversation):
@@ -190,12 +190,12 @@ class Store:
         return found
 
     def item(self, owner: Owner, name: str) -> Item | None:
-        """A copy of an item that is kept in some response or conversation."""
+        """Returns a copy of a stored item, or None."""
         found = self._last(owner, name)
         return None if found is None else decoded(b"[" + found.json + b"]")[0]
 
     def _last(self, owner: Owner, name: str) -> KeptItem | None:
-        """The item of an id; of several the one that came last."""
+        """Returns the latest item with this id, or None."""
         found = self._items.get((owner, name))
         return None if found is None else next(reversed(found))
 
@@ -206,17 +206,23 @@ class Store:
         return found
 
     def known(self, owner: Owner, items: Sequence[KeptItem]) -> list[KeptItem]:
-        """The same items; those that are kept already, word for word, are not held twice."""
+        """Returns the items with identical stored ones substituted, to save memory."""
         found = [(item, self._last(owner, item.id)) for item in items]
         return [item if kept is None or kept.n_json != item.n_json or kept.json != item.json else kept for item, kept in found]
 
     def keep(self, response: Kept) -> None:
-        """Keeps a response that is being written."""
+        """Stores a response that is being generated."""
         self._hold(response.owner, response.node)
         self._add(response)
 
     def finish(self, response: Kept, frame: bytes, written: Sequence[KeptItem]) -> None:
-        """Takes the end of a response that is kept, with a gap for its output; nothing where it was deleted meanwhile."""
+        """Completes a stored response. Has no effect on the store if it was deleted meanwhile.
+
+        Args:
+            response: The response.
+            frame: Its JSON with a gap for the output.
+            written: Its output.
+        """
         response.frame, response.writing = frame, None
         response.node.written = written
         if self._all.get((response.owner, response.id)) is not response:
@@ -226,12 +232,12 @@ class Store:
         self._make_room()
 
     def keep_conversation(self, conversation: KeptConversation) -> None:
-        """Keeps a new conversation."""
+        """Stores a new conversation."""
         self._take(conversation.owner, conversation.items)
         self._add(conversation)
 
     def add_items(self, conversation: KeptConversation, items: Sequence[KeptItem]) -> None:
-        """Adds to a conversation; nothing where it was deleted meanwhile."""
+        """Adds items to a conversation, unless it was deleted meanwhile."""
         if self._all.get((conversation.owner, conversation.id)) is conversation:
             conversation.items += items
             conversation.was_changed()
@@ -239,20 +245,20 @@ class Store:
             self._make_room()
 
     def remove_item(self, conversation: KeptConversation, item: KeptItem) -> None:
-        """Takes an item out of a conversation."""
+        """Removes an item from a conversation."""
         conversation.items.remove(item)
         conversation.was_changed()
         self._give_back(conversation.owner, [item])
 
     def change(self, conversation: KeptConversation, metadata: dict[str, str]) -> None:
-        """Changes what is told again of a conversation."""
+        """Replaces the metadata of a conversation."""
         self._taken[conversation.owner] -= conversation.n_bytes
         conversation.about.metadata = metadata
         self._taken[conversation.owner] += conversation.n_bytes
         self._make_room()
 
     def remove(self, thing: Kept | KeptConversation) -> None:
-        """Forgets a response or a conversation. What others go on from stays."""
+        """Deletes a response or conversation. Nodes that others continue remain."""
         if self._all.pop((thing.owner, thing.id), None) is None:
             return
         self._taken[thing.owner] -= thing.n_bytes
@@ -267,7 +273,7 @@ class Store:
         self._make_room()
 
     def _hold(self, owner: Owner, node: Node) -> None:
-        """Counts a node, and what it goes on from, where nobody has held it before."""
+        """Adds a reference to a node. On its first one, counts the node's items and refers to its parent."""
         holding: Node | None = node
         while holding is not None:
             holding.n_holders += 1
@@ -277,7 +283,7 @@ class Store:
             holding = holding.parent
 
     def _release(self, owner: Owner, node: Node) -> None:
-        """Gives a node back, and what only it goes on from."""
+        """Drops a reference to a node. With its last one, releases the node's items and its parent."""
         released: Node | None = node
         while released is not None:
             released.n_holders -= 1
@@ -306,7 +312,7 @@ class Store:
                     del self._items[owner, item.id]
 
     def _make_room(self) -> None:
-        """Forgets what was used least recently of whoever has most."""
+        """Deletes the least recently used entries of the owner with the most until the limits hold."""
         idle: dict[Owner, Iterator[Kept | KeptConversation]] = {}
         while self.n_bytes > MAX_KEPT_BYTES or len(self._all) > MAX_KEPT:
             taken = self._taken if self.n_bytes > MAX_KEPT_BYTES else Counter(owner for owner, _ in self._all)
@@ -318,7 +324,7 @@ class Store:
                 return
 
     def _idle(self, owner: Owner) -> "Iterator[Kept | KeptConversation]":
-        """What is one's and nobody is writing, the least recently used first."""
+        """Yields an owner's entries that are not being generated, least recently used first."""
         for thing in [thing for thing in self._all.values() if thing.owner == owner]:
             is_written = thing.frame is None if isinstance(thing, Kept) else thing.is_busy
             if not is_written:

@@ -1,4 +1,4 @@
-"""From the body of a response to a chat, and to what the response tells of its request. No I/O here."""
+"""Conversion of response bodies to chats, and to the initial response object. No I/O here."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 MAX_TOP_LOGPROBS = 20
-"""As many likely tokens as OpenAI reports."""
+"""Maximum of top logprobs, as in OpenAI's API."""
 
 MAX_METADATA = (16, 64, 512)
-"""Most texts that are told again, most characters of a name, and of a text; as at OpenAI's."""
+"""Maximum number of metadata texts, characters of a name, and characters of a text; as in OpenAI's API."""
 
 LOGPROBS, OPAQUE = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 _INCLUDABLE = (
     *(LOGPROBS, OPAQUE, "message.input_image.image_url"),
-    # Of tools that a server runs itself: there are none, and so nothing to tell of them.
+    # Outputs of server-side tools. This server has no such tools, so these are accepted without effect.
     *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
     *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
 )
@@ -59,7 +59,7 @@ _COMPACT = (
 
 
 def _only(**neutral: Sequence[Any]) -> Callable[[Any], bool]:
-    """Whether an object asks for nothing: each of its fields has one of these values, or none."""
+    """Returns a predicate for objects whose fields all have one of these values, or none."""
     return lambda given: (
         isinstance(given, dict) and all(value is None or value in neutral.get(name, ()) for name, value in given.items())
     )
@@ -85,29 +85,29 @@ _REASONING = {
     "mode": ("standard",),
     "summary": ("auto",),
 }
-"""What may stand beside the effort."""
+"""Accepted fields other than the effort."""
 
 _TEXT = {"verbosity": ("medium",)}
-"""What may stand beside the format."""
+"""Accepted fields other than the format."""
 
 _SAME = (
     *(field.name for field in msgspec.structs.fields(SamplingFields)),
     *("chat_template_kwargs", "parallel_tool_calls", "seed", "stop", "priority", "max_token_gap_ms", "t_max_predict_ms"),
     *("cache_prompt", "id_slot", "lora", "grammar", "sse_ping_interval", "explain_cache"),
 )
-"""Fields that a chat has by the same name."""
+"""Fields with the same name in chats."""
 
 
 def wants(data: ResponseFields, what: str) -> bool:
-    """Whether a body asks to be told this besides."""
+    """Returns whether `include` has an entry."""
     return isinstance(data, CreateResponse) and what in (data.include or ())
 
 
 def check(data: ResponseFields) -> None:
-    """Refuses what is not there, before anything is looked up.
+    """Refuses unsupported fields and contradictions, before anything is looked up.
 
     Raises:
-        InvalidRequest: a field asks for it, or contradicts another.
+        InvalidRequest: A field is unsupported or contradicts another.
     """
     request_fields.refuse(data, _NEUTRAL)
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
@@ -134,10 +134,10 @@ def _check_response(data: CreateResponse) -> None:
 
 
 def check_include(include: Sequence[str] | None) -> None:
-    """Refuses what cannot be told besides.
+    """Refuses unknown entries of `include`.
 
     Raises:
-        InvalidRequest: it is asked for.
+        InvalidRequest: There is one.
     """
     if unknown := [name for name in include or () if name not in _INCLUDABLE]:
         raise InvalidRequest("include", f"include has {shown(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
@@ -152,10 +152,10 @@ def _check_object(
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
-    """Refuses texts that are too many or too long.
+    """Refuses metadata with too many or too long texts.
 
     Raises:
-        InvalidRequest: they are.
+        InvalidRequest: A limit is exceeded.
     """
     most, longest_name, longest = MAX_METADATA
     for what, found, limit in (
@@ -168,10 +168,10 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
 
 
 def conversation_id(data: ResponseFields) -> str | None:
-    """The conversation that a body names.
+    """Returns the id of the conversation that a body refers to, or None.
 
     Raises:
-        InvalidRequest: it names none.
+        InvalidRequest: The reference is malformed.
     """
     match data.conversation:
         case None | str():
@@ -182,10 +182,10 @@ def conversation_id(data: ResponseFields) -> str | None:
 
 
 def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
-    """The chat that a body asks for, of these messages.
+    """Returns the chat of a body with these messages.
 
     Raises:
-        InvalidRequest: a tool or a format is not what it must be.
+        InvalidRequest: A tool or format is invalid.
     """
     tools = [known for position, tool in enumerate(data.tools or ()) for known in _tools(tool, f"tools[{position}]")]
     tool_choice = _tool_choice(data.tool_choice)
@@ -194,7 +194,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     same = {name: getattr(data, name, None) for name in _SAME}
     fields = ChatFields(
         **same,
-        # There is one answer, whatever the server's default.
+        # The API returns one response, regardless of the server's default.
         n=1,
         messages=list(messages),
         tools=tools or None,
@@ -206,32 +206,32 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
         fields.max_completion_tokens = _limit(data.max_output_tokens)
         if wants(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
-        # By its first step a response that waits is known to have begun.
+        # Progress events show when a queued response has started.
         fields.return_progress = data.background is True or data.return_progress is True
         fields.stream = data.stream is True or data.background is True
     return fields
 
 
 def compaction(data: CompactBody, asked: ChatFields) -> ChatFields:
-    """The chat in which the model sums up what was said in another."""
+    """Returns the chat in which the model summarizes another."""
     return msgspec.structs.replace(
         asked,
         messages=[*(asked.messages or ()), ChatMessage(role="user", content=_COMPACT)],
         max_completion_tokens=_limit(data.max_output_tokens),
-        # The functions stay in the prompt, which is computed already; the summary calls none.
+        # The functions stay in the prompt, which is cached; the summary must not call any.
         tool_choice=None if asked.tools is None else "none",
     )
 
 
 def turns(asked: ChatFields) -> list[int]:
-    """Where the turns of a chat begin: each with what the user says, the first one behind what the system says."""
+    """Returns the positions at which turns begin: each at a user message, the first one after the system messages."""
     messages = asked.messages or []
     n_told = next((nth for nth, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
     return [n_told, *(nth for nth, message in enumerate(messages) if nth > n_told and message.role == "user")]
 
 
 def without(asked: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFields:
-    """The same chat without so many of its oldest turns; what the system says at the beginning stays."""
+    """Returns the chat without its oldest turns; leading system messages remain."""
     messages = asked.messages or []
     return msgspec.structs.replace(asked, messages=[*messages[: begins[0]], *messages[begins[n_oldest] :]])
 
@@ -243,7 +243,7 @@ def _limit(given: int | None) -> int | None:
 
 
 def _tools(tool: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    """A function, or those of a namespace, as chats have them."""
+    """Returns a function, or the functions of a namespace, in the format of chats."""
     if tool.get("type") != "namespace":
         return [_tool(tool, place)]
     namespace, inner = tool.get("name"), tool.get("tools")
@@ -258,7 +258,7 @@ def _tools(tool: dict[str, Any], place: str) -> list[dict[str, Any]]:
 
 
 def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """A function as chats have it."""
+    """Returns a function in the format of chats."""
     if tool.get("type") != "function":
         kind = f"{place}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
         raise InvalidRequest("tools", kind)
@@ -283,7 +283,7 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | 
 
 
 def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """The functions that may be called now, and whether one must be."""
+    """Returns the functions that may be called, and whether a call is required."""
     mode, allowed = choice.get("mode", "auto"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
         raise InvalidRequest("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
@@ -302,7 +302,7 @@ def _effort(data: ResponseFields) -> str | None:
 
 
 def _format(data: ResponseFields) -> dict[str, Any] | None:
-    """`text.format` as chats have it."""
+    """Returns `text.format` in the format of chats."""
     match (data.text or {}).get("format"):
         case None:
             return None
@@ -321,7 +321,7 @@ def _format(data: ResponseFields) -> dict[str, Any] | None:
 def response(
     data: CreateResponse, settings: Settings, model: str, conversation: str | None, removed: list[Transformation]
 ) -> Response:
-    """A response that is not yet written."""
+    """Returns a response without output."""
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),

@@ -1,4 +1,4 @@
-"""A response as it is written: parts of an answer become items and events."""
+"""Builds a response: converts message parts to items and events."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,25 +32,25 @@ from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pi
 __all__ = ["Writing", "usage"]
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
-"""What nothing follows."""
+"""Final states."""
 
 
 AT_ONCE = 64 * 1024
-"""Bytes of log-probabilities that are one piece."""
+"""Bytes of logprobs per chunk."""
 
 _TEXT_GAP = cast("str", GAP)
 _LIST_GAP = cast("list[msgspec.Raw]", GAP)
 
 
 class _Open:
-    """The item that is being written."""
+    """The item that is being generated."""
 
     def __init__(self, item: Message | Thought | Call, index: int) -> None:
         self.item = item
         self.index = index
         self.pieces: list[str] = []
         self._logprobs: list[bytes] = []
-        """What is told of tokens so far, many in each."""
+        """Encoded logprobs of tokens so far, each entry for many tokens."""
         self._new: list[msgspec.Raw] = []
         self._n_new = 0
 
@@ -59,14 +59,14 @@ class _Open:
         return "".join(self.pieces)
 
     def add_logprobs(self, told: Sequence[msgspec.Raw]) -> None:
-        """Takes what is told of some tokens. It is put together bit by bit: at the end there may be many megabytes of it."""
+        """Adds logprobs of tokens. They are joined incrementally, as they may amount to many megabytes."""
         self._new += told
         self._n_new += sum(map(len, told))
         if self._n_new >= AT_ONCE:
             self._join()
 
     def logprobs(self) -> list[bytes]:
-        """All that is told of its tokens, as JSON in pieces."""
+        """Returns all logprobs of the item as JSON in chunks."""
         self._join()
         return json_list(self._logprobs)
 
@@ -77,15 +77,15 @@ class _Open:
 
 
 class Writing:
-    """One response, its items and its events.
+    """A response with its items and events.
 
     Args:
-        response: What it says of itself before it is written.
-        form: How the text is to be read.
-        with_top: Whether likely tokens stand beside log-probabilities.
-        is_opaque: Whether thoughts are told in one word too.
-        with_progress: Whether events report how far the prompt is.
-        on_end: Called once, when nothing more will change.
+        response: The initial response object.
+        form: Format for parsing the text.
+        with_top: Whether logprobs include alternatives.
+        is_opaque: Whether to include reasoning as opaque text too.
+        with_progress: Whether events report the progress of the prompt.
+        on_end: Called once, when the response has ended.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Writing:
     ) -> None:
         self.response = response
         self.items: list[Message | Thought | Call] = []
-        """Those that are whole."""
+        """Completed items."""
         self.output: list[Sequence[bytes]] = []
-        """Their JSON in pieces, which is written once."""
+        """Their JSON in chunks, encoded once."""
         response.output = _LIST_GAP
         self._generation = generation
         self._spoken = Spoken(form)
@@ -116,22 +116,22 @@ class Writing:
         self._n_events = 0
         self._n_reasoning = 0
         self._n_unread = 0
-        """Tokens of which it is not yet known what they say."""
+        """Tokens whose text is not yet assigned to a part."""
         self._untold: list[msgspec.Raw] = []
-        """Their log-probabilities."""
+        """Their logprobs."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will change."""
+        """Whether the response has ended."""
         return self.response.status in ENDED
 
     def begin(self) -> list[Told]:
-        """The first events."""
+        """Returns the first events."""
         waits = self.response.status == "queued"
         return [self._about(events.Created), self._about(events.Queued if waits else events.InProgress)]
 
     def take(self, event: Event) -> tuple[list[Told], int]:
-        """What an event of the engine brings about, and how many bytes more are held by then."""
+        """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
         made: list[Told] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
@@ -151,7 +151,7 @@ class Writing:
         return made, n_bytes
 
     def fail(self, error: Exception) -> list[Told]:
-        """Ends it with an error; nothing where it has ended."""
+        """Ends the response with an error. Returns no events if it has ended already."""
         if self.is_ended:
             return []
         made = list(self._close("incomplete"))
@@ -161,18 +161,18 @@ class Writing:
         return [*made, *self._end("failed", events.Failed)]
 
     def cancel(self) -> None:
-        """Ends it because its client wants no more of it; nothing where it has ended."""
+        """Ends the response as cancelled, unless it has ended already."""
         if not self.is_ended:
             list(self._close("incomplete"))
             self.response.status = "cancelled"
             self._on_end(self)
 
     def frame(self) -> bytes:
-        """The response as JSON, as far as it is written, with a gap for its output."""
+        """Returns the current response as JSON with a gap for its output."""
         return msgspec.json.encode(self.response)
 
     def told(self) -> list[bytes]:
-        """The same in pieces, with its output."""
+        """Returns the current response as JSON in chunks."""
         return filled(self.frame(), list_of_pieces(self.output))
 
     def _take_logprobs(self, token: Token) -> int:
@@ -202,7 +202,7 @@ class Writing:
         self._n_unread, self._untold = 0, []
 
     def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[Told]:
-        """An item of this kind is open."""
+        """Opens an item of this kind, unless one is open."""
         if self._open is not None and isinstance(self._open.item, kind):
             return
         yield from self._close("completed")
@@ -231,7 +231,7 @@ class Writing:
         return self._in_item(events.ArgumentsDelta, delta=text)
 
     def _close(self, status: str) -> Iterator[Told]:
-        """Ends the item that is open, if there is one."""
+        """Completes the open item, if any."""
         if (opened := self._open) is None:
             return
         item, text = opened.item, opened.text
@@ -288,7 +288,7 @@ class Writing:
         return self._n_events - 1
 
     def _about(self, kind: Callable[..., events.Event]) -> Told:
-        # What is written later must be as it is now.
+        # Copied, because events are encoded later.
         told = msgspec.structs.replace(self.response)
         return Told(kind(sequence_number=self._next(), response=told), [list_of_pieces(self.output)])
 
@@ -301,7 +301,7 @@ class Writing:
 
 
 def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
-    """The item as it is now."""
+    """Returns a copy of the item's current state."""
     return msgspec.structs.replace(item)
 
 
@@ -310,7 +310,7 @@ def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:
 
 
 def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> Usage:
-    """What one branch cost."""
+    """Returns the token usage of a branch."""
     n_computed, n_predicted = min(finished.usage.n_computed, n_prompt), finished.usage.n_predicted
     return Usage(
         input_tokens=n_prompt,

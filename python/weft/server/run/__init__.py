@@ -1,1 +1,1 @@
-"""From a request of any dialect to its answer: how one is submitted, followed, written out, and given up."""
+"""Running requests, independent of the API: submission, streaming, and cancellation."""

@@ -1,4 +1,4 @@
-"""Work on texts, and on pictures and sounds, beside the event loop that serves everybody."""
+"""Worker threads that keep long work on texts and media off the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,50 +19,53 @@ Made = TypeVar("Made")
 Given = ParamSpec("Given")
 
 VERY_LONG_TEXT = 262_144
-"""More characters or tokens than this, a tenth of a second of work, wait for a thread that does no other work."""
+"""Work on more characters or tokens than this (a tenth of a second) runs on a separate thread for very long work."""
 
 MAX_WAITING = 64 * 1024 * 1024
-"""Characters and tokens, or bytes, of one purpose and length, that may wait or be worked on; more are refused, but never one work
-alone."""
+"""Maximum characters, tokens or bytes that may be queued or running for one purpose and size class. A single task above it is
+accepted if the queue is empty."""
 
 
 NICENESS = 7
-"""How far the engine's work on a text steps back from the threads that compute tokens, as nice(2) counts it. These wait for each
-other many times in a step, so that it takes a hundred times as long where one has to share its core with a thread that is worth
-as much. The threads here do not step back themselves: they hold the interpreter now and then, and all others would wait for it
-with them."""
+"""Niceness of the native code's work on texts, relative to the threads that compute tokens, as for nice(2). The compute threads
+synchronize many times in a step: a step takes a hundred times as long if one of them shares its core with a thread of the same
+priority. The worker threads themselves keep their priority: they hold the GIL at times, and a low priority would delay all
+threads that wait for it."""
 
 NICENESS_OF_PROMPTS = 3
-"""The same of prompts of a usual length: somebody waits for their first token."""
+"""Niceness for prompts of ordinary length, whose clients wait for the first token."""
 
 
 class Purpose(Enum):
-    """What work is for. Work for one purpose never waits for work for another."""
+    """Purpose of work. Each purpose has its own queues and threads."""
 
     PROMPT = "prompt"
-    """A request for the engine: its prompts, its chat, its grammar."""
+    """Preparing a request for the engine: prompts, chat template, grammar."""
     TEXT = "text"
-    """A text that is to be tokenized, made of tokens, or written by the template, and no more."""
+    """Tokenizing, detokenizing or rendering a template for its own sake."""
     SIGHT = "sight"
-    """A look at the cache."""
+    """Reading the contents of the cache."""
     FILE = "file"
-    """A file of the folder that is served."""
+    """Reading a static file."""
     SLOT_FILE = "slot-file"
-    """A file of what a slot holds."""
+    """A slot's file."""
     MEDIA = "media"
-    """A picture or a sound that is decoded, by the bytes of its file."""
+    """Decoding an image or audio file; sizes are the file's bytes."""
     ADDRESS = "address"
-    """The name of a host that is looked up."""
+    """DNS lookup."""
     DOCS = "docs"
-    """The page of the routes."""
+    """Generating the API documentation."""
 
 
 _WAITING = {Purpose.MEDIA: "pictures and sounds of {} bytes are waiting", Purpose.ADDRESS: "names of hosts are waiting"}
-"""What is told of work that waits, where it is about no texts; its size takes the place of the braces."""
+"""Messages of [`TextsWaitingError`] for work on other things than texts; the braces receive the size."""
 
 
 class _Job(Generic[Made]):
-    """Some work, and what it is about. Dropped, it is nothing: a thread may come to it long after its client has left."""
+    """A callable and its cancellation.
+
+    Releases the callable when its future is done, since the thread may dequeue the job long after.
+    """
 
     def __init__(self, work: Callable[[], Made], cancellation: Cancellation) -> None:
         self._work: Callable[[], Made] | None = work
@@ -77,7 +80,7 @@ class _Job(Generic[Made]):
 
 
 class _Lane:
-    """One thread, and the work that waits for it in the order of its coming."""
+    """A worker thread and its FIFO queue."""
 
     def __init__(self, name: str, niceness: int, what: str) -> None:
         self._thread = ThreadPoolExecutor(1, f"weft-{name}", lower_priority, (niceness,))
@@ -86,10 +89,10 @@ class _Lane:
         self._size = 0
 
     def begin(self, size: int, work: Callable[[], Made], cancellation: Cancellation) -> "Future[Made]":
-        """Queues work on `size` characters or tokens, in which `cancellation` is active.
+        """Queues work on `size` characters or tokens, with `cancellation` active while it runs.
 
         Raises:
-            TextsWaitingError: it would be more than may wait.
+            TextsWaitingError: The queue would exceed its limit.
         """
         with self._lock:
             if self._size and self._size + size > MAX_WAITING:
@@ -107,7 +110,7 @@ class _Lane:
 
     @property
     def size(self) -> int:
-        """What it works on, and what waits for it."""
+        """Size of the running and the queued work."""
         with self._lock:
             return self._size
 
@@ -116,7 +119,7 @@ class _Lane:
 
 
 class Aside:
-    """Threads for work on texts; they start when they are first needed."""
+    """Worker threads for long work. They start on first use."""
 
     def __init__(self) -> None:
         self._lanes = {
@@ -130,21 +133,21 @@ class Aside:
         }
 
     def size(self, purpose: Purpose) -> int:
-        """Characters and tokens, or bytes, that wait or are worked on for a purpose; work on few counts as if on `LONG_TEXT`."""
+        """Returns the characters, tokens or bytes queued or running for a purpose. Small tasks count as [`LONG_TEXT`]."""
         return sum(lane.size for (of, _), lane in self._lanes.items() if of is purpose)
 
     async def work(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
     ) -> Made:
-        """Does work on `size` characters or tokens: at once if they are few, else on another thread.
+        """Runs work on `size` characters or tokens: directly if they are few, else on a worker thread.
 
-        Where the client leaves, or the caller is cancelled, work that waits is not begun. What has begun ends unheard. Long texts
-        are tokenized in chunks, between which this stops: 64 KiB with SentencePiece vocabularies, 256 KiB and the rest of the
-        line with BPE; with other vocabularies, and within one endless line of BPE, a text is tokenized to its end.
+        If the client disconnects or the caller is cancelled, queued work is dropped and the result of running work discarded.
+        Tokenizing stops between chunks: of 64 KiB with SentencePiece vocabularies, and of 256 KiB plus the rest of the line with
+        BPE. Texts for other vocabularies, and single lines with BPE, are tokenized to the end.
 
         Raises:
-            ClientLeftError: the client has left.
-            TextsWaitingError: too much waits already.
+            ClientLeftError: The client has disconnected.
+            TextsWaitingError: The queue is full.
         """
         if size <= LONG_TEXT:
             return work(*args, **kwargs)
@@ -153,28 +156,28 @@ class Aside:
     async def elsewhere(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
     ) -> Made:
-        """Does work on another thread however little it is about; all else is as with `work`."""
+        """Runs work on a worker thread regardless of its size; otherwise like [`work`]."""
         lane = self._lanes[purpose, size > VERY_LONG_TEXT]
         cancellation = Cancellation()
         future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
         try:
             return await unless_left(asyncio.wrap_future(future))
         finally:
-            # At once, so that the next to come finds its room.
+            # Immediately, so that the next task can use the queue's space.
             future.cancel()
             cancellation.cancel()
-            # An error knows this frame: with the future, which holds the error, it would be found by the collector alone.
+            # The error's traceback refers to this frame: with the future, which holds the error, it would form a reference cycle.
             del future
 
     def begin(self, purpose: Purpose, work: Callable[[], object]) -> None:
-        """Begins work on little, on another thread, for which nobody waits.
+        """Starts small work on a worker thread without waiting for it.
 
         Raises:
-            TextsWaitingError: too much waits already.
+            TextsWaitingError: The queue is full.
         """
         self._lanes[purpose, False].begin(LONG_TEXT, work, Cancellation())
 
     def close(self) -> None:
-        """Lets the threads end; work that waits is not begun."""
+        """Stops the threads once their running work is done; drops queued work."""
         for lane in self._lanes.values():
             lane.close()

@@ -1,4 +1,4 @@
-"""Who asks, as far as it matters to what is kept for him."""
+"""The client of a request, as owner of streams and stored items."""
 
 from litestar.response.base import ASGIResponse
 
@@ -9,34 +9,39 @@ from weft.server.run.stream import StreamedAnswer
 __all__ = ["CONVERSATION", "Caller"]
 
 CONVERSATION = "x-conversation-id"
-"""llama-server's header: the stream that answers is kept by this name, and can be resumed."""
+"""llama-server's header: name under which the stream can be resumed."""
 
 
 class Caller:
-    """One request's client."""
+    """The client of one request."""
 
     def __init__(self, owner: Owner, conversation: str | None, recordings: Recordings) -> None:
         self.owner = owner
-        """Whose key it showed; what is kept for one is never told another."""
+        """Digest of the API key. Stored items are visible to their owner only."""
         self.conversation = conversation or None
-        """The name by which it wants to find its stream again, if it does."""
+        """Name under which the client wants to resume the stream, or None."""
         self._recordings = recordings
 
     async def resumable(self, answer: StreamedAnswer) -> ASGIResponse:
-        """The stream, written on while the client is away where it has named it.
+        """Returns the response; if the client named it, the stream is generated and recorded while the client is disconnected.
 
         Raises:
-            InvalidRequest: the name is too long.
-            StreamsFullError: there are too many of them.
+            InvalidRequest: The name is too long.
+            StreamsFullError: There are too many recorded streams.
         """
         return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
 
     async def recorded(self, answer: StreamedAnswer, name: str, *, grace_s: float | None) -> Recorded:
-        """The stream by this name, written while nobody reads it for so long; None has no limit.
+        """Records the stream under a name.
+
+        Args:
+            answer: The stream.
+            name: Name under which the owner can resume it.
+            grace_s: Seconds that it continues without a reader; None is unlimited.
 
         Raises:
-            InvalidRequest: the name is too long.
-            StreamsFullError: there are too many of them.
+            InvalidRequest: The name is too long.
+            StreamsFullError: There are too many recorded streams.
         """
         if len(name) > MAX_NAME:
             answer.close()

@@ -1,4 +1,4 @@
-"""Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
+"""Chat requests for all APIs: messages become a prompt, and generated text is parsed into message parts."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,17 +24,20 @@ __all__ = ["Spoken", "begin", "count", "submission"]
 _Asked = TypeVar("_Asked", Submission, BranchAsked)
 
 STRETCH = 1_024
-"""Characters of what stands before a fork that are read together."""
+"""Characters of the text before a fork that are parsed in one step."""
 
 
 async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple[Generation, AnswerForm]:
-    """Asks for the answers to a chat; how they are to be read comes with them.
+    """Submits a chat. Returns the generation and the format for parsing its text.
 
-    `n_more` bytes of what is said did not come with the body.
+    Args:
+        data: The request's fields.
+        service: The service.
+        n_more: Bytes of messages that were not part of the request's body.
 
     Raises:
-        InvalidRequest: a field is not what it must be, or the template refuses the messages.
-        WeftError: what [`Service.chat_prompt`] and [`Service.submit`] raise.
+        InvalidRequest: A field is invalid, or the template refuses the messages.
+        WeftError: As [`Service.chat_prompt`] and [`Service.submit`].
     """
     files = request_fields.chat_files(data.messages)
     prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
@@ -43,29 +46,29 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
 
 
 async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
-    """How many tokens the prompt of a chat has; `n_more` bytes of what is said did not come with the body.
+    """Returns the number of prompt tokens of a chat. `n_more` is the size of messages outside the request's body, in bytes.
 
     Raises:
-        WeftError: what [`Service.chat_prompt`] raises.
+        WeftError: As [`Service.chat_prompt`].
     """
     prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
     return len(prompt.tokens)
 
 
 async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:
-    """What a body asks for, its messages being this prompt; made beside the event loop where that may take long.
+    """Returns the submission for a body whose messages were rendered to `prompt`. Long work runs on a worker thread.
 
     Raises:
-        InvalidRequest: a field is not what it must be.
+        InvalidRequest: A field is invalid.
     """
-    # What holds an answer to its tools may be a grammar of many rules.
+    # The grammar that constrains tool calls may have many rules.
     size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
     return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
 def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
-    """What a body asks for, its messages being this prompt. A budget for thoughts holds, too, where a model has none."""
-    # The engine tells of a drawn token only beside the likely ones.
+    """Returns the submission for a rendered chat. The reasoning budget applies even to models without reasoning."""
+    # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(
@@ -89,25 +92,30 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
 
 
 def _with(asked: _Asked, template: Request, sent_as: Mapping[str, str]) -> _Asked:
-    """The same, with this template and with these names of fields besides."""
+    """Returns the submission with another template and additional field names."""
     return msgspec.structs.replace(asked, template=template, sent_as={**asked.sent_as, **sent_as})
 
 
 class Spoken:
-    """What the branches of one chat say, part by part."""
+    """Parses the text of each branch of a chat into message parts."""
 
     def __init__(self, form: AnswerForm, before: Callable[[int], str] = lambda _: "") -> None:
-        """Reads what is written in this form; `before` tells what stands before the text of a branch that was forked."""
+        """Creates parsers.
+
+        Args:
+            form: Format of the generated text.
+            before: Returns the text before a forked branch's own text.
+        """
         self._form = form
         self._before = before
         self._readers: dict[int, AnswerReader] = {}
         self._n_calls_before: dict[int, int] = {}
-        """Of branches that were forked: calls that were whole before."""
+        """For forked branches: complete tool calls before the fork."""
         self._callers: set[int] = set()
         self._cut: set[int] = set()
 
     def read(self, event: Token | Finished) -> list[Part]:
-        """What an event adds to its branch; with the last one comes what was held back."""
+        """Returns the parts that an event adds to its branch. The final event also releases withheld text."""
         reader = self._readers.get(event.index)
         parts: list[Part] = []
         if reader is None:
@@ -129,23 +137,26 @@ class Spoken:
         return parts
 
     def _begin_within(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
-        """Reads what stands before the text of a branch. A call that this goes on with is its own, from the call's beginning."""
-        # At once, the rest would be looked through again behind each mark.
+        """Returns whether a branch called a tool and completed.
+
+        False if a stop string interrupted it within a call or where another could have followed.
+        """
+        # In one step, the remaining text would be searched again after each marker.
         said = [part for start in range(0, len(before), STRETCH) for part in reader.read(before[start : start + STRETCH])]
         n_calls = sum(isinstance(part, CallBegun) for part in said)
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
         return [part for part in said if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]
 
     def calls(self, finished: Finished) -> bool:
-        """Whether a branch has called a tool, and was not ended early: within a call, or where it might have gone on to one."""
+        """Returns whether a branch called a tool and was not interrupted within a call or where another could have followed."""
         is_cut = finished.reason == "stop" and self.is_cut(finished.index)
         return finished.index in self._callers and finished.reason in ("end", "stop") and not is_cut
 
     def is_cut(self, index: int) -> bool:
-        """Whether a branch has ended within a call."""
+        """Returns whether a branch ended within a tool call."""
         return index in self._cut
 
 
 def _recounted(part: Part, n_before: int) -> Part:
-    """The same, with calls counted after so many others."""
+    """Returns the part with its call index counted from the fork."""
     return msgspec.structs.replace(part, call=part.call - n_before) if isinstance(part, CallBegun | CallArguments) else part

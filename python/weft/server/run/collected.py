@@ -1,4 +1,4 @@
-"""What whole answers hold in memory until they are sent, and how much that may be."""
+"""Memory limits for responses that are collected before they are sent."""
 
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError
 from weft.server.run.room import Room, Share
@@ -6,32 +6,32 @@ from weft.server.run.room import Room, Share
 __all__ = ["MAX_ANSWER_BYTES", "MAX_TOGETHER_BYTES", "SMALL_BYTES", "TOKEN_BYTES", "Collected", "answers_room"]
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Most that one whole answer may come to. With a thousand likely tokens beside each, that is some thousand tokens."""
+"""Maximum size of one collected response. With a thousand top logprobs each, that is a few thousand tokens."""
 
 MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
-"""Most that all whole answers may come to that wait for their ends, or are being sent."""
+"""Maximum total size of responses that are being collected or sent."""
 
 SMALL_BYTES = 1024 * 1024
-"""So much of each answer does not count together with others: who asks for little is not refused for what others ask for."""
+"""Part of each response that does not count toward the total, so that large responses cannot cause small ones to be refused."""
 
 TOKEN_BYTES = 96
-"""What a token takes beside the characters of its text, as long as its answer is collected."""
+"""Memory of a collected token in addition to the characters of its text."""
 
 
 def answers_room() -> Room:
-    """What all whole answers take together."""
+    """Returns the memory budget that all collected responses share."""
     return Room(MAX_TOGETHER_BYTES, SMALL_BYTES, AnswersTooLargeError)
 
 
 class Collected(Share):
-    """What one whole answer takes, until its block is left."""
+    """Memory of one collected response, released when its block is left."""
 
     def grow(self, n_bytes: int) -> None:
-        """Takes so much more.
+        """Reserves more bytes.
 
         Raises:
-            AnswerTooLargeError: it is too much for one answer.
-            AnswersTooLargeError: it is too much beside the others.
+            AnswerTooLargeError: This response exceeds its limit.
+            AnswersTooLargeError: All responses together exceed their limit.
         """
         if self.n_bytes + n_bytes > MAX_ANSWER_BYTES:
             raise AnswerTooLargeError(MAX_ANSWER_BYTES)

@@ -1,4 +1,4 @@
-"""What the engine is about, in one word."""
+"""Lifecycle state of the engine."""
 
 from enum import StrEnum
 
@@ -6,13 +6,13 @@ __all__ = ["EngineState"]
 
 
 class EngineState(StrEnum):
-    """What the engine is about, from the server's start on, in the words of llama-srb-api."""
+    """State of the engine since the server's start, with the names of llama-srb-api."""
 
     INIT = "INIT"
-    """Its model is not there yet: nothing was begun, or it is being downloaded."""
+    """Loading has not begun, or the model is being downloaded."""
     LOADING = "LOADING"
     READY = "READY"
-    """The model is loaded, no slot is busy, and no vectors are computed."""
+    """The model is loaded, all slots are idle, and no embeddings are being computed."""
     RUNNING = "RUNNING"
     DEAD = "DEAD"
-    """The model could not be loaded, or the engine ended."""
+    """The model could not be loaded, or the engine has died."""

@@ -1,4 +1,4 @@
-"""What a route answers with where a request, or the server's settings, ask for other events than its own."""
+"""Alternative event formats of a route, chosen by the request or the server's settings."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -16,7 +16,7 @@ Body = TypeVar("Body", bound=CompletionFields)
 
 
 class EventFormat:
-    """Another dialect's stream."""
+    """The stream format of another API."""
 
     def __init__(
         self,
@@ -27,25 +27,25 @@ class EventFormat:
         self.stream = stream
 
     def prepared(self, data: Body, settings: Settings) -> Body:
-        """The body as one that asks for this stream; what the stream has no place for is refused."""
+        """Returns the body adapted to this format; refuses fields that the format cannot represent."""
         prepared = self._prepared(data, settings)
         assert isinstance(prepared, type(data)), "some of its fields have other values"
         return prepared
 
 
 class EventFormats:
-    """Those that a route has, by name. They stand between dialects, which do not name each other."""
+    """The event formats of a route, by name. APIs share formats through it without importing each other."""
 
     def __init__(self, own: str, others: Mapping[str, EventFormat]) -> None:
         self._own = own
-        """The route's own events, by the name that a request can ask for them where the settings do not."""
+        """Name of the route's own format."""
         self._others = others
 
     def named(self, name: str | None, settings: Settings) -> EventFormat | None:
-        """The format that a request names, or else the settings; None where that is the route's own.
+        """Returns the format that the request names, else the format of the settings; None for the route's own.
 
         Raises:
-            InvalidRequest: there is no such format.
+            InvalidRequest: The format does not exist.
         """
         name = name or (settings.compat if settings.compat in self._others else self._own)
         if name == self._own:

@@ -1,4 +1,4 @@
-"""A file of another host, where the server may ask it: no request is to reach what its sender could not."""
+"""Fetching media files over HTTP, protected against server-side request forgery."""
 
 import ipaddress
 import socket
@@ -20,21 +20,21 @@ MAX_REDIRECTS = 3
 _PORTS = {"http": 80, "https": 443}
 
 _NOT_PUBLIC = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "fec0::/10")))
-"""Addresses that a gateway takes for ones of IPv4 (RFC 6052, RFC 8215), whichever these are, those that once stood for ones
-of IPv4, and those that once were of a site."""
+"""Networks that may lead to private IPv4 addresses or hosts: NAT64 prefixes (RFC 6052, RFC 8215), the deprecated IPv4-compatible
+addresses, and the deprecated site-local addresses."""
 
 
 async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes:
-    """The bytes at an http(s) address. Redirects are followed to hosts that may be asked, and to no others.
+    """Returns the bytes at an http(s) address. Follows redirects to allowed hosts only.
 
     Args:
-        address: Where the file is.
-        hosts: Which hosts may be asked, each perhaps with a port; `*` is any whose addresses are all public.
-        max_bytes: Most bytes of the file.
-        aside: Where names of hosts are looked up.
+        address: URL of the file.
+        hosts: Allowed hosts, optionally with a port; `*` allows any host whose addresses are all public.
+        max_bytes: Maximum size of the file.
+        aside: Worker threads for DNS lookups.
 
     Raises:
-        UnreadableError: the host may not be asked, does not answer or not with a file, or the file is too large.
+        UnreadableError: The host is not allowed, does not answer with a file, or the file is too large.
     """
     try:
         for _ in range(1 + MAX_REDIRECTS):
@@ -50,7 +50,7 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Asi
 
 
 async def _asked(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes | str:
-    """The file, or where it is instead."""
+    """Returns the file's bytes, or the location of a redirect."""
     parts = _parts(address)
     backend = _Backend(aside, is_named=_may_ask(parts, hosts))
     headers: dict[str | bytes, str | bytes] = {
@@ -58,7 +58,7 @@ async def _asked(address: str, hosts: Sequence[str], max_bytes: int, aside: Asid
         "Accept-Encoding": "identity",
         "User-Agent": "weft",
     }
-    # The fragment is the client's own.
+    # Fragments are not sent to servers.
     url = parts._replace(fragment="").geturl()
     async with (
         httpcore.AsyncConnectionPool(network_backend=backend, http2=False) as pool,
@@ -88,10 +88,10 @@ def _parts(address: str) -> SplitResult:
 
 
 def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
-    """Whether a host that may be asked is named, and so may be in a private network; False is any public one.
+    """Returns whether a host is allowed by name, and may be in a private network; False for hosts that must be public.
 
     Raises:
-        UnreadableError: it may not be asked.
+        UnreadableError: The host is not allowed.
     """
     host = (parts.hostname or "").rstrip(".")
     spelt = f"[{host}]" if ":" in host else host
@@ -103,7 +103,7 @@ def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet, and not of this machine or a network of its own."""
+    """Returns whether an IP address is on the public internet."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:
@@ -114,7 +114,10 @@ def is_public(address: str) -> bool:
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that were looked at, so that what a name stands for cannot change in between."""
+    """Connects to the addresses that were checked.
+
+    A name therefore cannot resolve to another address in between (DNS rebinding).
+    """
 
     def __init__(self, aside: Aside, *, is_named: bool) -> None:
         self._aside = aside
@@ -129,7 +132,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the first address of a host that takes it, where all of its addresses may be asked."""
+        """Connects to the host's first address that accepts, provided that all of its addresses are allowed."""
         found = await self._aside.elsewhere(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._is_named and not all(map(is_public, addresses)):
@@ -143,5 +146,5 @@ class _Backend(httpcore.AsyncNetworkBackend):
         raise failure
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Sleeps."""
         await self._inner.sleep(seconds)

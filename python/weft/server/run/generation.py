@@ -1,4 +1,4 @@
-"""The completions of one HTTP request, which may hold several prompts."""
+"""The completions of one HTTP request, possibly for several prompts."""
 
 import asyncio
 import logging
@@ -25,36 +25,36 @@ __all__ = ["Event", "Generation", "drawn", "told"]
 logger = logging.getLogger(__name__)
 
 MAX_WEIGHT = 4_000
-"""Events and log-probabilities that are taken out of several streams at once: about a millisecond of the event loop's time."""
+"""Maximum events and logprobs read from several streams in one step of the event loop, about a millisecond of its time."""
 
 MAX_STREAMS = 100
-"""Streams of one request that are waited for, or read, before others have their turn."""
+"""Maximum streams of a request that are read or awaited before other tasks run."""
 
 STREAM_WEIGHT = MAX_WEIGHT // MAX_STREAMS
-"""What it costs to turn to a stream, in events."""
+"""Cost of reading from a stream, in events."""
 
 
 HEAVY = 100
-"""Of requests that are told so many log-probabilities for each token, one alone is served each time that the event loop goes
-round: what they were told since costs milliseconds of its time to take up, and all of them are woken together."""
+"""Logprobs per token from which a request counts as heavy. Such requests read one per iteration of the event loop: converting
+what has gathered takes milliseconds, and the engine wakes all of them together."""
 
 
 class _Fork(NamedTuple):
-    """Where a branch comes from that was forked from another one of its stream."""
+    """Origin of a forked branch."""
 
     source: int
     n_said: int
-    """Tokens of that one which it continues."""
+    """Tokens of the source branch that precede the fork."""
     appended: str
-    """What was put between them and its own text."""
+    """Text inserted between the source's text and the fork's own."""
     unshown: str = ""
-    """Text of that one before this, which neither shows."""
+    """Text of the source at the fork position that neither branch emits."""
     n_shown_again: int = 0
-    """Characters at the end of its text up to there that this one shows again."""
+    """Characters at the end of the source's text that the fork emits again."""
 
 
 class Generation:
-    """One stream of completions for each prompt of a request, read as one. Dropping it cancels them."""
+    """The completion streams of all prompts of a request, read together. Dropping a generation cancels it."""
 
     def __init__(
         self,
@@ -67,48 +67,48 @@ class Generation:
         schema_parts: SchemaParts | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
-        """By which it is found while it runs."""
+        """Id in the requests API."""
         self.owner = owner
-        """Whose key asked for it."""
+        """Digest of the client's API key."""
         self.created = time.time()
-        """In seconds since 1970."""
+        """Unix timestamp in seconds."""
         self.asked = asked
         self.schema_parts = schema_parts or SchemaParts()
-        """What the answer is to tell of the schemas that its branches are held to."""
+        """Parsed schemas for the response's fields."""
         self.requests = requests
         self.streams = streams
         self._tally = tally
         self._waiting: dict[asyncio.Task[None], int] = {}
-        """Who waits for which prompt's stream."""
+        """Tasks that wait for a stream, with its prompt."""
         self._readable: deque[int] = deque()
-        """Prompts whose streams have something."""
+        """Prompts whose streams have events."""
         self._arrived = asyncio.Event()
         self._is_begun = False
         self._turns: LoopTurns | None = None
-        """Those of the loop that it is read on."""
+        """Scheduler of the event loop that reads the generation."""
         self._branches: dict[int, list[Request]] = {}
-        """The requests of each prompt's branches, where they differ."""
+        """Branch requests of prompts whose branches differ."""
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
         self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
         self.takes_forks = False
-        """Whether forks of its branches may come into its answer: whoever writes it says so."""
+        """Whether the response can include forks. Set by its encoder."""
         self.reads_forks = False
-        """Whether whoever tells of forks in its streams reads all text that stands before each of them again."""
+        """Whether the encoder parses the text before a fork again."""
         self._forks: dict[tuple[int, int], Request] = {}
-        """What is asked of the branches that were forked from others."""
+        """Requests of forked branches."""
         self._origins: dict[tuple[int, int], _Fork] = {}
-        """Where these come from."""
+        """Origins of forked branches."""
         self._n_forking = 0
         self._are_forks_known = asyncio.Event()
         self._with_likely: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
-        """What each branch has written: a text for each token, and what was held back until its end."""
+        """Texts of each branch: one for each token, then the text withheld until its end."""
         self._n_predicted: dict[tuple[int, int], int] = {}
         self._reasons: dict[tuple[int, int], str] = {}
-        """Why each branch that has ended did."""
+        """Finish reasons of finished branches."""
         self.explanations: dict[int, CacheExplanation] = {}
-        """Why what was computed of each prompt had to be, where that was asked for, as far as it was told."""
+        """Cache explanations received so far, by prompt, if the request asked for them."""
         self.closed = asyncio.Event()
         self._at_close: list[Callable[[], object]] = []
         if (line := current_line()) is not None:
@@ -116,7 +116,7 @@ class Generation:
         self._line = line
 
     def branch(self, prompt: int, index: int) -> Request:
-        """What is asked of one branch of a prompt, with its own seed."""
+        """Returns the request of one branch, with the branch's own seed."""
         if (fork := self._forks.get((prompt, index))) is not None:
             return fork
         request = self.requests[prompt]
@@ -127,13 +127,18 @@ class Generation:
         return self._branches[prompt][index]
 
     def asks_likely(self, prompt: int, index: int) -> bool:
-        """Whether a branch is a fork that was asked to tell likely tokens, whatever the request was."""
+        """Returns whether a branch is a fork that requested top logprobs itself."""
         return (prompt, index) in self._with_likely
 
     def add_forks(self, prompt: int, indices: Sequence[int], request: Request, appended: str, *, asks_likely: bool) -> None:
-        """Takes up forks that come into the stream of a prompt, and what they were asked for; its seed is the first one's.
+        """Registers forks that share the stream of their source.
 
-        `appended` stands between the text of their branch and theirs; `asks_likely` says whether they are to tell likely tokens.
+        Args:
+            prompt: Index of the prompt.
+            indices: Branch indices of the forks.
+            request: The forks' request; its seed is the first fork's.
+            appended: Text between the source's text and the forks'.
+            asks_likely: Whether the forks request top logprobs.
         """
         if asks_likely:
             self._with_likely.update((prompt, index) for index in indices)
@@ -145,7 +150,7 @@ class Generation:
 
     @contextmanager
     def forking(self) -> Iterator[None]:
-        """A block in which forks are asked for, and taken up: what they write may come before it is known what they are."""
+        """Delays events of unknown branches while the block runs, since a fork's events may arrive before it is registered."""
         self._n_forking += 1
         self._are_forks_known.clear()
         try:
@@ -160,14 +165,14 @@ class Generation:
         return index >= self.requests[prompt].n and (prompt, index) not in self._forks
 
     def n_branches(self, prompt: int) -> int:
-        """How many branches of a prompt there are, those that were forked among them."""
+        """Returns the number of branches of a prompt, including forks."""
         return self.requests[prompt].n + sum(of == prompt for of, _ in self._forks)
 
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
-        """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
+        """Returns events that are ready, by prompt: at least one, or none once all branches have finished."""
         try:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
-        except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
+        except InvalidRequest as error:  # A remote engine reports invalid requests on the first read.
             raise self.asked.blame(error) from None
         if not self._is_heavy:
             if self._turns is None:
@@ -184,11 +189,11 @@ class Generation:
         return batches
 
     def _watch(self, prompt: int, events: Sequence[Event]) -> list[Finished]:
-        """Takes what branches have written; returns the ends of those that have one here."""
+        """Records generated text. Returns the final events among `events`."""
         ended: list[Finished] = []
         texts, n_predicted = self._texts, self._n_predicted
         for event in events:
-            if isinstance(event, Token):  # Nearly all are.
+            if isinstance(event, Token):  # The most frequent case.
                 branch = prompt, event.index
                 n_predicted[branch] = event.n_predicted
             elif isinstance(event, Finished):
@@ -218,18 +223,18 @@ class Generation:
         return msgspec.structs.replace(explanation, n_volatile=self.asked.n_volatile)
 
     def explanations_by_now(self) -> dict[int, CacheExplanation]:
-        """The `explanations`, with those of prompts whose first branch runs. Any thread may ask."""
+        """Returns `explanations` including those of prompts whose first branch is running. Thread-safe."""
         if not self.asked.template.explain_cache:
             return {}
         begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
         return {prompt: self._told(explanation) for prompt, explanation in begun if explanation is not None}
 
     def text(self, prompt: int, index: int) -> str:
-        """The text of a branch, as far as it was read."""
+        """Returns the text of a branch read so far."""
         return "".join(self._texts.get((prompt, index), []))
 
     def text_before(self, prompt: int, index: int) -> str:
-        """What stands between a prompt and the text of a branch: nothing, but for one that was forked from another."""
+        """Returns the text between a prompt and a branch's own text, which is empty except for forks."""
         parts: list[str] = []
         while (fork := self._origins.get((prompt, index))) is not None:
             shown = "".join(self._texts.get((prompt, fork.source), [])[: fork.n_said])
@@ -238,29 +243,29 @@ class Generation:
         return "".join(reversed(parts))
 
     def n_predicted(self, prompt: int, index: int) -> int:
-        """Tokens of a branch, as far as they were read."""
+        """Returns the number of tokens of a branch read so far."""
         return self._n_predicted.get((prompt, index), 0)
 
     def reason(self, prompt: int, index: int) -> str | None:
-        """Why a branch ended; None where it was not read that it has."""
+        """Returns the finish reason of a branch, or None if its end has not been read."""
         return self._reasons.get((prompt, index))
 
     @property
     def n_finished(self) -> int:
-        """Branches of all prompts that have ended."""
+        """Finished branches of all prompts."""
         return len(self._reasons)
 
     def unfinished(self) -> list[tuple[int, int]]:
-        """The other branches, each with its prompt."""
+        """Returns the unfinished branches as pairs of prompt and branch index."""
         branches = ((prompt, index) for prompt in range(len(self.requests)) for index in range(self.n_branches(prompt)))
         return [branch for branch in branches if branch not in self._reasons]
 
     def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
-        """Why what was computed of a prompt had to be, where the end of this branch is to tell it."""
+        """Returns the cache explanation that this final event must include, or UNSET."""
         return msgspec.UNSET if finished.explanation is None else self.explanations.get(prompt, msgspec.UNSET)
 
     def has_new_line(self, prompt: int, index: int) -> bool:
-        """Whether the text of a branch, as far as it was read, has a line break."""
+        """Returns whether the text of a branch read so far contains a line break."""
         return (prompt, index) in self._with_new_line
 
     async def _next_of_one(self) -> list[tuple[int, list[Event]]]:
@@ -271,7 +276,7 @@ class Generation:
         return [(0, batch)] if batch else []
 
     async def _next_of_several(self) -> list[tuple[int, list[Event]]]:
-        # Only the streams that have something are looked at: of a thousand prompts, eight may be running.
+        # Only streams with events are visited: of a thousand prompts, perhaps eight are running.
         if not self._is_begun:
             self._is_begun = True
             for prompt in range(len(self.streams)):
@@ -280,7 +285,7 @@ class Generation:
                 self._wait(prompt)
         while self._waiting or self._readable:
             await self._arrived.wait()
-            # Whoever asks again at once, since there is more, does so in the next turn.
+            # Yields before each read, also if more events are ready.
             await (next_turn() if self._is_heavy else asyncio.sleep(0))
             batches = []
             weight = 0
@@ -306,17 +311,17 @@ class Generation:
         prompt = self._waiting.pop(task, None)
         if prompt is None or task.cancelled():
             return
-        # What a stream ends with is raised where it is read.
+        # The read raises the stream's error.
         task.exception()
         self._readable.append(prompt)
         self._arrived.set()
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """Calls something when nobody reads any more, whether all was read or not."""
+        """Registers a function that is called when the generation is closed, finished or not."""
         self._at_close.append(call)
 
     def close(self) -> None:
-        """Cancels what still runs. May be called twice."""
+        """Cancels unfinished branches. May be called twice."""
         calls, self._at_close = self._at_close, []
         for call in calls:
             call()
@@ -329,12 +334,12 @@ class Generation:
 
 
 def drawn(token: Token) -> CompactLogprobs | None:
-    """The log-probabilities of a token of a [`Generation`], which reads compact events."""
+    """Returns the logprobs of a token, which a [`Generation`] reads in compact form."""
     return cast("CompactLogprobs | None", token.logprobs)
 
 
 def told(stretch: PromptLogprobs) -> Sequence[CompactLogprobs | None]:
-    """The same of a stretch of a prompt."""
+    """Returns the logprobs of a part of a prompt, in compact form."""
     return cast("Sequence[CompactLogprobs | None]", stretch.logprobs)
 
 
@@ -343,7 +348,7 @@ async def _readable(stream: Stream) -> None:
 
 
 def _weight(event: Event) -> int:
-    """What it costs to take an event up, in events without log-probabilities."""
+    """Returns the cost of converting an event, relative to one without logprobs."""
     match event:
         case Token() if (logprobs := drawn(event)) is not None:
             return 1 + len(logprobs)

@@ -1,4 +1,4 @@
-"""Beginnings of prompts that clients say will come again: pinned for a while, and so few that they push nobody else's out."""
+"""Pins prompt prefixes that clients mark for reuse, temporarily and within a small share of the context."""
 
 import asyncio
 import logging
@@ -20,41 +20,41 @@ __all__ = ["MAX_HINTS", "SHARE", "Hints"]
 logger = logging.getLogger(__name__)
 
 MAX_HINTS = 8
-"""Most beginnings that are pinned so at a time: of more, the one that was asked for least recently is let go."""
+"""Maximum prefixes that are pinned this way. Beyond it, the least recently requested one is unpinned."""
 
 SHARE = 8
-"""All of them together have no more tokens than this part of the context."""
+"""Divisor of the context size that gives the maximum total tokens of these prefixes."""
 
 RETRY_S = 60.0
-"""How long a beginning whose time is over stays, where it cannot be let go now, until it is looked at again."""
+"""Seconds until the next attempt to unpin expired prefixes that cannot be unpinned now."""
 
 
 class _Hint(msgspec.Struct):
-    """A beginning that is pinned."""
+    """A pinned prefix."""
 
     number: int
     tokens: Sequence[int]
     adapters: Sequence[tuple[int, float]] | None
     until_s: float
-    """By the event loop's clock."""
+    """Expiry, on the event loop's clock."""
     owners: set[str | None]
-    """Whose requests had it."""
+    """Owners whose requests used the prefix."""
 
     @property
     def n_tokens(self) -> int:
-        """How long it is."""
+        """Length of the prefix in tokens."""
         return len(self.tokens)
 
 
 class _Wish(msgspec.Struct):
-    """For how long a beginning is to be kept, and by whom."""
+    """Requested lifetime and owners of a prefix that is being pinned."""
 
     seconds: float
     owners: set[str | None]
 
 
 class Hints:
-    """The beginnings that are pinned, by what tells them apart."""
+    """Pins prefixes by key, and unpins them when they expire."""
 
     def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, looks: Turns) -> None:
         self._engine = engine
@@ -62,14 +62,14 @@ class Hints:
         self._sleep = sleep
         self._looks = looks
         self._hints: OrderedDict[bytes, _Hint] = OrderedDict()
-        """Those that were asked for most recently last."""
+        """From least to most recently requested."""
         self._pending: dict[bytes, asyncio.Task[None]] = {}
         self._wanted: dict[bytes, _Wish] = {}
-        """What is wanted of those that are pending."""
+        """Requested lifetimes of the prefixes in `_pending`."""
         self._too_long: OrderedDict[bytes, int] = OrderedDict()
-        """Tokens of those that were too long most recently: nobody needs to count them again."""
+        """Token counts of recent prefixes that were too long, so that they are not tokenized again."""
         self._one = asyncio.Lock()
-        """Pins are made and let go one at a time, so that they are counted right."""
+        """Serializes pinning and unpinning, so that the limits hold."""
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -80,13 +80,13 @@ class Hints:
         prefix: Callable[[], Awaitable[Sequence[int]]],
         adapters: Sequence[tuple[int, float]] | None,
     ) -> None:
-        """Pins a beginning for so long from now on, soon: nobody waits for it, and what cannot be pinned is not.
+        """Pins a prefix in the background, if possible, or extends its lifetime.
 
         Args:
-            key: The same for the same beginning alone.
-            seconds: How long; it counts anew whenever the beginning is asked for.
-            prefix: Makes its tokens, where it is not pinned yet; what it raises of ours is as good as none.
-            adapters: What it is computed with.
+            key: Identifies the prefix.
+            seconds: Lifetime from now on; each call restarts it.
+            prefix: Returns the prefix's tokens; called only if it is not pinned yet. If it raises a WeftError, nothing is pinned.
+            adapters: Adapter set that the prefix is computed with.
         """
         now, owner = asyncio.get_running_loop().time(), current_owner()
         if (wish := self._wanted.get(key)) is not None:
@@ -97,17 +97,17 @@ class Hints:
             hint.owners.add(owner)
             self._hints.move_to_end(key)
         elif len(self._pending) < MAX_HINTS and self._too_long.get(key, 0) <= self._most:
-            # No part of the request, whose client may leave.
+            # Runs in its own context, independent of the request, whose client may disconnect.
             task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
             self._pending[key], self._wanted[key] = task, _Wish(seconds, {owner})
             task.add_done_callback(lambda _: self._settle(key))
 
     def hidden_from(self, owner: str | None) -> set[int]:
-        """The numbers of what is pinned here that none of an owner's requests had."""
+        """Returns the ids of pinned prefixes that no request of this owner used."""
         return {hint.number for hint in self._hints.values() if owner not in hint.owners}
 
     def close(self) -> None:
-        """Pins nothing more."""
+        """Cancels pending work."""
         for task in [*self._pending.values(), *([] if self._ending is None else [self._ending])]:
             task.cancel()
         if self._timer is not None:
@@ -141,7 +141,7 @@ class Hints:
                     hint.owners |= wish.owners
                     self._hints[key] = hint
         except (WeftError, TextsWaitingError) as error:
-            logger.debug("a beginning that was marked is not pinned: %s", error)
+            logger.debug("a marked prefix was not pinned: %s", error)
         else:
             self._set_timer()
 
@@ -151,7 +151,7 @@ class Hints:
             self._too_long.popitem(last=False)
 
     def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _Hint | None:
-        """The hint of the same tokens, which other fields had become: it is no longer theirs."""
+        """Removes and returns the hint with the same tokens under another key, or None."""
         for key, hint in self._hints.items():
             if hint.tokens == tokens and hint.adapters == adapters:
                 return self._hints.pop(key)
@@ -169,7 +169,7 @@ class Hints:
         return len(self._hints) >= MAX_HINTS or sum(hint.n_tokens for hint in self._hints.values()) + n_more > self._most
 
     def _forget_unpinned(self) -> None:
-        """Counts no longer what somebody else has unpinned, or what there was no room for when the model was loaded again."""
+        """Drops hints that were unpinned through the API, or could not be pinned again after the model was reloaded."""
         for key in [key for key, hint in self._hints.items() if not self._pins.has(hint.number)]:
             del self._hints[key]
 
@@ -189,20 +189,20 @@ class Hints:
         self._ending = asyncio.get_running_loop().create_task(self._end(), context=Context())
 
     async def _end(self) -> None:
-        """Lets those go whose time is over."""
+        """Unpins expired prefixes."""
         now = asyncio.get_running_loop().time()
         if not self._sleep.is_awake:
-            # Nobody wakes the model for this.
+            # Expiry alone does not reload the model.
             self._set_timer(now + RETRY_S)
             return
         try:
             async with self._sleep.work(), self._one:
                 for key, hint in list(self._hints.items()):
-                    # It may be asked for while others are let go.
+                    # Another request may have extended the lifetime meanwhile.
                     if hint.until_s <= now:
                         await self._let_go(key, hint)
         except (WeftError, TextsWaitingError) as error:
-            logger.debug("a beginning that was marked stays pinned for now: %s", error)
+            logger.debug("an expired prefix could not be unpinned yet: %s", error)
             self._set_timer(now + RETRY_S)
         else:
             self._set_timer()

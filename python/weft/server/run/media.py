@@ -1,4 +1,4 @@
-"""Reads pictures and sounds: from a body, from the folder of files that may be named, or from hosts that may be asked."""
+"""Reads images and audio from request bodies, the folder of `--media-path`, or allowed hosts."""
 
 import asyncio
 import binascii
@@ -21,35 +21,35 @@ from weft.server.run.patience import unless_left
 __all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
 
 MAX_BYTES = 24 * 1024 * 1024
-"""Bytes of all files of a request together. In base64, a body has 32 MiB of them."""
+"""Maximum total size of a request's files, in bytes; 32 MiB in base64."""
 
 MAX_FETCHED = 10 * 1024 * 1024
-"""Bytes of a file that is fetched from another host: llama-server's limit."""
+"""Maximum size of a fetched file, in bytes; llama-server's limit."""
 
 FETCH_S = 10.0
-"""Seconds in which it must have come: llama-server's limit."""
+"""Timeout for fetching a file, in seconds; llama-server's limit."""
 
 MAX_FETCHES = 16
-"""Files that are fetched at once, all requests together; more are refused for now."""
+"""Maximum concurrent fetches of all requests; more are refused."""
 
 _PIECE = 64 * 1024
-"""Characters of base64 that are decoded before others get the interpreter."""
+"""Characters of base64 decoded while holding the GIL."""
 
 _LONGEST_HEAD = 256
-"""Characters of a `data:` URI before its data."""
+"""Maximum characters of a `data:` URI before its data."""
 
 
 class MediaReader:
-    """Reads the pictures and sounds of requests."""
+    """Reads the images and audio of requests."""
 
     def __init__(self, engine: Engine, aside: Aside, *, folder: str | None, hosts: Sequence[str]) -> None:
-        """Reads for an engine.
+        """Creates a reader.
 
         Args:
-            engine: What has the projector.
-            aside: Where files are decoded.
-            folder: The folder whose files may be named; None is none.
-            hosts: The hosts that may be asked for files, each perhaps with a port; `*` is any that is public.
+            engine: The engine, whose model has the projector.
+            aside: Worker threads for decoding.
+            folder: Folder that `file:` URLs may name; None forbids them.
+            hosts: Allowed hosts, optionally with a port; `*` allows any public host.
         """
         self._engine = engine
         self._aside = aside
@@ -58,11 +58,11 @@ class MediaReader:
         self._n_fetches = 0
 
     def check(self, files: Sequence[MediaFile]) -> None:
-        """Refuses what is not read before any of it is looked at.
+        """Validates number and kinds of files without reading them.
 
         Raises:
-            NotSupportedError: the model reads no such thing.
-            InvalidRequest: they are too many.
+            NotSupportedError: The model does not support this kind of input.
+            InvalidRequest: There are too many files.
         """
         if not files:
             return
@@ -70,7 +70,7 @@ class MediaReader:
         reads = {"image": modalities.vision, "audio": modalities.audio, None: modalities.vision or modalities.audio}
         for file in files:
             if not reads[file.kind]:
-                # llama-server's words.
+                # llama-server's wording.
                 what = "multimodal" if file.kind is None else file.kind
                 hint = "hint: if this is unexpected, you may need to provide the mmproj"
                 raise NotSupportedError(f"{what} input is not supported - {hint}")
@@ -78,15 +78,15 @@ class MediaReader:
             raise InvalidRequest(files[0].param, f"there are {len(files)} pictures and sounds; at most {MAX_FILES} are read")
 
     async def read(self, files: Sequence[MediaFile]) -> list[Media]:
-        """The pictures and sounds, in order.
+        """Returns the decoded images and audio, in order.
 
         Raises:
-            NotSupportedError: the model reads no such thing.
-            InvalidRequest: they are too many or too large, or one cannot be had, or is none.
-            QueueFull: too many wait for the projector.
-            TextsWaitingError: too many wait to be decoded, or are being fetched.
-            ClientLeftError: the client has left.
-            EngineStopped: the engine was stopped.
+            NotSupportedError: The model does not support this kind of input.
+            InvalidRequest: There are too many files, they are too large, or one is unavailable or malformed.
+            QueueFull: The projector's queue is full.
+            TextsWaitingError: Too many files are queued for decoding or being fetched.
+            ClientLeftError: The client has disconnected.
+            EngineStopped: The engine was stopped.
         """
         self.check(files)
         media: list[Media] = []
@@ -105,7 +105,7 @@ class MediaReader:
         scheme = re.match("(https?|file):", file.source, re.IGNORECASE) if file.may_be_address else None
         work: Callable[[], Media]
         if scheme is None:
-            # Four characters are three bytes.
+            # Four characters encode three bytes.
             size = len(file.source) * 3 // 4
             work = partial(self._decoded, file.source, n_left, self._hint() if file.may_be_address else "")
         elif scheme[1].lower() == "file":
@@ -123,7 +123,7 @@ class MediaReader:
         return read
 
     def _hint(self) -> str:
-        """How a file may be named that is not in the body; nothing where none may be."""
+        """Returns a hint for error messages about URLs that are accepted, or an empty string."""
         ways = [*(["file://"] if self._folder is not None else []), *(["http(s)://"] if self._hosts else [])]
         return f"; a file that is not in the body is named by {' or '.join(ways)}" if ways else ""
 
@@ -138,7 +138,7 @@ class MediaReader:
             raise UnreadableError("addresses of files are not read; start the server with --allow-media-urls")
         if self._n_fetches >= MAX_FETCHES:
             raise TextsWaitingError(f"{self._n_fetches} files are being fetched")
-        # Few servers fetch anything, and HTTP's other side is some megabytes.
+        # Imported lazily: few servers fetch files, and the HTTP client takes some megabytes.
         from weft.server.run.fetching import fetched  # noqa: PLC0415
 
         self._n_fetches += 1
@@ -153,10 +153,12 @@ class MediaReader:
 
 
 def _decode(source: str, max_bytes: int, hint: str) -> bytes:
-    """The bytes of base64, or of a `data:` URI in base64. Line breaks in it are passed over, and padding may be missing.
+    """Decodes base64 or a `data:` URI in base64. Line breaks are ignored and padding is optional.
 
-    What is neither is refused, with a hint at what else it might have been meant for.
-    It goes on in pieces: whoever waits for the interpreter gets it between two of them.
+    Decodes in chunks, so that other threads can acquire the GIL in between.
+
+    Raises:
+        UnreadableError: The text is neither, which adds `hint` to the message, or has more than `max_bytes`.
     """
     start = 0
     if source[:5].lower() == "data:":
@@ -167,7 +169,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
     rest, is_ended = "", False
     try:
         for place in range(start, len(source), _PIECE):
-            # Of texts without spaces this is one comparison of each character.
+            # For text without whitespace, `split` compares each character once.
             text = rest + "".join(source[place : place + _PIECE].split())
             whole, rest = text[: len(text) // 4 * 4], text[len(text) // 4 * 4 :]
             if is_ended and text:
@@ -186,7 +188,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
 
 
 def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
-    """The file of the folder that a `file:` address names, symbolic links followed, and its bytes."""
+    """Returns the resolved path and size of the file in the folder that a `file:` URL names, following symbolic links."""
     name = unquote(re.sub("^file:(//)?(localhost(?=/))?", "", address, flags=re.IGNORECASE))
     refusal = UnreadableError(f"{shown(address)} names no file in the folder of --media-path")
     if "\0" in name:
@@ -197,7 +199,7 @@ def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
         if not path.is_relative_to(folder) or not path.is_file():
             raise refusal
         size = path.stat().st_size
-    except (OSError, RuntimeError):  # Not to be reached, or links that go round.
+    except (OSError, RuntimeError):  # The path is not accessible, or has circular links.
         raise refusal from None
     if size > max_bytes:
         raise UnreadableError(_too_large())
@@ -205,9 +207,9 @@ def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
 
 
 def _contents(path: Path, max_bytes: int) -> bytes:
-    """What is in a file, which may have become another one meanwhile."""
+    """Returns the contents of a file, which may have been replaced since it was checked."""
     try:
-        # Of a pipe, opening would wait for who writes.
+        # Opening a pipe would otherwise block until it has a writer.
         with os.fdopen(os.open(path, OPEN_WITHOUT_WAITING), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UnreadableError("it is no regular file")

@@ -1,4 +1,4 @@
-"""Pictures and sounds as a body has them, before they are read."""
+"""Images and audio in request bodies, before they are read."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -11,45 +11,45 @@ __all__ = ["MAX_FILES", "MEDIA_MARKER", "MediaFile", "MediaPrompt", "UnreadableE
 
 
 MEDIA_MARKER = "<__media__>"
-"""What stands for a picture or a sound in a text, as llama.cpp spells it."""
+"""Placeholder for an image or audio in a text, as in llama.cpp."""
 
 MAX_FILES = 32
-"""Pictures and sounds of one request."""
+"""Maximum images and audio files of a request."""
 
 
 class MediaFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture or a sound in a body, or one that it names."""
+    """An image or audio file in a body, or a URL of one."""
 
     source: str
-    """Base64, a `data:` URI, or an address."""
+    """Base64, a `data:` URI, or a URL."""
     param: str
-    """The field that it is in."""
+    """Field that contains it."""
     place: str
-    """Where it is in the body, as messages of errors tell it."""
+    """Location in the body, for error messages."""
     kind: Literal["image", "audio"] | None = None
-    """What it must be; None is either."""
+    """Required kind; None for either."""
     may_be_address: bool = False
-    """Whether it may be named, by `http:`, `https:` or `file:`, and need not be in the body."""
+    """Whether `http:`, `https:` and `file:` URLs are accepted."""
 
 
 class UnreadableError(Exception):
-    """A file cannot be had; the message says why."""
+    """A file is unavailable or malformed; the message has the reason."""
 
 
 class MediaPrompt(msgspec.Struct, frozen=True):
-    """A prompt of texts and of pictures and sounds."""
+    """A prompt of text, images and audio."""
 
     pieces: Sequence[str | MediaFile | Media]
 
     @property
     def text(self) -> str:
-        """What is told of it."""
+        """Text with a placeholder for each image or audio file."""
         return "".join([piece if isinstance(piece, str) else MEDIA_MARKER for piece in self.pieces])
 
     def files(self) -> Iterator[MediaFile]:
-        """What is still to be read of it, in order."""
+        """Returns the files that have not been read yet, in order."""
         return (piece for piece in self.pieces if isinstance(piece, MediaFile))
 
     def read(self, media: Iterator[Media]) -> "MediaPrompt":
-        """The same with the next of `media` in the place of each file."""
+        """Returns the prompt with each file replaced by the next item of `media`."""
         return MediaPrompt([next(media) if isinstance(piece, MediaFile) else piece for piece in self.pieces])

@@ -1,4 +1,4 @@
-"""How long the server waits for a client that does not send, or does not read, and how it hears that one has left."""
+"""Timeouts for clients that stop sending or reading, and detection of disconnects."""
 
 import asyncio
 import logging
@@ -21,45 +21,43 @@ logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 CANCEL_S = 1.0
-"""More than whoever hears that the client has left needs to cancel the answer."""
+"""Upper bound for the time that cancelling the response takes after a disconnect."""
 
 _current: ContextVar["Patience | None"] = ContextVar("patience", default=None)
 
 
 BODY_GRACE_S = 10.0
 BODY_BYTES_PER_S = 1024
-"""What a body must come to: so many bytes for each second that the server waits for it, beyond the first ten. One that comes a
-byte at a time would hold its connection, and what has come of it, for as long as its sender likes."""
+"""Minimum rate of a body: after the first ten seconds of waiting, this many bytes for each further second. A client that sends
+single bytes would otherwise hold its connection, and the partial body, indefinitely."""
 
 BODY_SAVED_S = 60.0
-"""Of what it has come to, so many seconds are saved at most for a pause: megabytes that are sent at once would else be held for
-hours."""
+"""Maximum waiting time that received bytes earn. Without it, a client that sends megabytes quickly could then pause for hours."""
 
 
 class LeastRate(msgspec.Struct, frozen=True):
-    """How slowly a body may arrive."""
+    """Slowest rate at which a body may arrive."""
 
     grace_s: float = BODY_GRACE_S
-    """Seconds that may be waited for it in any case."""
+    """Waiting time that is always allowed, in seconds."""
     bytes_per_s: float = BODY_BYTES_PER_S
-    """For so many bytes it may be one second more."""
+    """Bytes that earn one more second."""
     saved_s: float = BODY_SAVED_S
-    """Most of these seconds that are saved."""
+    """Maximum of earned seconds."""
 
 
 DEFAULT_RATE = LeastRate()
 
 
 class Patience:
-    """The two ends of one request, each with a limit to every single wait for the client.
+    """Wraps the ASGI callables of a request, with a timeout for each wait for the client.
 
     A body of which nothing arrives for `timeout_s` seconds, or which arrives more slowly than `least`, is answered 408. A client
-    that reads nothing for `timeout_s` counts as one that has left: `receive` says so, and what is still to be sent goes nowhere.
-    Whoever writes the answer has only that one end to know. (A client reads nothing where the connection's buffers are full, of
-    some megabytes.)
+    that reads nothing for `timeout_s` counts as disconnected: `receive` reports that, and `send` discards further messages.
+    (`send` only waits once the connection's buffers of some megabytes are full.)
 
-    Its block is left when the request is answered. Once the body is read, or where there is none, any number of tasks may wait in
-    `receive` for the client's leaving.
+    The block is left when the request is answered. Once the body is read, or if there is none, any number of tasks may wait in
+    `receive` for the disconnect.
     """
 
     def __init__(
@@ -72,20 +70,29 @@ class Patience:
         has_body: bool = True,
         n_announced: int | None = None,
     ) -> None:
-        """`n_announced`: the bytes that the body has, by its head; whoever speaks HTTP sees to it that they are so many."""
+        """Wraps `receive` and `send`.
+
+        Args:
+            receive: The server's `receive`.
+            send: The server's `send`.
+            timeout_s: Maximum of each wait for the client, in seconds.
+            least: Minimum rate of the body.
+            has_body: Whether a route may read a body.
+            n_announced: Length of the body according to the headers, which the HTTP server enforces.
+        """
         self._receive = receive
         self._send = send
         self._timeout_s = timeout_s
         self._least = least
         self._patience_s = least.grace_s
-        """Seconds that may still be waited for the body."""
-        # That there is none is said once, and may be said to one who was cancelled meanwhile: it must not be waited for.
+        """Seconds that the server will still wait for the body."""
+        # The server reports an empty body only once, possibly to a task that has been cancelled: it must not be awaited.
         self._is_body_read = not has_body
         self._n_announced = n_announced
         self._has_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.n_body_bytes = 0
-        """Bytes of the body, as far as it was read."""
+        """Bytes of the body received so far."""
 
     def __enter__(self) -> Self:
         self._previous: Previous[Patience | None] = _current.set(self)
@@ -95,17 +102,17 @@ class Patience:
         _current.reset(self._previous)
         if self._watching is not None:
             self._watching.cancel()
-            # What it ends with knows this object: the two would have to be found by the collector of garbage.
+            # Breaks the reference cycle through the task's exception.
             self._watching = None
 
     async def receive(self) -> HTTPReceiveMessage:
-        """The next part of the body, or that the client has left.
+        """Returns the next part of the body, or a disconnect.
 
         Raises:
-            BodyTimeoutError: nothing more of the body has arrived, or too little.
+            BodyTimeoutError: The body stalled or arrives too slowly.
         """
         if self._is_body_read and not self._has_left.is_set():
-            # One task hears it for all: what the server under us does with two that wait is its own matter.
+            # One task receives on behalf of all, as ASGI servers need not support concurrent calls of `receive`.
             if self._watching is None:
                 self._watching = asyncio.create_task(self._watch())
             await self._has_left.wait()
@@ -121,12 +128,13 @@ class Patience:
             raise BodyTimeoutError.silent(self._timeout_s) from None
         if message["type"] == "http.request":
             n_bytes = len(message.get("body", b""))
-            # Only what was waited for counts: the rest of the time is ours.
+            # Only the time spent waiting counts; the rest is the server's.
             waited_s = asyncio.get_running_loop().time() - began
             patience_s = self._patience_s - waited_s + n_bytes / self._least.bytes_per_s
             self._patience_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
             self.n_body_bytes += n_bytes
-            # That nothing more comes is said in a message of its own: who waits for that loses a turn of the loop.
+            # The final empty message would cost another iteration of the event loop, so a body of the announced length counts as
+            # complete.
             self._is_body_read = not message.get("more_body", False) or self.n_body_bytes == self._n_announced
             message["more_body"] = not self._is_body_read
         return message  # type: ignore[return-value]
@@ -139,7 +147,7 @@ class Patience:
             self._has_left.set()
 
     async def send(self, message: Message) -> None:
-        """Sends, unless the client has left."""
+        """Sends a message unless the client has disconnected."""
         if self._has_left.is_set():
             return
         try:
@@ -148,28 +156,28 @@ class Patience:
         except TimeoutError:
             if (line := current_line()) is not None:
                 line.refuse(Reason.SLOW_READER)
-            logger.info("a client has read nothing for %g s; its answer ends", self._timeout_s)
+            logger.info("a client has not read for %g s; its response is cancelled", self._timeout_s)
             await self._leave()
 
     async def _leave(self) -> None:
         self._has_left.set()
         if self._watching is not None:
-            # Whoever waits in `receive` is told, and cancels this. To return would be to write on until then, and much has
-            # gathered that could be written.
+            # A task that waits in `receive` now cancels this one. Returning would continue to generate the response in the
+            # meantime.
             await asyncio.sleep(CANCEL_S)
 
 
 def n_body_bytes() -> int:
-    """Bytes of the body that this task answers: what it costs to work on all that is in it follows this."""
+    """Returns the size of the current request's body, an estimate for the cost of processing it."""
     client = _current.get()
     return 0 if client is None else client.n_body_bytes
 
 
 async def unless_left(future: "asyncio.Future[Made]") -> Made:
-    """The result of a future, which is cancelled where the client leaves before, or the caller gives up.
+    """Returns the result of a future. Cancels the future if the client disconnects or the caller is cancelled.
 
     Raises:
-        ClientLeftError: the client has left.
+        ClientLeftError: The client has disconnected.
     """
     if (client := _current.get()) is None:
         return await future
@@ -183,7 +191,7 @@ async def unless_left(future: "asyncio.Future[Made]") -> Made:
     finally:
         leaving.cancel()
         future.cancel()
-        # An error knows where it passed, and so the future that holds it: only the collector of garbage would find them.
+        # The error's traceback refers to this frame, and the future to the error: a reference cycle otherwise.
         del future, either
 
 

@@ -1,4 +1,4 @@
-"""JSON that is too long to be made, joined or sent at once: a list of pieces, with gaps where long lists belong."""
+"""JSON documents as lists of chunks, for values too long to encode, join or send in one step of the event loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,18 +7,18 @@ import msgspec
 __all__ = ["GAP", "entries", "filled", "groups", "json_list", "json_text", "list_of_pieces"]
 
 GAP = msgspec.Raw(b"\0")
-"""Stands in for a list that is in pieces. JSON never holds the byte: in a text it is escaped."""
+"""Placeholder for a list that is encoded in chunks. A null byte never occurs in JSON, where it is escaped."""
 
 TEXT_AT_ONCE = 256 * 1024
-"""Characters that are written at once: less than a millisecond of work."""
+"""Maximum characters encoded in one step, which takes less than a millisecond."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def filled(frame: bytes, *fillings: Sequence[bytes]) -> list[bytes]:
-    """The pieces of what was written with gaps, which are filled in order; what has no gap is left out.
+    """Returns the chunks of an encoded frame whose gaps are filled in order. Surplus fillings are dropped.
 
-    Nothing that is long is copied.
+    Does not copy the fillings.
     """
     first, *rest = frame.split(b"\0")
     pieces = [first]
@@ -29,7 +29,7 @@ def filled(frame: bytes, *fillings: Sequence[bytes]) -> list[bytes]:
 
 
 def json_list(parts: Iterable[bytes]) -> list[bytes]:
-    """A list of entries that are written already, one or more in each part."""
+    """Returns the chunks of a list, from parts that each hold one or more encoded entries."""
     pieces = [b"["]
     for part in parts:
         if len(pieces) > 1:
@@ -40,7 +40,7 @@ def json_list(parts: Iterable[bytes]) -> list[bytes]:
 
 
 def list_of_pieces(values: Iterable[Sequence[bytes]]) -> list[bytes]:
-    """A list of entries that are in pieces each."""
+    """Returns the chunks of a list whose entries are lists of chunks."""
     pieces = [b"["]
     for value in values:
         if len(pieces) > 1:
@@ -51,18 +51,18 @@ def list_of_pieces(values: Iterable[Sequence[bytes]]) -> list[bytes]:
 
 
 def json_text(text: str) -> list[bytes]:
-    """A text, of which only so much is written at once that nothing else has to wait for it."""
+    """Returns the chunks of a JSON string."""
     stretches = (text[start : start + TEXT_AT_ONCE] for start in range(0, len(text), TEXT_AT_ONCE))
     return [b'"', *(_encode(stretch)[1:-1] for stretch in stretches), b'"']
 
 
 def entries(values: Sequence[object]) -> bytes:
-    """The entries of a list, of which there is one at least."""
+    """Returns the encoded entries of a non-empty list, without its brackets."""
     return _encode(values)[1:-1]
 
 
 def groups(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """The pieces in order, joined to no more than so many bytes, unless one alone has more."""
+    """Joins consecutive chunks up to `max_bytes`; a larger chunk is yielded alone."""
     group: list[bytes] = []
     size = 0
     for piece in pieces:

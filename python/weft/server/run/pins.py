@@ -1,4 +1,4 @@
-"""The prefixes that stay computed, by numbers that stay theirs when the model is let go and loaded again."""
+"""Pinned prefixes, with ids that survive unloading and reloading the model."""
 
 import logging
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ Adapters = Sequence[tuple[int, float]] | None
 
 
 class Pinned(NamedTuple):
-    """A prefix and its number."""
+    """A pinned prefix and its stable id."""
 
     id: int
     prefix: Prefix
 
 
 class Pins:
-    """What is pinned in one engine, which counts its prefixes anew whenever it wakes."""
+    """The pinned prefixes of an engine whose own ids restart after each wake-up."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._offset = 0
-        """What the numbers here are greater by than the engine's, of prefixes that were pinned since it has woken."""
+        """Stable id minus the engine's id, for prefixes pinned since the last wake-up."""
         self._again: dict[int, int] = {}
-        """The numbers here of those that were pinned again, by the engine's."""
+        """Stable ids, by the engine's ids, of prefixes that were pinned again at the last wake-up."""
         self._highest = 0
         self._adapters: dict[int, Adapters] = {}
-        """What each was computed with, by its number here; of one that is not listed, it is what the server has set."""
+        """Adapter set of each prefix, by stable id. Unlisted prefixes use the server's adapters."""
         self._asleep: list[Pinned] = []
-        """Those that are to be pinned again."""
+        """Prefixes to pin again."""
 
     def _number(self, prefix: Prefix) -> int:
         number = self._again.get(prefix.id, prefix.id + self._offset)
@@ -41,18 +41,18 @@ class Pins:
         return number
 
     async def pin(self, tokens: Sequence[int], adapters: Adapters) -> Pinned:
-        """As the engine's `pin`."""
+        """Pins a prefix, as [`weft.Engine.pin`] does."""
         prefix = await self._engine.pin(tokens, adapters=adapters)
         number = self._number(prefix)
         self._adapters[number] = adapters
         return Pinned(number, prefix)
 
     async def all(self) -> list[Pinned]:
-        """As the engine's `prefixes`."""
+        """Returns all pinned prefixes, as [`weft.Engine.prefixes`] does."""
         return [Pinned(self._number(prefix), prefix) for prefix in await self._engine.prefixes()]
 
     async def unpin(self, number: int) -> bool:
-        """As the engine's `unpin`."""
+        """Unpins a prefix, as [`weft.Engine.unpin`] does."""
         self._adapters.pop(number, None)
         engines = {again: own for own, again in self._again.items()}.get(number, number - self._offset)
         if engines < 0 or self._again.get(engines, number) != number:
@@ -60,25 +60,27 @@ class Pins:
         return await self._engine.unpin(engines)
 
     def has(self, number: int) -> bool:
-        """Whether what was pinned here under that number is pinned, or is to be again."""
+        """Returns whether the prefix pinned here under this id is still pinned, or will be after the engine wakes."""
         return number in self._adapters
 
     async def remember(self) -> None:
-        """To be called before the engine sleeps.
+        """Stores the pinned prefixes. Must be called before the engine sleeps.
 
         Raises:
-            EngineStopped: The engine was closed, or has died.
+            EngineStopped: The engine was closed or has died.
         """
         self._asleep = await self.all()
 
     async def again(self) -> dict[int, Prefix]:
-        """Pins again what was pinned, in the same order; to be called when the engine has woken, before anything else is pinned.
+        """Pins the stored prefixes again, in the same order. Must be called after the engine woke, before any other pin.
 
-        Returns what stands now for each prefix that was there, by the engine's number for that; what there is no room for any
-        more is left out, and logged.
+        Prefixes for which there is no room any more are dropped with a warning.
+
+        Returns:
+            The new prefixes, by the engine's previous ids.
 
         Raises:
-            EngineStopped: The engine was closed, or has died.
+            EngineStopped: The engine was closed or has died.
         """
         self._offset, self._again = self._highest + 1, {}
         now: dict[int, Prefix] = {}

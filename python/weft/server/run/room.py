@@ -1,4 +1,4 @@
-"""What many requests hold in memory together, and how much that may be."""
+"""Memory that many requests share, with a limit for its total."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -8,30 +8,33 @@ __all__ = ["Room", "Share"]
 
 
 class Room:
-    """What many may take together. One alone is never refused for its size: that is bounded elsewhere."""
+    """Limit for the memory that all reservations take together.
+
+    A single reservation is never refused, as its size is bounded elsewhere.
+    """
 
     def __init__(self, max_bytes: int, small_bytes: int, full: Callable[[int], Exception]) -> None:
-        """Makes an empty one.
+        """Creates an empty budget.
 
         Args:
-            max_bytes: Most bytes, beyond the small part of each.
-            small_bytes: So many of each do not count: who asks for little is not refused for what others ask for.
-            full: What is raised where it is too much, of the most.
+            max_bytes: Maximum total, not counting the exempt part of each reservation.
+            small_bytes: Exempt part of each reservation, so that large requests cannot cause small ones to be refused.
+            full: Creates the exception for a full budget from `max_bytes`.
         """
         self.max_bytes = max_bytes
         self.small_bytes = small_bytes
         self.full = full
         self.n_bytes = 0
-        """What is taken, beyond the small part of each."""
+        """Reserved bytes, without the exempt part of each reservation."""
 
 
 class Share:
-    """What one takes of a room, until its block is left."""
+    """Memory of one request within a budget, released when its block is left."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self.n_bytes = 0
-        """All of it."""
+        """All bytes of this reservation, including its exempt part."""
         self._n_counted = 0
 
     def __enter__(self) -> Self:
@@ -41,15 +44,15 @@ class Share:
         self.release()
 
     def release(self) -> None:
-        """Gives all of it back. May be called twice."""
+        """Releases the reservation. May be called twice."""
         self._room.n_bytes -= self._n_counted
         self._n_counted = 0
 
     def grow(self, n_bytes: int) -> None:
-        """Takes so much more.
+        """Reserves more bytes.
 
         Raises:
-            Exception: what the room raises that is full: it is too much beside the others.
+            Exception: The budget's exception, if this and the other reservations would exceed it.
         """
         room = self._room
         self.n_bytes += n_bytes

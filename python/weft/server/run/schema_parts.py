@@ -1,4 +1,4 @@
-"""The parts of a schema that `response_fields` asks for."""
+"""The parts of a JSON schema that `response_fields` selects."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,20 +7,20 @@ import msgspec
 __all__ = ["SchemaParts"]
 
 SCHEMA = "generation_settings/json_schema/"
-"""What paths into a schema begin with."""
+"""Prefix of paths into a schema."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 Below = Sequence[tuple[str, Sequence[str]]]
-"""Paths, each with the steps of it that are still to be taken."""
+"""Paths with their remaining components."""
 
 
 class SchemaParts:
-    """The parts of schemas at some paths.
+    """Extracts the parts of schemas at given paths.
 
-    Each schema is read once, however many branches are held to it. To read one of 256 KiB, a hundred objects in each other, takes
-    a tenth of a second: who begins a generation has its schemas read beside the event loop. Objects are made of no more of a
-    schema than must be, so that the loop gets the interpreter after a millisecond.
+    Each schema is parsed once, however many branches use it. Parsing one of 256 KiB with a hundred nested objects takes a tenth
+    of a second, so it is done on a worker thread when a generation begins. Only the needed objects are decoded, so that the
+    thread releases the GIL after about a millisecond.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -29,7 +29,7 @@ class SchemaParts:
         self._found: dict[bytes, Mapping[str, msgspec.Raw]] = {}
 
     def of(self, schema: str | msgspec.Raw) -> Mapping[str, msgspec.Raw]:
-        """What a schema has at the paths, by these; nothing for those that lead to nothing in it."""
+        """Returns the parts of a schema by path. Paths that are not in the schema are omitted."""
         if not self._below:
             return {}
         text = schema.encode() if isinstance(schema, str) else bytes(schema)
@@ -39,10 +39,10 @@ class SchemaParts:
 
 
 def _found(value: msgspec.Raw, below: Below) -> list[tuple[str, msgspec.Raw]]:
-    """What a value has at each path. Whatever several paths lead through is read once for all of them."""
+    """Returns the parts of a value by path. Common prefixes of paths are decoded once."""
     try:
         fields = _object(value)
-    except msgspec.ValidationError:  # No object.
+    except msgspec.ValidationError:  # The value is not an object.
         return []
     by_name: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for path, (name, *rest) in below:

@@ -1,4 +1,4 @@
-"""From prompts and continuations to how likely these are."""
+"""Scoring continuations of prompts."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,27 +16,27 @@ from weft.server.run.submission import Piece, size_of
 __all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "Asked", "Task", "Written", "score"]
 
 MAX_CONTINUATIONS = 4096
-"""Most continuations of one request, over all of its prompts."""
+"""Maximum continuations of a request, over all prompts."""
 
 MAX_SCORED = 1 << 18
-"""Most log-probabilities that one request is told: of each token of each continuation, and of the likely ones in its place."""
+"""Maximum logprobs of a request: of each token of each continuation, and of its alternatives."""
 
 SCORED_BYTES = 512
-"""What a log-probability takes: as an object, and as JSON."""
+"""Memory of one logprob, as an object and as JSON."""
 
 Written = Callable[[Sequence[Sequence[Score]]], bytes]
-"""How scores are written."""
+"""Encodes scores."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A prompt and what may follow it, in texts and tokens."""
+    """A prompt and its possible continuations, as text and tokens."""
 
     prompt: Sequence[Piece]
     continuations: Sequence[Sequence[Piece]]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be scored."""
+    """A scoring request."""
 
     tasks: Sequence[Task]
     n_probs: int
@@ -46,18 +46,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def score(service: Service, asked: Asked, write: Written, collected: Collected) -> list[bytes]:
-    """The JSON of the scores of continuations.
+    """Scores continuations and returns the JSON.
 
     Raises:
-        ContextOverflow: a prompt with a continuation does not fit.
-        InvalidRequest: a text has no token, they are too many, or a field is out of range.
-        QueueFull: too many requests wait.
-        TextsWaitingError: too many texts wait.
-        AnswerTooLargeError: the answer would be, alone or beside others (AnswersTooLargeError).
-        ClientLeftError: the client has left.
-        EngineStopped: the engine was stopped.
-        NotSupportedError: the server makes vectors only.
-        NotSupported: the model does.
+        ContextOverflow: A prompt with a continuation does not fit.
+        InvalidRequest: A continuation is empty, there are too many, or a field is out of range.
+        QueueFull: Too many requests are queued.
+        TextsWaitingError: Too many texts are queued.
+        AnswerTooLargeError: The response would exceed its limit.
+        AnswersTooLargeError: All responses together would exceed their limit.
+        ClientLeftError: The client has disconnected.
+        EngineStopped: The engine was stopped.
+        NotSupportedError: The server computes embeddings only.
+        NotSupported: The model computes embeddings only.
     """
     service.check_writes()
     n_continuations = sum(len(task.continuations) for task in asked.tasks)
@@ -92,7 +93,7 @@ async def score(service: Service, asked: Asked, write: Written, collected: Colle
 
 
 def _read(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[int], list[Sequence[int]]]]:
-    """Prompts and continuations in tokens."""
+    """Tokenizes prompts and continuations."""
     for task in tasks:
         for text in task.continuations:
             service.check_length([*task.prompt, *text])

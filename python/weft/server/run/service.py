@@ -1,4 +1,4 @@
-"""The engine as HTTP sees it: loading or ready, and the requests that run on it."""
+"""The engine behind the HTTP API: its lifecycle, and the generations that run on it."""
 
 import asyncio
 import gc
@@ -64,38 +64,37 @@ logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 MESSAGE_SIZE = 64
-"""What a message costs beside its text, in characters of it: it is gone through, disguised and rendered."""
+"""Cost of processing a message in addition to its text, in characters."""
 
 LIVENESS_S = 0.25
-"""How often the engine is asked whether it still runs."""
+"""Liveness check interval, in seconds."""
 
 MAX_PROMPT_LOGPROBS = 1 << 20
-"""Most log-probabilities that are told of the tokens of a request's prompts, some 60 MB of JSON: all of them are kept until the
-prompt can be shown."""
+"""Maximum logprobs of a request's prompts (about 60 MB of JSON). All are kept in memory until the prompts have been computed."""
 
 FAREWELL_S = 1.0
-"""How long open streams have, after the engine was stopped, to tell their clients."""
+"""Time for open streams to report the error to their clients after the engine stopped, in seconds."""
 
 
 MAX_READ_AGAIN = 65_536
-"""Characters that forks may read again, together, for the stream of a chat: some milliseconds' work on the event loop."""
+"""Maximum characters that the forks of one request may parse again for a chat's stream; a few milliseconds on the event loop."""
 
 
 class Service:
-    """One engine, its settings, and the generations that run on it."""
+    """An engine, its settings, and its active generations."""
 
     def __init__(self, engine: Engine, settings: Settings, remembered: "Sequence[Callable[[Service], object]]" = ()) -> None:
-        """Makes a service of an engine that does not run yet.
+        """Creates a service for an engine that is not running yet.
 
         Args:
             engine: The engine.
-            settings: What requests leave unsaid.
-            remembered: What is made of the running engine and told while the model is unloaded, as [`Service.told`] does.
+            settings: The server's settings and defaults of request fields.
+            remembered: Functions of the running engine whose results are stored when the model is unloaded; see [`Service.told`].
         """
         self.engine = engine
         self.settings = settings
         self.started_s = int(time.time())
-        """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
+        """Start of the server as a Unix timestamp in seconds, by which readers of its counters detect a restart."""
         self.tally = Tally()
         self.chat = ChatFormat(engine, settings, self.tally.count_unread_call)
         self.pins = Pins(engine)
@@ -105,38 +104,39 @@ class Service:
         self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
         self.collected = answers_room()
         self.looks = Turns()
-        """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
+        """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
-        """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
+        """Whether `/slots` includes prompts and generated text, set by llama-server's environment variable."""
         self.loading: Mapping[str, Any] = {}
-        """How far the model is, where that takes long: those who ask meanwhile are told."""
+        """Progress of loading the model, reported with the error 503."""
         self.n_vectors = 0
-        """Requests whose vectors are computed, or wait for it."""
+        """Embedding requests that are queued or running."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
         self.hints = Hints(engine, self.pins, self.sleep, self.looks)
         self.recordings = Recordings(self.sleep.request)
-        """Streams that outlive their readers."""
+        """Resumable streams."""
         self._remembered = remembered
         self._kept: dict[Callable[[Service], Any], Any] = {}
         self._copies: list[SavedPrefix] = []
-        """What was cached beside the context, while the model is unloaded."""
+        """Cache contents outside the device, while the model is unloaded."""
         self._is_started = False
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
-        # Weak, because a generation that nobody holds is cancelled.
+        # Weak references: an unreferenced generation is cancelled.
         self._generations: WeakSet[Generation] = WeakSet()
 
     async def start(self, loading: Awaitable[None] | None = None) -> None:
-        """Loads the model; until this returns, requests are refused with [`StillLoadingError`].
+        """Loads the model. Until it returns, requests are refused with [`StillLoadingError`].
 
-        `loading` is what `engine.start()` has made, where that was called before.
+        Args:
+            loading: The awaitable that `engine.start()` returned, if it was called already.
 
         Raises:
-            ModelLoadError: the file is no model that can be run.
-            InvalidConfig: a setting does not fit the model.
-            RuntimeError: the engine was started before.
+            ModelLoadError: The file is not a supported model.
+            InvalidConfig: A setting does not fit the model.
+            RuntimeError: The engine was started before.
         """
         self._is_started = True
         try:
@@ -159,35 +159,41 @@ class Service:
 
     @property
     def build(self) -> str:
-        """Which build answers, as [`build_info`] says. It takes milliseconds the first time, so it is asked once beforehand."""
+        """Version and commit of the build, see [`build_info`]. Its first call takes milliseconds and is made during the start."""
         return build_info()
 
     def _compile(self) -> None:
-        """Called on another thread: only chats wait for it, and those who ask what chats can do."""
+        """Version and commit of the build, see [`build_info`].
+
+        Its first call takes milliseconds and is made during the start.
+        """
         try:
             self.chat.compile()
         except EngineStopped:
-            pass  # Nobody needs it any more.
+            pass  # The template is no longer needed.
         except Exception:
             logger.exception("the chat template cannot be compiled")
 
     async def compiled_chat(self) -> ChatFormat:
-        """How chats are written, once the template is compiled: to begin with it would hold the event loop up.
+        """Returns the chat format with its template compiled, which would block the event loop if done there.
 
         Raises:
-            TextsWaitingError: too much waits to be read.
+            TextsWaitingError: Too much work is queued.
         """
         if not self.chat.is_compiled:
-            # Behind the compilation that has begun.
+            # Waits in the queue behind the compilation that `start` began.
             await self.aside.elsewhere(Purpose.PROMPT, 0, self.chat.compile)
         return self.chat
 
     async def _check_defaults(self) -> None:
-        """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
+        """Validates default constraints and biases at startup.
+
+        The first request would otherwise report the error, although its client is not at fault.
+        """
         grammar, json_schema, logit_bias = self.settings.grammar, self.settings.json_schema, self.settings.sampling.logit_bias
         if self._makes_only_vectors or not (grammar or json_schema or logit_bias):
             return
-        # Such a prompt is refused, after everything else of its request was read.
+        # A prompt of this length is refused after the request's other fields were validated.
         too_long = [0] * self.engine.limits.n_ctx_slot
         asked = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
@@ -206,7 +212,7 @@ class Service:
             raise InvalidConfig("system_prompt", str(error)) from None
 
     async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
-        """Unloads the model; False where a request has come before that has begun."""
+        """Unloads the model. Returns False if a request arrived before unloading began."""
         await self.pins.remember()
         copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
         if is_needed():
@@ -214,14 +220,14 @@ class Service:
         self._kept = {make: make(self) for make in self._remembered}
         logger.info("no request for %g s: unloading the model, which the next one loads again", self.sleep.patience_s)
         await self.engine.sleep()
-        # Only now: where the model stays, what is cached does too.
+        # Not earlier: if the model stays loaded, its cache stays valid.
         self._copies = copies
-        # Frames of errors that were caught refer to each other, and some to the model. Nobody waits just now.
+        # Tracebacks form reference cycles that may hold the model. No request is waiting at this time.
         gc.collect()
         return True
 
     async def _bring_back(self) -> None:
-        """Loads the model again, and brings back what is not the model's; where that fails, the model is unloaded as before."""
+        """Reloads the model and restores the state around it. On failure the model stays unloaded."""
         began = time.monotonic()
         try:
             await self._load_again()
@@ -248,47 +254,47 @@ class Service:
         except EngineStopped:
             raise
         except (WeftError, OSError) as error:
-            logger.warning("the prompt that was saved could not be brought back: %s", error)
+            logger.warning("the saved prompt could not be restored: %s", error)
         common = self.common_prompt.prefix
         pinned = await self.pins.again()
         self.common_prompt.stands_in(None if common is None else pinned.get(common.id))
-        # Only now: whoever tries again after a failure needs them.
+        # Not earlier: a retry after a failure needs them.
         self._copies = []
 
     def told(self, make: "Callable[[Service], Made]") -> Made:
-        """What `make`, one of `remembered`, makes of the running engine or, while the model is unloaded, what it made before."""
+        """Returns `make(self)`, or the result stored when the model was unloaded. `make` must be one of `remembered`."""
         return make(self) if self.engine.is_running else cast("Made", self._kept[make])
 
     def told_before(self, make: "Callable[[Service], Made]") -> Made | None:
-        """What `make` made when the model was last unloaded; None where it never was."""
+        """Returns the result of `make` from the last unloading, or None if the model was never unloaded."""
         return self._kept.get(make)
 
     async def until_dead(self) -> None:
-        """Returns when the engine of a service that was started runs no more though nobody stopped it."""
-        while self._is_stopping or self._is_alive:  # noqa: ASYNC110 (a thread that dies rings no bell)
+        """Returns once the started engine has stopped without a call of `stop_engine`."""
+        while self._is_stopping or self._is_alive:  # noqa: ASYNC110 (a dying thread cannot set an event)
             await asyncio.sleep(LIVENESS_S)
 
     @property
     def _is_alive(self) -> bool:
-        """Whether the engine runs, or will where a request comes."""
+        """Whether the engine is running, or can be woken by a request."""
         if self.engine.is_running:
             return True
         return not self.sleep.is_awake and (self.sleep.is_turning or self.engine.is_asleep)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is written, and no vectors are computed."""
+        """Whether no completions or embeddings are in progress."""
         return not self._generations and not self.n_vectors
 
     async def stop_engine(self) -> None:
-        """Stops the engine: every open stream ends with an error that says so."""
+        """Stops the engine. Every open stream ends with an error."""
         self._is_stopping = True
         self.hints.close()
         self.sleep.stop()
         await self.engine.close()
 
     async def stop(self) -> None:
-        """Stops the engine, and gives the open streams a moment to say so to their clients."""
+        """Stops the engine, and waits briefly for open streams to report that to their clients."""
         await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
@@ -296,7 +302,10 @@ class Service:
         self.aside.close()
 
     def refusal(self) -> Exception | None:
-        """Why no request can be served now: the model is being loaded, cannot be loaded, or the engine runs no more."""
+        """Returns the error for every request while the engine is not available, else None.
+
+        The engine may be loading, may have failed to load, or may have stopped.
+        """
         if self._failure is not None:
             return self._failure
         if not self._is_ready:
@@ -305,7 +314,7 @@ class Service:
 
     @property
     def state(self) -> EngineState:
-        """What the engine is about."""
+        """Lifecycle state of the engine."""
         if self._failure is not None or (self._is_ready and not self._is_alive):
             return EngineState.DEAD
         if not self._is_ready:
@@ -317,12 +326,12 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        """What answers call the model, before it is loaded too."""
+        """Name of the model in responses, also available before it is loaded."""
         return self.settings.model_name or Path(self.engine.path).name
 
     @property
     def capabilities(self) -> list[str]:
-        """What the model is served for, in llama-server's words; it makes vectors beside whatever it writes."""
+        """Capabilities of the model in llama-server's terms. Every model computes embeddings or scores."""
         vectors = "reranking" if self.engine.vector_stats().pooling == "rank" else "embedding"
         modalities = self.engine.model.modalities
         media = ["multimodal"] if modalities.vision or modalities.audio else []
@@ -333,23 +342,23 @@ class Service:
         return self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
 
     async def submit(self, asked: Submission) -> Generation:
-        """Submits one request for each prompt: all of them, or none.
+        """Submits one request for each prompt: either all of them or none.
 
         Raises:
-            ContextOverflow: a prompt does not fit.
-            InvalidRequest: a field is out of range.
-            QueueFull: too many requests wait.
-            TextsWaitingError: too many texts wait.
-            ClientLeftError: the client has left.
-            EngineStopped: the engine was stopped.
-            NotSupportedError: the server makes vectors only.
-            NotSupported: the model does.
-            CrossOriginError: a page of another origin asks for `explain_cache`, which shows texts of other clients.
+            ContextOverflow: A prompt does not fit.
+            InvalidRequest: A field is out of range.
+            QueueFull: Too many requests are queued.
+            TextsWaitingError: Too many texts are queued.
+            ClientLeftError: The client has disconnected.
+            EngineStopped: The engine was stopped.
+            NotSupportedError: The server computes embeddings only.
+            NotSupported: The model computes embeddings only.
+            CrossOriginError: A page of an untrusted origin requests `explain_cache`, which reveals texts of other clients.
         """
         if asked.template.explain_cache:
             require_trusted_sender("the field explain_cache")
         asked = await self.with_media_read(asked)
-        # With a vocabulary of 150,000 pieces that takes up to a third of a second.
+        # Reading the vocabulary takes up to a third of a second for 150,000 entries.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         schema_parts = SchemaParts(asked.response_fields)
         begun = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
@@ -358,11 +367,14 @@ class Service:
         return generation
 
     async def fork(self, generation: Generation, prompt: int, place: int, asked: ForkAsked) -> list[int] | Generation:
-        """Forks a branch: the numbers of its forks in its own stream, or what they write in theirs.
+        """Forks a branch.
+
+        Returns:
+            The forks' branch indices in the source's stream, or a generation if they have their own stream.
 
         Raises:
-            InvalidRequest: a field is out of range, or the forks cannot be told where they are to come.
-            WeftError: what [`Stream.fork`][weft.Stream.fork] raises.
+            InvalidRequest: A field is out of range, or the source's response cannot include forks.
+            WeftError: As [`Stream.fork`][weft.Stream.fork].
         """
         if not asked.own_stream and not generation.takes_forks:
             message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
@@ -372,7 +384,7 @@ class Service:
         options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, *told)
         making = asyncio.create_task(self._make_forks(generation, prompt, place, asked, options=options, append=append))
         try:
-            # What was made is taken up, also where whoever asked has left: forks that nobody knows could not be cancelled.
+            # Completes even if the client disconnects: unregistered forks could not be cancelled.
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(_close_unread)
@@ -413,7 +425,7 @@ class Service:
         return own
 
     def _fork_options(self, sent: SentPrompt, asked: ForkAsked, schema_parts: SchemaParts) -> tuple[dict[str, Any], list[int]]:
-        """What forks are asked for, and the tokens of what is appended to the text before them."""
+        """Returns the forks' options, and the tokens to append to the text before them."""
         options = {**asked.options}
         if asked.logit_bias is not None:
             options["logit_bias"] = self._biases(asked.logit_bias)
@@ -424,22 +436,22 @@ class Service:
         return options, self._tokens_on(asked.append, parse_special=_reads_special(sent))
 
     def check_writes(self) -> None:
-        """Refuses what is to be written or scored where the server makes vectors only.
+        """Refuses completions and scoring if the server computes embeddings only.
 
         Raises:
-            NotSupportedError: it does.
+            NotSupportedError: The server was started with `--embeddings` or `--reranking`.
         """
         if self.settings.embeddings or self.settings.reranking:
             flag = "--embeddings" if self.settings.embeddings else "--reranking"
             raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
 
     async def with_media_read(self, asked: Submission) -> Submission:
-        """The same with its pictures and sounds read, where they are not yet.
+        """Returns the submission with its images and audio decoded.
 
         Raises:
-            InvalidRequest: what is asked of the prompts cannot be told of pictures and sounds.
-            NotSupportedError: the server makes vectors only.
-            WeftError: what `MediaReader.read` raises.
+            InvalidRequest: An option of the request does not support images or audio.
+            NotSupportedError: The server computes embeddings only.
+            WeftError: As `MediaReader.read`.
         """
         self.check_writes()
         if not any(isinstance(prompt, MediaPrompt) for prompt in asked.prompts):
@@ -454,7 +466,7 @@ class Service:
         return msgspec.structs.replace(asked, prompts=await self.with_media(asked.prompts))
 
     async def with_media(self, prompts: Sequence[SentPrompt]) -> Sequence[SentPrompt]:
-        """Prompts with their pictures and sounds read; it raises what `MediaReader.read` does."""
+        """Returns the prompts with their images and audio decoded. Raises as `MediaReader.read`."""
         files = [file for prompt in prompts if isinstance(prompt, MediaPrompt) for file in prompt.files()]
         if not files:
             return prompts
@@ -462,28 +474,29 @@ class Service:
         return [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in prompts]
 
     def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
-        """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server.
+        """Returns every loaded adapter with its scale, with the requested scales applied, or None if none are loaded.
 
-        The answer tells them, and they are those of all prompts of a request, whatever is set meanwhile.
+        The result fixes the scales for all prompts of a request, even if the server's scales change meanwhile, and is part of the
+        response.
         """
         loaded = self.engine.adapters
         if asked is None:
             return [(adapter.id, adapter.scale) for adapter in loaded] or None
         scales = dict(asked)
-        # What is not loaded is refused by the engine.
+        # The engine refuses unknown adapters.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
 
     def generations_of(self, owner: str | None) -> list[Generation]:
-        """Those of one owner that are read."""
+        """Returns the open generations of an owner."""
         return [one for one in list(self._generations) if one.owner == owner and not one.closed.is_set()]
 
     def find_generation(self, name: str, owner: str | None) -> Generation | None:
-        """The generation of this owner with this id, which may stand behind a dash as in OpenAI's ids; None once it has ended."""
+        """Returns an owner's open generation by its id, optionally with a prefix and a dash as in OpenAI's ids, or None."""
         _, _, own = name.rpartition("-")
         return next((one for one in self.generations_of(owner) if one.id == own), None)
 
     def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
-        """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
+        """Returns the open generation of an engine request and the index of its prompt, or None."""
         for generation in list(self._generations):
             for prompt, stream in enumerate(generation.streams):
                 if stream.request_id == request_id:
@@ -491,7 +504,7 @@ class Service:
         return None
 
     def _begin(self, asked: Submission, owner: str | None, schema_parts: SchemaParts) -> tuple[list[Request], list[Stream]]:
-        """Tokenizes every prompt, submits its request, and reads what is to be told of its schemas."""
+        """Tokenizes every prompt, submits its request, and parses the schemas for the response's fields."""
         requests = self._requests(asked, owner)
         streams: list[Stream] = []
         try:
@@ -519,7 +532,7 @@ class Service:
             adapters=self.adapters(asked.template.adapters),
             slot=slot,
             owner=owner,
-            # Told to the log, where the body does not ask for it.
+            # The log shows it even if the body does not request it.
             explain_cache=asked.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
         )
         if asked.gap is None:
@@ -540,8 +553,8 @@ class Service:
         return requests
 
     def _with_branches(self, request: Request, asked: Submission, sent: SentPrompt) -> Request:
-        """The same with what follows its prompt, and with its branches, where they differ."""
-        # Where a prompt came as tokens, no text of it is read for control tokens, and so none behind it.
+        """Adds the suffix prompt and, if they differ, the branches."""
+        # If a prompt was given as tokens, text after it is not parsed for special tokens either.
         parse_special = _reads_special(sent)
 
         def suffix(pieces: Sequence[Piece]) -> Sequence[int] | None:
@@ -569,7 +582,7 @@ class Service:
         return msgspec.structs.replace(request, seed=seed, branches=own)
 
     def _tokens_on(self, pieces: Sequence[Piece], *, parse_special: bool) -> list[int]:
-        """The tokens of what follows a prompt."""
+        """Returns the tokens of text that follows a prompt."""
         tokens: list[int] = []
         for piece in pieces:
             tokens += [piece] if isinstance(piece, int) else self.engine.model.tokenize_on(piece, parse_special=parse_special)
@@ -584,7 +597,7 @@ class Service:
         return [*after, *self._tokens(pieces, add_special=False)] if after else self._tokens(pieces)
 
     def _around_gap(self, prefixes: Sequence[Sequence[Piece]], gap: Gap, n_predict: int | None) -> Iterator[Sequence[int]]:
-        """The prompts in which prefixes stand before a gap. They are cut where they are too long."""
+        """Yields infill prompts for the prefixes, truncated where they are too long."""
         model = self.engine.model
         if lacks := missing(model):
             told = "".join(f"{name} token is missing. " for name in lacks)
@@ -605,10 +618,10 @@ class Service:
             )
 
     def check_length(self, pieces: SentPrompt) -> None:
-        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized.
+        """Refuses a prompt that cannot fit even if its tokens were as long as possible, before tokenizing it.
 
         Raises:
-            ContextOverflow: it cannot fit.
+            ContextOverflow: The prompt cannot fit.
         """
         n_ctx = self.engine.limits.n_ctx_slot
         n_least = _n_least(pieces, self.engine.model)
@@ -623,7 +636,7 @@ class Service:
         if len(biases) > n_vocab:
             raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} tokens")
         if isinstance(biases, Biases):
-            # Written now, and not when the event loop needs it.
+            # Encodes here on the worker thread; the result is cached for the event loop.
             biases.json()
             return biases
         result = [
@@ -639,47 +652,51 @@ class Service:
         tokens = self._tokens(pieces, add_special=False, parse_special=False)
         if len(tokens) > LONG_TEXT:
             tokens = tokens if isinstance(tokens, TokenIds) else TokenIds(tokens)
-            # As with biases.
+            # As in `_biases`.
             tokens.json()
         return tokens
 
     async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> Sequence[int]:
-        """The tokens of texts and tokens. Only text that begins them gets the model's opening tokens."""
+        """Returns the tokens of texts and tokens. Opening tokens are added only if the first piece is text."""
         more = {"add_special": add_special, "parse_special": parse_special}
         return await self.aside.work(Purpose.TEXT, size_of(pieces), self._tokens, pieces, **more)
 
     async def prompt_tokens(self, pieces: Sequence[Piece]) -> Sequence[int]:
-        """The tokens of a prompt for the engine.
+        """Returns the tokens of a prompt for the engine.
 
         Raises:
-            ContextOverflow: it cannot fit.
+            ContextOverflow: The prompt cannot fit.
         """
         return await self.aside.work(Purpose.PROMPT, size_of(pieces), self.prompt_now, pieces)
 
     def prompt_now(self, pieces: Sequence[Piece]) -> Sequence[int]:
-        """The same on this thread.
+        """Returns the tokens of a prompt, computed on the calling thread.
 
         Raises:
-            ContextOverflow: it cannot fit.
+            ContextOverflow: The prompt cannot fit.
         """
         self.check_length(pieces)
         return self._tokens(pieces)
 
     def text_or_tokens(self, pieces: Sequence[Piece]) -> str | Sequence[int]:
-        """A text as it is, or its tokens where it is made of several pieces."""
+        """Returns a single text unchanged, or the tokens of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
     async def chat_prompt(
         self, data: Chat, files: Sequence[MediaFile] = (), *, n_more: int = 0, with_system_end: bool = False
     ) -> ChatPrompt:
-        """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
+        """Renders a chat and returns its tokens.
 
-        `n_more` bytes of what is said did not come with the body.
+        Args:
+            data: The chat.
+            files: Its images and audio.
+            n_more: Bytes of messages that were not part of the request's body, such as stored ones.
+            with_system_end: Whether to determine where the system message ends.
 
         Raises:
-            ContextOverflow: it cannot fit.
-            InvalidRequest: the messages are not what they must be, or the template refuses them.
-            WeftError: what `MediaReader.read` raises.
+            ContextOverflow: The prompt cannot fit.
+            InvalidRequest: The messages are invalid, or the template refuses them.
+            WeftError: As `MediaReader.read`.
         """
         media = await self.media.read(files)
         size, told = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
@@ -687,7 +704,7 @@ class Service:
         return await self.aside.work(Purpose.PROMPT, size, chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
-        """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""
+        """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
         self.media.check(files)
         chat = await self.compiled_chat()
         return await self.aside.work(Purpose.TEXT, _size_of_chat(data, files), chat.text, data)
@@ -708,31 +725,31 @@ class Service:
 
 
 def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
-    """Nobody reads the stream of forks whose caller has left."""
+    """Closes a stream of forks whose client has disconnected."""
     if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Generation):
         made.close()
 
 
 def _reads_special(sent: SentPrompt) -> bool:
-    """Whether texts behind a prompt are read for control tokens: its own were."""
+    """Returns whether text after a prompt is parsed for special tokens, as it is if the prompt has text itself."""
     return isinstance(sent, MediaPrompt) or (
         not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
     )
 
 
 def _schemas(requests: Sequence[Request]) -> set[str]:
-    """The schemas that branches are held to; those of one prompt are those of all."""
+    """Returns the JSON schemas that constrain branches. All prompts have the same ones."""
     asked = [of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)]
     return {schema for schema in asked if isinstance(schema, str)}
 
 
 def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:
-    """What forks of a branch were asked for, for those who tell of them."""
+    """Returns the request of forks of a branch, as reported to clients."""
     return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
 
 
 def _size_of_chat(data: Chat, files: Sequence[MediaFile]) -> int:
-    """What it costs to make a prompt of a chat follows this: all that a template sees came in the body, and files it sees not."""
+    """Estimates the cost of rendering a chat. A template receives only data from the body, without the files' contents."""
     n_bytes = n_body_bytes() - sum(len(file.source) for file in files)
     return max(n_bytes, 0) + MESSAGE_SIZE * len(data.messages or ())
 
@@ -750,7 +767,7 @@ def _pieces(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:
 
 
 def _n_least(pieces: SentPrompt, model: Model) -> int:
-    """A number of tokens that pieces are at least. Where a token has at most so many bytes, characters are counted for them."""
+    """Returns a lower bound for the number of tokens. If the longest token is known, characters are counted in place of bytes."""
     if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
     longest = model.longest_piece

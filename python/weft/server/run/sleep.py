@@ -1,4 +1,4 @@
-"""When the model is let go for want of requests, and brought back for the next one."""
+"""Unloads the model when it is idle, and reloads it for the next request."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 
 
 class Sleep:
-    """Counts the requests that need the model.
+    """Tracks requests that need the model.
 
     Args:
-        after_s: Seconds without one after which the model is let go; None is never.
-        let_go: Lets the model go, and returns True; or returns False where its argument says meanwhile that it is needed.
-        bring_back: Brings it back; what it raises, all requests are told that wait for it, and the next one tries again.
+        after_s: Idle seconds after which the model is unloaded; None disables unloading.
+        let_go: Unloads the model and returns True. Returns False if its argument reports meanwhile that the model is needed.
+        bring_back: Reloads the model. Its exception is raised in all waiting requests; the next request retries.
     """
 
     def __init__(
@@ -33,34 +33,34 @@ class Sleep:
     ) -> None:
         self.after_s = after_s
         self.is_awake = True
-        """Whether the model is there; while it is being let go or brought back, it is not."""
+        """Whether the model is loaded. False while it is being unloaded or reloaded."""
         self._let_go = let_go
         self._bring_back = bring_back
         self._n_requests = 0
-        """All that the model must be there for."""
+        """Requests and internal work that need the model."""
         self._n_asked = 0
-        """Of those, requests of clients."""
+        """Requests of clients among them."""
         self._since_s = 0.0
-        """When the last of these has ended, or the model has come, by the event loop's clock."""
+        """End of the last client request, or time of the last load, on the event loop's clock."""
         self._sooner_s: float | None = None
-        """Seconds that are enough this time."""
+        """Shorter idle timeout requested by a client."""
         self._timer: asyncio.TimerHandle | None = None
         self._turned: asyncio.Future[None] | None = None
-        """Done when the model is gone, or is back; there is one as long as either goes on."""
+        """Resolved when the model has been unloaded or reloaded; None while neither is in progress."""
         self._turning: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
     def is_turning(self) -> bool:
-        """Whether the model is being let go or brought back."""
+        """Whether the model is being unloaded or reloaded."""
         return self._turned is not None
 
     def start(self) -> None:
-        """The model is there for the first time: the seconds count from now on."""
+        """Starts the idle timer. Called when the model has been loaded for the first time."""
         self._count_anew()
 
     def stop(self) -> None:
-        """Nothing is let go or brought back any more; requests that wait are told that the engine has stopped."""
+        """Stops unloading and reloading. Waiting requests raise EngineStopped."""
         self._is_stopped = True
         self._clear_timer()
         if self._turned is not None and not self._turned.done():
@@ -69,23 +69,20 @@ class Sleep:
             self._turning.cancel()
 
     def sooner(self, seconds: float) -> None:
-        """Lets the model go so long after this request, should no other come, where that is sooner than otherwise.
-
-        Of several requests at a time the last one counts that says so.
-        """
+        """Sets a shorter idle timeout until the next request. Of concurrent requests, the last call applies."""
         self._sooner_s = seconds
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds without a request after which the model is let go this time."""
+        """Idle seconds after which the model is unloaded, with a client's timeout applied."""
         return self.after_s if self.after_s is None or self._sooner_s is None else min(self.after_s, self._sooner_s)
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """One request that needs the model. It waits until that is there, and as long as it lasts, that stays.
+        """Loads the model for a client's request and keeps it loaded during the block.
 
         Raises:
-            WeftError: The model could not be brought back.
+            WeftError: The model could not be reloaded.
         """
         if self._n_asked == 0:
             self._sooner_s = None
@@ -99,10 +96,10 @@ class Sleep:
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
-        """As a request, of which no client knows: the seconds until the model is let go count from the last that one sent.
+        """As `request`, but for internal work, which does not restart the idle timer.
 
         Raises:
-            WeftError: The model could not be brought back.
+            WeftError: The model could not be reloaded.
         """
         self._n_requests += 1
         self._clear_timer()
@@ -110,7 +107,7 @@ class Sleep:
             while not self.is_awake:
                 if self._is_stopped:
                     raise EngineStopped
-                # One load for all that wait, and none who leaves takes it from the others.
+                # All waiting tasks share one load, which none of them can cancel.
                 await asyncio.shield(self._turned or self._turn(self._rise()))
             yield
         finally:
@@ -139,7 +136,7 @@ class Sleep:
         is_gone = False
         try:
             is_gone = await self._let_go(lambda: self._n_requests > 0)
-        except EngineStopped:  # It has died, or the server ends: who asks is told so.
+        except EngineStopped:  # The engine has died or is stopping; requests report that.
             pass
         except Exception:
             logger.exception("the model stays loaded")
@@ -150,13 +147,13 @@ class Sleep:
     async def _rise(self) -> None:
         await self._bring_back()
         self.is_awake = True
-        # All who wanted it may have left by now.
+        # All waiting requests may have been cancelled.
         self._count_anew()
 
     def _turn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         self._turned = loop.create_future()
-        # No part of the request that happens to be the first: its client may leave.
+        # Runs in its own context, independent of the first request, whose client may disconnect.
         self._turning = loop.create_task(work, context=Context())
         self._turning.add_done_callback(partial(self._settle, self._turned))
         return self._turned
@@ -170,5 +167,5 @@ class Sleep:
             turned.set_result(None)
         else:
             turned.set_exception(failure)
-        # Nobody may be left who wants to know.
+        # Marks the exception as retrieved, since no task may be waiting.
         turned.exception()

@@ -1,4 +1,4 @@
-"""Server-sent events: the bytes of one event (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Encoding of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 import msgspec
 
@@ -9,34 +9,34 @@ __all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame", "named_frame", "sp
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    # nginx holds a stream back until its buffer is full, unless it is told not to.
+    # nginx buffers responses otherwise.
     "x-accel-buffering": "no",
 }
 
 PING = b": ping\n\n"
-"""A comment, which clients skip: it shows proxies that the connection lives."""
+"""A comment, which clients ignore. It keeps connections through proxies alive."""
 
 DONE = b"data: [DONE]\n\n"
-"""How OpenAI's dialect says that a stream has ended."""
+"""End marker of OpenAI's streams."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def frame(data: object) -> bytes:
-    """One event. JSON holds no raw line break, so one `data` line is always enough."""
+    """Returns an event. JSON has no raw line breaks, so one `data` line suffices."""
     return b"data: " + _encode(data) + b"\n\n"
 
 
 def named_frame(event: str, data: object) -> bytes:
-    """One event with its name, which is a word, on a line of its own."""
+    """Returns a named event. `event` must be a single word."""
     return b"event: " + event.encode() + b"\n" + frame(data)
 
 
 def spaced_frame(data: object) -> bytes:
-    """One event with a space after each colon and comma, as Python's own JSON has them."""
+    """Returns an event whose JSON has a space after each colon and comma, as from Python's json module."""
     return b"data: " + msgspec.json.format(_encode(data), indent=0) + b"\n\n"
 
 
 def error_frame(error: Exception) -> bytes:
-    """An error in mid-stream, in the shape that it would have had as an answer of its own."""
+    """Returns an error event, with the body that a separate error response would have."""
     return frame(ErrorBody(describe(error)))

@@ -1,4 +1,4 @@
-"""From events to the connection: streamed and whole answers, and what happens when the client leaves."""
+"""Streamed and collected responses, and their cancellation when the client disconnects."""
 
 import asyncio
 import time
@@ -39,39 +39,38 @@ Events = Sequence[Event]
 Body = TypeVar("Body")
 
 REQUEST_ID = "x-request-id"
-"""The header with the id by which a request is found while it runs."""
+"""Header with the request's id in the requests API."""
 
 MAX_WRITE_BYTES = 64 * 1024
-"""A write of more is cut here, and others have their turn. A client that reads slowly lets events pile up: thousands of them,
-each with a thousand probabilities, would take the event loop many seconds to write out at once. So much is made of two hundred
-plain events or of one with a thousand probabilities, in some milliseconds."""
+"""Size of a write after which other tasks run. For slow clients events accumulate: encoding thousands of them with a thousand
+logprobs each would block the event loop for many seconds. This size is reached by two hundred plain events or by one with a
+thousand logprobs, within milliseconds."""
 
 
 class StreamedForm(Protocol):
-    """How a dialect writes a stream."""
+    """Encodes a stream in one API's format."""
 
     def frames(self, prompt: int, events: Events) -> Sequence[bytes]:
-        """The frames of events of one prompt, in order and in pieces: one frame may be in several."""
+        """Returns the frames of events of one prompt in order, as chunks; a frame may have several."""
 
     def end(self) -> bytes:
-        """What follows the last event of the last branch."""
+        """Returns the bytes after the last event of the last branch."""
 
 
 class WholeForm(Protocol):
-    """How a dialect writes a whole answer."""
+    """Encodes a complete response in one API's format."""
 
     def add(self, prompt: int, events: Events) -> int:
-        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
 
     def body(self) -> Sequence[bytes]:
-        """The JSON in pieces, once every branch has finished."""
+        """Returns the JSON in chunks, once every branch has finished."""
 
 
 async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Runs `work` to its end, or until the client leaves, which cancels it.
+    """Runs `work` to its end, or cancels it when the client disconnects.
 
-    Granian does not cancel the handler of a client that has left, and whoever waits for the next event would wait for
-    nobody. So the wait for `http.disconnect` is a task of its own.
+    Granian does not cancel the handler after a disconnect, so a separate task waits for `http.disconnect`.
     """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_disconnect(receive))
@@ -82,7 +81,7 @@ async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive)
         working.cancel()
         watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-    # What goes wrong with nobody there to be told is no error of ours.
+    # Errors after a disconnect have no recipient.
     if not has_left:
         working.result()
 
@@ -93,10 +92,10 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class StreamedAnswer(ASGIResponse):
-    """An event stream: the frames of a step leave in one write, and silence is filled with comments, or what `ping` is.
+    """An event stream. Frames of a step are sent in one write; during silence, `ping` is sent.
 
-    The status is sent with the first events, so that what fails before them is still an HTTP error; after `ping_s`
-    seconds of silence it is sent without them, so that a client knows that it was heard.
+    The status is sent with the first events, so that earlier errors produce an HTTP error. After `ping_s` seconds without events
+    it is sent with a ping, to confirm to the client that the request was received.
     """
 
     def __init__(
@@ -112,11 +111,11 @@ class StreamedAnswer(ASGIResponse):
     ) -> None:
         super().__init__(headers={**headers, REQUEST_ID: generation.id})
         self.failure = failure
-        """The end of a stream that could not be written to its end."""
+        """Encodes the error that ends a stream prematurely."""
         self._silence = ping
-        """What is sent where nothing else is."""
+        """Bytes sent during silence."""
         self._opening = opening
-        """What is sent at once, before there is any event."""
+        """Bytes sent immediately, before any event."""
         del self.headers["content-length"]
         self._generation = generation
         self._form = form
@@ -124,23 +123,23 @@ class StreamedAnswer(ASGIResponse):
         self._is_started = False
         self._sending = asyncio.Lock()
         self._n_unyielded = 0
-        """Bytes that were written since others had their turn."""
+        """Bytes written since other tasks last ran."""
         self._stint = Stint()
         self._last_write = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Streams until the last event, an error, or the client's leaving."""
+        """Streams until the last event, an error, or a disconnect."""
         try:
             await run_while_connected(self.write(send), receive)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Cancels what is not yet written; to be called when nobody reads the generation."""
+        """Cancels the generation. Must be called once no task reads it."""
         self._generation.close()
 
     async def write(self, send: Send) -> None:
-        """Streams until the last event or an error, whoever reads it."""
+        """Streams to `send` until the last event or an error, without watching for a disconnect."""
         self._last_write = time.monotonic()
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
@@ -157,7 +156,7 @@ class StreamedAnswer(ASGIResponse):
             if pinging is not None:
                 pinging.cancel()
         async with self._sending:
-            await self._start(send)  # Where nothing was written there may be no event either.
+            await self._start(send)  # A stream that failed or ended without output has not started.
             await send({"type": "http.response.body", "body": tail, "more_body": False})
 
     async def _start(self, send: Send) -> None:
@@ -166,7 +165,7 @@ class StreamedAnswer(ASGIResponse):
             await self.start_response(send)
 
     async def _write_events(self, send: Send, batches: Sequence[tuple[int, Events]]) -> None:
-        """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
+        """Writes events in as few writes as possible. Events that show no text, such as half a character, produce none."""
         waiting: list[bytes] = []
         n_bytes = 0
         self._stint.begin()
@@ -189,7 +188,7 @@ class StreamedAnswer(ASGIResponse):
                 await self._stint.give_way(has_much=has_much)
         self._stint.pause()
         if n_bytes:
-            # Where events are ready whenever they are asked for, several small writes come to a large one.
+            # If events are always ready, several small writes count like a large one.
             self._n_unyielded += n_bytes
             await self._write(send, waiting, n_bytes)
 
@@ -200,7 +199,7 @@ class StreamedAnswer(ASGIResponse):
                 await self._write(send, [self._silence], len(self._silence))
 
     async def _write(self, send: Send, pieces: Sequence[bytes], n_bytes: int) -> None:
-        """Writes whole frames, which are so many bytes; nothing comes between their pieces."""
+        """Writes whole frames of `n_bytes` in total; other writes cannot come between their chunks."""
         async with self._sending:
             if n_bytes and not self._is_started:
                 await self._start(send)
@@ -212,12 +211,12 @@ class StreamedAnswer(ASGIResponse):
 
 
 def _writes(pieces: Sequence[bytes], n_bytes: int) -> Iterable[bytes]:
-    """The pieces, which are so many bytes, in as few writes as may be."""
+    """Joins chunks of `n_bytes` in total to as few writes as possible."""
     return (b"".join(pieces),) if 0 < n_bytes <= MAX_WRITE_BYTES else groups(pieces, MAX_WRITE_BYTES)
 
 
 class PiecedAnswer(ASGIResponse):
-    """JSON in pieces. What is long is sent in several writes, between which others have their turn."""
+    """A JSON response in chunks. Long responses are sent in several writes, between which other tasks run."""
 
     def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str] = MappingProxyType({})) -> None:
         size = sum(map(len, pieces))
@@ -227,7 +226,7 @@ class PiecedAnswer(ASGIResponse):
         self.headers.update(headers)
 
     async def send_body(self, send: Send, receive: Receive) -> None:
-        """Sends what the headers announce."""
+        """Sends the body that the headers announce."""
         for group in groups(self._pieces, MAX_WRITE_BYTES):
             await send({"type": "http.response.body", "body": group, "more_body": True})
             await next_turn()
@@ -235,7 +234,7 @@ class PiecedAnswer(ASGIResponse):
 
 
 class WholeAnswer(ASGIResponse):
-    """One JSON body, sent when every branch has finished. What comes to more than there is room for is ended with an error."""
+    """A JSON response that is collected until every branch has finished. Exceeding the memory budget ends it with an error."""
 
     def __init__(
         self,
@@ -247,13 +246,13 @@ class WholeAnswer(ASGIResponse):
     ) -> None:
         super().__init__()
         self._failure = failure
-        """Is told of what goes wrong before it is answered."""
+        """Called with an exception that occurs before the response has started."""
         self._room = room
         self._generation = generation
         self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
+        """Collects events, then responds. A disconnect cancels the generation at any time."""
         try:
             with Collected(self._room) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
@@ -269,8 +268,8 @@ class WholeAnswer(ASGIResponse):
             stint.begin()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
                 collected.grow(self._form.add(prompt, [event]))
-                # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
-                # as taken up: without this nobody else would be served before the answer's end.
+                # Reading events that are ready does not yield, and with a thousand logprobs each they are generated as fast as
+                # they are read: without a pause, no other task would run until the end.
                 if time.monotonic() >= stint.until:
                     stint.pause()
                     await stint.give_way()
@@ -280,14 +279,14 @@ class WholeAnswer(ASGIResponse):
 
 
 class AwaitedAnswer(ASGIResponse):
-    """The JSON of what some work makes; a client that leaves cancels it."""
+    """The JSON of an asynchronous computation, which a disconnect cancels."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         super().__init__()
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Works, then answers."""
+        """Awaits the computation, then responds."""
         await run_while_connected(self._answer(scope, receive, send), receive)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -295,7 +294,7 @@ class AwaitedAnswer(ASGIResponse):
 
 
 class AwaitedText(AwaitedAnswer):
-    """What some work writes, of another type than JSON; a client that leaves cancels it."""
+    """Bytes of another content type, made by an asynchronous computation, which a disconnect cancels."""
 
     def __init__(
         self, work: Callable[[], Coroutine[Any, Any, bytes]], content_type: str, headers: Mapping[str, str] = MappingProxyType({})
@@ -311,7 +310,7 @@ class AwaitedText(AwaitedAnswer):
 
 
 class AwaitedPieces(AwaitedAnswer):
-    """JSON that some work makes in pieces, which count as collected; a client that leaves cancels it."""
+    """JSON that an asynchronous computation makes in chunks, which count toward the memory budget; a disconnect cancels it."""
 
     def __init__(self, work: Callable[[Collected], Coroutine[Any, Any, Sequence[bytes]]], room: Room) -> None:
         self._collected = Collected(room)
@@ -324,12 +323,12 @@ class AwaitedPieces(AwaitedAnswer):
 
 
 class Answer(Response[Body]):
-    """What a handler returns: one of those above, past Litestar's own rendering. `Body` is what the JSON holds."""
+    """Return type of handlers: wraps a response, bypassing Litestar's serialization. `Body` documents the JSON's schema."""
 
     def __init__(self, answer: ASGIResponse) -> None:
         super().__init__(cast("Body", None))
         self._answer = answer
 
     def to_asgi_response(self, *_args: object, **_kwargs: object) -> ASGIResponse:
-        """The answer itself."""
+        """Returns the wrapped response."""
         return self._answer

@@ -1,4 +1,4 @@
-"""What one HTTP request asks of the engine, before any of its texts is tokenized."""
+"""A parsed HTTP request for the engine, before its texts are tokenized."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,29 +17,29 @@ _Read = TypeVar("_Read")
 _Made = TypeVar("_Made")
 
 Piece = str | int
-"""A stretch of a prompt: text, or one token."""
+"""Part of a prompt: text, or one token."""
 
 SentPrompt = Sequence[Piece] | MediaPrompt | MixedPrompt
-"""A prompt: its stretches, the same with pictures and sounds among them, or these tokenized already."""
+"""A prompt: pieces, pieces with images and audio among them, or tokens with media."""
 
 SHORTEST = 4
-"""What it costs to tokenize a text of no characters, in characters."""
+"""Cost of tokenizing an empty text, in characters."""
 
 _OF_BRANCH = re.compile(r"branches\[(\d+)\]: ")
-"""What begins a message of what is wrong in one of several branches."""
+"""Prefix of messages about one of several branches."""
 
 PROMPT_SIZE = 32
-"""What a prompt costs beside its text, in characters of it: a request is made of it, and queued."""
+"""Cost of a prompt in addition to its text, in characters: a request is created and queued."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows each prompt is to be filled in before this; texts are not read for control tokens, but those of `begun`."""
+    """Infill: the text after the gap that follows each prompt. Only `begun` is parsed for special tokens."""
 
     suffix: Sequence[Piece]
     begun: Sequence[Piece] = ()
-    """What of the gap is filled already."""
+    """Existing beginning of the text in the gap."""
     snippets: Sequence[Snippet] = ()
-    """Pieces of other files."""
+    """Excerpts of other files."""
     suffix_first: bool = False
 
     @property
@@ -49,18 +49,18 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of each prompt, where they differ."""
+    """One branch of each prompt, if branches differ."""
 
     template: Request
-    """All but the prompt, the biases, what the penalties look at, and what follows the prompt."""
+    """The branch's request without prompt, biases, penalty prompt and suffix."""
     logit_bias: Sequence[tuple[Piece, float]]
     penalty_prompt: Sequence[Piece] | None = None
     suffix: Sequence[Piece] = ()
-    """What follows each prompt."""
+    """Text after each prompt."""
     has_seed: bool = False
-    """Whether the seed is its own."""
+    """Whether the request gives the branch its own seed."""
     sent_as: dict[str, str] = {}
-    """As [`Submission.sent_as`], where the branch has names of its own."""
+    """As [`Submission.sent_as`], if the branch has its own names."""
 
     @property
     def size(self) -> int:
@@ -73,14 +73,14 @@ class ForkAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Forks of one branch."""
 
     options: Mapping[str, Any]
-    """Fields of a request, in the place of the branch's: all but the two that follow."""
+    """Request fields that replace those of the branch, except the two below."""
     logit_bias: Sequence[tuple[Piece, float]] | None = None
     penalty_prompt: Sequence[Piece] | None = None
     n: int = 1
     at: int | None = None
     unit: Literal["token", "byte"] = "token"
     append: Sequence[Piece] = ()
-    """What stands between the branch's text and theirs."""
+    """Text between the branch's text and the forks'."""
     own_stream: bool = False
 
     @property
@@ -101,41 +101,41 @@ class ForkAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """One request like `template` for each prompt."""
+    """Requests for several prompts that share `template`."""
 
     prompts: Sequence[SentPrompt]
     after: Sequence[int] = ()
-    """Tokens that each prompt follows, those that begin every prompt included; none where it is a prompt of its own."""
+    """Tokens before each prompt, including the opening tokens; empty if prompts stand alone."""
     template: Request
-    """All but the prompt, the biases, what the penalties look at, and the slot."""
+    """The request without prompt, biases, penalty prompt and slot."""
     logit_bias: Sequence[tuple[Piece, float]]
-    """A text stands for each of its tokens."""
+    """Biases by token or text; a text applies to each of its tokens."""
     penalty_prompt: Sequence[Piece] | None = None
-    """What the penalties see in place of the prompt. Its texts are not read for control tokens."""
+    """Text that the penalties use in place of the prompt. It is not parsed for special tokens."""
     suffix: Sequence[Piece] = ()
-    """What follows each prompt."""
+    """Text after each prompt."""
     branches: Sequence[BranchAsked] = ()
-    """The branches of each prompt, where they differ; as many as the template's `n`."""
+    """The branches of each prompt, if they differ; as many as the template's `n`."""
     gap: Gap | None = None
-    """What the prompts stand before, where the model is to write what is between."""
+    """Gap after the prompts, for infill."""
     slot: int | None
-    """The slot that is wished for; any integer, counted around the slots there are."""
+    """Preferred slot: any integer, modulo the number of slots."""
     sent_as: dict[str, str]
-    """The body's names of fields of a request, where it may spell them otherwise."""
+    """Names in the body of request fields, where they differ."""
     stream: bool = False
-    """Whether the answer is streamed."""
+    """Whether the response is streamed."""
     reasoning_format: str = "none"
-    """Where a thought goes, by llama-server's names."""
+    """Where reasoning is returned, by llama-server's names."""
     n_volatile: int = 0
-    """Lines of the system's message that `--volatile-prompt-lines` has moved or left out."""
+    """Lines of the system message that `--volatile-prompt-lines` moved or removed."""
     timings_per_token: bool = False
-    """Whether each event of a stream says how long it took."""
+    """Whether each event of a stream includes timings."""
     response_fields: Sequence[str] = ()
-    """The paths of what a finished answer is to hold, where that is not all of it."""
+    """Paths of the fields that a complete response includes; empty for all."""
 
     @property
     def size(self) -> int:
-        """What it costs to submit it, in characters and tokens: of all prompts, biases and what the penalties look at."""
+        """Cost of submitting, in characters and tokens of prompts, biases, branches and penalty prompts."""
         biases = self.logit_bias
         n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
         n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
@@ -145,12 +145,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def looks_through_vocabulary(self) -> bool:
-        """Whether what is asked for has to be found in every piece: a grammar, a schema, or what breaks repetitions."""
+        """Whether submitting reads the whole vocabulary, as for a grammar, a schema, or DRY sampling."""
         templates = [self.template, *(branch.template for branch in self.branches)]
         return any(asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0 for asked in templates)
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
-        """The same error, by the name that the body has for the field, or the branch that it is of."""
+        """Returns the error with the body's name of the field, which may be a branch's."""
         names, place = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
             names, place = self.branches[int(of_branch[1])].sent_as, of_branch[0]
@@ -161,10 +161,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:
-    """What `read` makes of each of the branches of a body.
+    """Applies `read` to each branch of a body.
 
     Raises:
-        InvalidRequest: what one of them asks for cannot be; of several, the message says which.
+        InvalidRequest: A branch is invalid. With several branches, the message includes its index.
     """
     made = []
     for index, branch in enumerate(branches):
@@ -178,10 +178,10 @@ def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> li
 
 
 def size_of(pieces: SentPrompt) -> int:
-    """Characters and tokens of a prompt: what it costs to tokenize it follows this."""
+    """Returns characters plus tokens of a prompt, an estimate for the cost of tokenizing it."""
     if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
     if isinstance(pieces, MediaPrompt):
-        # What is no text was, or will be, worked on elsewhere.
+        # Media are decoded elsewhere.
         return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces.pieces)
     return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces)

@@ -1,4 +1,4 @@
-"""What every prompt of `/completion` follows: one text for all clients, computed once and kept."""
+"""The system prompt, which is prepended to every prompt of `/completion` and stays pinned."""
 
 import asyncio
 import logging
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 class CommonPrompt:
-    """The system prompt of a server. It is a pinned prefix: whoever begins with it computes nothing of it."""
+    """The system prompt of a server, pinned so that requests do not compute it again."""
 
     def __init__(self, engine: Engine, tokenize: Callable[[str], Awaitable[Sequence[int]]]) -> None:
         self.current = NO_SYSTEM_PROMPT
         self.tokens: Sequence[int] = ()
-        """The text's, with those that begin every prompt; none where there is no text."""
+        """Tokens of the text with the model's opening tokens; empty if there is no text."""
         self._engine = engine
         self._tokenize = tokenize
         self._prefix: Prefix | None = None
@@ -27,15 +27,15 @@ class CommonPrompt:
 
     @asynccontextmanager
     async def changed(self, new: SystemPrompt) -> AsyncIterator[Sequence[int]]:
-        """Computes another one, and yields its tokens to the request that brings it: once that has begun, all follow it.
+        """Computes a new system prompt, and yields its tokens to the request that sets it.
 
-        Until then they follow the old one. What cannot be computed changes nothing, and so does a request that is refused.
+        It takes effect when the block is left. If computing or the block fails, the previous one stays.
 
         Raises:
-            ContextOverflow: it does not fit.
-            PinsFull: it does not fit beside what else is pinned.
-            QueueFull: too many requests wait.
-            EngineStopped: the engine was stopped.
+            ContextOverflow: It does not fit.
+            PinsFull: It does not fit together with the other pinned prefixes.
+            QueueFull: Too many requests are queued.
+            EngineStopped: The engine was stopped.
         """
         async with self._changing:
             if new.prompt == self.current.prompt:
@@ -54,12 +54,12 @@ class CommonPrompt:
             await self._take(prefix)
 
     async def follow_adapters(self) -> None:
-        """Computes it for the adapters that are set now, and lets go of what was computed for others.
+        """Computes the system prompt for the current adapter set and unpins the previous version.
 
-        Where that cannot be, what was pinned stays, which serves when those adapters are set again, and the reason is logged.
+        On failure the previous version stays pinned, for when those adapters are set again, and the reason is logged.
 
         Raises:
-            EngineStopped: the engine was stopped.
+            EngineStopped: The engine was stopped.
         """
         async with self._changing:
             if not self.tokens:
@@ -73,15 +73,15 @@ class CommonPrompt:
 
     @property
     def prefix(self) -> Prefix | None:
-        """What is pinned of it; None where there is no text, or no room for it."""
+        """The pinned prefix; None if there is no text or no room for it."""
         return self._prefix
 
     def stands_in(self, prefix: Prefix | None) -> None:
-        """What is pinned of it since the engine has woken."""
+        """Sets the pinned prefix after the engine woke."""
         self._prefix = prefix
 
     async def _pin(self, tokens: Sequence[int]) -> Prefix | None:
-        """Computes tokens and keeps them beside what is kept or, where there is no room for both, in its place."""
+        """Pins tokens. If there is no room for both, unpins the current prefix first."""
         if not tokens:
             return None
         try:
@@ -97,20 +97,20 @@ class CommonPrompt:
             raise
 
     async def _take(self, prefix: Prefix | None) -> None:
-        """Lets go of what was pinned for this."""
+        """Replaces the pinned prefix."""
         old, self._prefix = self._prefix, prefix
         if old is not None:
             await self._engine.unpin(old)
 
     async def _go_back(self, new: Prefix | None) -> None:
-        """Lets go of a new one that nobody is to follow."""
+        """Unpins a prefix that does not take effect."""
         with suppress(EngineStopped):
             if new is not None:
                 await self._engine.unpin(new)
         await self._pin_again()
 
     async def _pin_again(self) -> None:
-        """Pins the one that all follow, where it had to make room. Where that cannot be, it is followed all the same."""
+        """Pins the current prefix again if it had to make room. On failure, requests still use it, unpinned."""
         if self._prefix is not None or not self.tokens:
             return
         try:
@@ -118,4 +118,4 @@ class CommonPrompt:
         except EngineStopped:
             pass
         except WeftError as error:
-            logger.warning("the system prompt is followed, but no longer kept computed: %s", error)
+            logger.warning("the system prompt is still used, but could not be pinned again: %s", error)

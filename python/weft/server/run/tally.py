@@ -1,4 +1,4 @@
-"""What the finished branches cost in all, since the server's start."""
+"""Total usage of finished branches since the server's start."""
 
 from collections.abc import Iterable
 
@@ -8,35 +8,35 @@ __all__ = ["Tally"]
 
 
 class Tally:
-    """Sums over the branches that reached their end; one that was cancelled is in none of them."""
+    """Sums over branches that ran to their end. Cancelled branches are not counted."""
 
     def __init__(self) -> None:
         self.n_computed = 0
         """Prompt tokens that were computed."""
         self.n_predicted = 0
-        """Tokens that were drawn."""
+        """Generated tokens."""
         self.n_steps = 0
-        """Of these, all but the first of each branch: those that the time of the prediction was spent on."""
+        """Generated tokens except the first of each branch, whose time counts as the prompt's."""
         self.prompt_ms = 0.0
-        """Milliseconds from a start in a slot to the first token."""
+        """Time from a start in a slot to the first token, in milliseconds."""
         self.predicted_ms = 0.0
-        """Milliseconds from the first token to the last."""
+        """Time from the first token to the last, in milliseconds."""
         self.n_tokens_max = 0
-        """Tokens of the longest branch, its prompt among them."""
+        """Length of the longest branch in tokens, including its prompt."""
         self.n_unread_calls = 0
-        """Calls of tools that were written so that they could not be read, and were told as content."""
+        """Malformed tool calls, which were returned as content."""
 
     def count_unread_call(self) -> None:
-        """Takes one call that could not be read."""
+        """Counts a malformed tool call."""
         self.n_unread_calls += 1
 
     def watch(self, ended: Iterable[Finished]) -> None:
-        """Takes what finished branches cost."""
+        """Adds the usage of finished branches."""
         for finished in ended:
             self.add(finished.usage)
 
     def add(self, usage: Usage) -> None:
-        """Takes what one branch cost."""
+        """Adds the usage of one branch."""
         self.n_computed += usage.n_computed
         self.n_predicted += usage.n_predicted
         self.n_steps += max(usage.n_predicted - 1, 0)
@@ -46,12 +46,12 @@ class Tally:
 
     @property
     def prompt_per_second(self) -> float:
-        """Prompt tokens computed per second of their branches' own time; 0 where nothing was computed."""
+        """Prompt tokens computed per second of their branches' own time, or 0."""
         return _per_second(self.n_computed, self.prompt_ms)
 
     @property
     def predicted_per_second(self) -> float:
-        """Tokens drawn per second of their branches' own time; 0 where nothing was drawn."""
+        """Tokens generated per second of their branches' own time, or 0."""
         return _per_second(self.n_steps, self.predicted_ms)
 
 

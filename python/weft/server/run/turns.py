@@ -1,4 +1,4 @@
-"""Who asks the engine about its cache, or for a file of a slot, does so when it is his turn."""
+"""A keyed lock, which serializes requests that read the cache or access a slot's file."""
 
 import asyncio
 from collections import defaultdict
@@ -10,13 +10,13 @@ from weft.server.errors import TextsWaitingError
 __all__ = ["MAX_TURNS", "Turns"]
 
 MAX_TURNS = 1_024
-"""Requests that may wait for their turns; more are refused."""
+"""Maximum requests that hold or wait for a lock of one kind."""
 
 
 class Turns:
-    """Requests of one kind: one at a time, in the order of their coming, for each thing that they are about.
+    """Locks by key, each granted in FIFO order.
 
-    So what they hold in memory meanwhile is held once, and whoever else needs the engine's threads finds them free.
+    Serializing bounds the memory that such requests take and leaves the engine's threads free for others.
     """
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class Turns:
 
     @asynccontextmanager
     async def one(self, about: int = 0) -> AsyncIterator[None]:
-        """Waits for a turn, which ends with the block.
+        """Acquires the lock of a key; it is released when the block is left.
 
         Raises:
-            TextsWaitingError: too many wait already.
+            TextsWaitingError: Too many requests are waiting.
         """
         if self._n >= MAX_TURNS:
             raise TextsWaitingError(f"{self._n} requests like this one are waiting")

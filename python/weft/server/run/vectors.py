@@ -1,4 +1,4 @@
-"""From the texts of a request to their vectors or scores."""
+"""Embeddings and rerank scores of texts."""
 
 import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -17,16 +17,16 @@ from weft.server.run.submission import SentPrompt, size_of
 __all__ = ["MAX_TEXTS", "Written", "embed", "rank"]
 
 MAX_TEXTS = 2048
-"""Most texts of one request, as with OpenAI."""
+"""Maximum texts of a request, as with OpenAI."""
 
 MAX_NUMBER = 2**31 - 1
-"""Larger numbers, the engine has no room for: no vector is so wide, and no norm of such a power makes sense."""
+"""Larger numbers do not fit the engine's 32-bit integers, and are not meaningful as dimensions or norms."""
 
 NUMBER_BYTES = 16
-"""What a number of a vector takes: 32 bits, and some twelve characters."""
+"""Memory of a number of an embedding: 32 bits, and about twelve characters."""
 
 Written = Callable[[CompactEmbeddings], list[bytes]]
-"""How a dialect writes vectors, in pieces."""
+"""Encodes embeddings in one API's format, in chunks."""
 
 
 async def embed(
@@ -39,15 +39,16 @@ async def embed(
     normalize: int | None = None,
     dimensions: int | None = None,
 ) -> list[bytes]:
-    """The JSON of the vectors of texts, which are the field `name` of the body.
+    """Computes embeddings of texts, which are the field `name` of the body, and returns the JSON.
 
     Raises:
-        InvalidRequest: a text is too long or empty, or they are too many, or a picture or a sound is none.
-        NotSupported: the model ranks texts, or reads no pictures or sounds.
-        QueueFull: too much waits.
-        AnswerTooLargeError: the answer would be, alone or beside others (AnswersTooLargeError).
-        ClientLeftError: the client has left.
-        EngineStopped: the engine was stopped.
+        InvalidRequest: A text is empty or too long, there are too many, or an image or audio file is malformed.
+        NotSupported: The model is a reranker, or does not support images or audio.
+        QueueFull: The queue is full.
+        AnswerTooLargeError: The response would exceed its limit.
+        AnswersTooLargeError: All responses together would exceed their limit.
+        ClientLeftError: The client has disconnected.
+        EngineStopped: The engine was stopped.
     """
     _check(texts, name)
     how = service.settings.embd_normalize if normalize is None else normalize
@@ -67,13 +68,13 @@ async def embed(
 async def rank(
     service: Service, query: str, texts: Sequence[str], write: Written, collected: Collected, *, name: str
 ) -> list[bytes]:
-    """The JSON of how well texts answer a query; it raises what `embed` does, or that the model ranks nothing."""
+    """Computes the relevance of texts to a query and returns the JSON. Raises as `embed`, and if the model is not a reranker."""
     _check(texts, name)
 
     def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
         return service.engine.begin_ranking(query, texts)
 
-    # The query is read once for each where the model has a template for both.
+    # The query is tokenized once per text if the model has a template for both.
     size = size_of(texts) + len(texts) * len(query)
     return await _written(service, await _vectors(service, size, begin, name), write, collected)
 
@@ -97,7 +98,7 @@ async def _vectors(
 
 @contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Names the body's field `name` in the place of the texts that are refused."""
+    """Renames the parameter of errors about the texts to the body's field `name`."""
     try:
         yield
     except InvalidRequest as error:
@@ -107,7 +108,7 @@ def _blaming(name: str) -> Iterator[None]:
 
 
 def _parts(service: Service, text: SentPrompt) -> Prompt:
-    """A text as the engine takes it, all media of which were read."""
+    """Returns a text in the engine's form. Its media must have been read."""
     if isinstance(text, MixedPrompt):
         return text
     return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)

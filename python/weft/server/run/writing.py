@@ -1,4 +1,4 @@
-"""Who has much to write, or to read, takes turns on the event loop."""
+"""Fair scheduling on the event loop of tasks that process many events."""
 
 import asyncio
 import time
@@ -8,25 +8,24 @@ from weakref import WeakKeyDictionary
 __all__ = ["Allowance", "LoopTurns", "Stint", "next_turn", "turns_here"]
 
 SHARE = 0.1
-"""Of the event loop's time, for those that have much, while others are served that have little: seconds of a processor in each
-second that passes."""
+"""Share of the event loop's time for heavy tasks while light ones are active, as CPU seconds per second."""
 
 BURST_S = 0.002
-"""What they may take at once after they have rested, in seconds."""
+"""Maximum CPU time that heavy tasks may take in one burst after a pause, in seconds."""
 
 LITTLE_S = 0.25
-"""Who has little counts as served for so long after the last time, in seconds: as long as it may wait for its next token."""
+"""Seconds for which a light task counts as active after it last ran, as long as it may wait for its next token."""
 
 TURN_S = 0.001
-"""An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
+"""Maximum time a response processes events before other tasks run, in seconds, regardless of its output."""
 
 MUCH_S = 0.004
-"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
-many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no more to write."""
+"""CPU time for one batch of events from which a task is heavy, in seconds: the time to write 64 KiB of plain events. CPU time
+excludes waiting for a core or the GIL."""
 
 
 class Allowance:
-    """Time that is given bit by bit: of each second a `share`, of which `burst_s` seconds are kept at most."""
+    """A token bucket of time: each second adds `share` seconds, up to `burst_s`."""
 
     def __init__(self, share: float, burst_s: float, now: float) -> None:
         self._share = share
@@ -35,48 +34,51 @@ class Allowance:
         self._at = now
 
     def spend(self, took_s: float) -> None:
-        """Takes so much of it, which may be more than there is."""
+        """Spends time, possibly more than is available."""
         self._left_s -= took_s
 
     def wait_s(self, now: float) -> float:
-        """How long it takes until some of it is there."""
+        """Returns the seconds until time is available again."""
         self._left_s = min(self._left_s + self._share * (now - self._at), self._burst_s)
         self._at = now
         return max(0.0, -self._left_s / self._share)
 
 
 class Stint:
-    """Work on the events of an answer: how long others have waited meanwhile, and how much has come together."""
+    """Tracks the processing of a response's events: time since other tasks ran, and CPU time for the current batch."""
 
     def __init__(self) -> None:
         self.until = 0.0
-        """When others are to have their turn, on the monotonic clock."""
+        """Time at which other tasks must run, on the monotonic clock."""
         self._since_turn_s = 0.0
-        """Seconds of work since others had their turn."""
+        """Working time since other tasks ran, in seconds."""
         self._took_s = 0.0
-        """Seconds of a processor for what has come together last, as far as they are counted."""
+        """Measured CPU time for the current batch, in seconds."""
         self._counts = False
-        """Whether they are: from the first turn on that others have, and from the beginning where they had one in what came
-        before. To ask for them takes as long as a token, and few events need more than a turn."""
+        """Whether CPU time is measured: from the batch's first yield on, or from its beginning if the previous batch yielded.
+        Reading the CPU clock takes as long as processing a token, and few batches take longer than a slice."""
         self._has_given_way = False
-        """Whether others had a turn in what has come together last."""
+        """Whether the current batch has yielded."""
         self._at, self._at_s = 0.0, 0.0
-        """Where the clock and the processor stood when it was gone on with."""
+        """Monotonic and CPU time at the last resumption."""
 
     def begin(self) -> None:
-        """Goes on with events that have come together."""
+        """Begins a batch of events."""
         self._took_s = 0.0
         self._counts, self._has_given_way = self._has_given_way, False
         self._go_on()
 
     def pause(self) -> None:
-        """What comes now is no work on events."""
+        """Stops the clocks while no events are processed."""
         self._since_turn_s += time.monotonic() - self._at
         if self._counts:
             self._took_s += time.thread_time() - self._at_s
 
     async def give_way(self, *, has_much: bool = False) -> None:
-        """Others have their turn, after a pause. Whoever has little at a time does not wait for all that have much."""
+        """Yields to other tasks; must follow `pause`.
+
+        Heavy tasks wait in a common queue, so that light ones need not wait for each of them.
+        """
         await (next_turn() if has_much or self._took_s >= MUCH_S else asyncio.sleep(0))
         self._since_turn_s = 0.0
         self._counts = self._has_given_way = True
@@ -90,7 +92,7 @@ class Stint:
 
 
 class LoopTurns:
-    """Those that wait for their next turn, in the order of their coming."""
+    """FIFO queue of heavy tasks on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -99,14 +101,14 @@ class LoopTurns:
         self._allowance = Allowance(SHARE, BURST_S, loop.time())
         self._began = 0.0
         self._little_at = float("-inf")
-        """When somebody was served last who has little."""
+        """Last time that a light task ran."""
 
     def serve_little(self) -> None:
-        """Somebody is served on this loop who has little to write, and is not to wait for those that have much."""
+        """Records that a light task ran, which limits the share of heavy ones."""
         self._little_at = self.loop.time()
 
     async def next(self) -> None:
-        """See [`next_turn`]."""
+        """Waits as [`next_turn`] describes."""
         turn = self.loop.create_future()
         self._waiting.append(turn)
         if not self._is_going_round:
@@ -115,7 +117,7 @@ class LoopTurns:
         await turn
 
     def _give(self) -> None:
-        while self._waiting and self._waiting[0].done():  # One that is cancelled has no use for it.
+        while self._waiting and self._waiting[0].done():  # Cancelled tasks give up their turn.
             self._waiting.popleft()
         if not self._waiting:
             self._is_going_round = False
@@ -124,7 +126,7 @@ class LoopTurns:
         if wait_s > 0.0 and self._is_shared:
             self.loop.call_later(min(wait_s, LITTLE_S), self._give)
             return
-        # These three follow each other when the loop goes round: between the others there is what the turn is used for.
+        # Callbacks run in this order: the resumed task runs between `_begin` and `_end`.
         self.loop.call_soon(self._begin)
         self._waiting.popleft().set_result(None)
         self.loop.call_soon(self._end)
@@ -146,7 +148,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurns] = WeakKeyDiction
 
 
 def turns_here() -> LoopTurns:
-    """The turns on this loop."""
+    """Returns the scheduler of the running event loop."""
     loop = asyncio.get_running_loop()
     if (turns := _turns.get(loop)) is None:
         turns = _turns[loop] = LoopTurns(loop)
@@ -154,9 +156,9 @@ def turns_here() -> LoopTurns:
 
 
 async def next_turn() -> None:
-    """Lets all others go on first, and then one alone of those that wait here, each time that the loop goes round.
+    """Yields to all other tasks, then resumes a single waiting task per iteration of the event loop.
 
-    With `asyncio.sleep(0)` all of them would go on at once: who has little to write would wait for a turn of each. While such are
-    served, those that wait here get [`SHARE`] of the loop's time.
+    With `asyncio.sleep(0)`, all waiting tasks would resume in the same iteration, and light tasks would wait for all of them.
+    While light tasks are active, waiting tasks get [`SHARE`] of the loop's time.
     """
     await turns_here().next()

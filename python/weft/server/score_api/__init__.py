@@ -1,1 +1,1 @@
-"""Weft's own route to the log-probabilities of many continuations: `/score`."""
+"""Weft's `/score`: logprobs of many continuations."""

@@ -1,4 +1,4 @@
-"""Weft's own route to the log-probabilities of many continuations."""
+"""The route `/score`."""
 
 from functools import partial
 
@@ -19,11 +19,11 @@ __all__ = ["router"]
 
 @post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidation[Service]]) -> Answer[ScoreReport]:
-    """How likely each of many continuations is after its prompt, which is computed once."""
+    """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
     write = partial(translate.written, data, service.model_name)
     return Answer(AwaitedPieces(partial(score, service, translate.asked(data), write), service.collected))
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("Weft", [scores])

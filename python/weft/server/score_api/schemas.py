@@ -1,4 +1,4 @@
-"""The fields of `/score`."""
+"""Fields of `/score`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TextOrTokens = str | list[int | str]
 
 
 class ScoreTask(msgspec.Struct):
-    """A prompt and what may follow it. A list is one text, of tokens and texts."""
+    """A prompt and its possible continuations. A list is one text, of tokens and texts."""
 
     prompt: TextOrTokens | None = None
     continuations: list[TextOrTokens] | None = None
@@ -23,16 +23,16 @@ class ScoreBody(ScoreTask):
 
     tasks: list[ScoreTask] | None = None
     n_probs: int | None = None
-    """Most likely tokens that are told in the place of each."""
+    """Number of most likely alternatives to report for each token."""
     tokens: bool | None = None
-    """Whether each token is told, and not the sums alone; true where nothing is said."""
+    """Whether to report each token in addition to the sums; defaults to true."""
     cache_prompt: bool | None = None
     lora: Any = None
     priority: int | None = None
 
 
 class TokenScore(msgspec.Struct):
-    """One token of a continuation; `is_greedy` says that no other is more likely there."""
+    """One token of a continuation; `is_greedy` if it is the most likely one."""
 
     id: int
     token: str
@@ -43,7 +43,7 @@ class TokenScore(msgspec.Struct):
 
 
 class ContinuationScore(msgspec.Struct):
-    """How likely a continuation is: `logprob` is the sum of those of its tokens."""
+    """Likelihood of a continuation; `logprob` is the sum over its tokens."""
 
     index: int
     logprob: float
@@ -53,14 +53,14 @@ class ContinuationScore(msgspec.Struct):
 
 
 class TaskScores(msgspec.Struct):
-    """The scores of the continuations of one prompt, in their order."""
+    """Scores of the continuations of one prompt, in order."""
 
     index: int
     scores: list[ContinuationScore]
 
 
 class ScoreUsage(msgspec.Struct):
-    """Tokens of all prompts, each once, and of all continuations; and of both, how many were computed."""
+    """Token counts: prompts (each counted once), continuations, and computed tokens of both."""
 
     prompt_tokens: int
     continuation_tokens: int
@@ -68,7 +68,7 @@ class ScoreUsage(msgspec.Struct):
 
 
 class ScoreReport(msgspec.Struct):
-    """What `/score` answers: `scores` where the body has one prompt, `results` where it has tasks."""
+    """Response of `/score`: `scores` if the body has one prompt, `results` if it has tasks."""
 
     model: str
     usage: ScoreUsage

@@ -1,4 +1,4 @@
-"""What `/score` asks for, and what it tells. No I/O here."""
+"""Conversion between the fields of `/score` and scoring requests. No I/O here."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,11 @@ from weft.server.score_api.schemas import (
 __all__ = ["LOWEST", "asked", "written"]
 
 LOWEST = -3.4028234663852886e38
-"""What is told in the place of minus infinity, which JSON has no word for: the least number of 32 bits."""
+"""Reported in place of minus infinity, which JSON cannot represent: the lowest 32-bit float."""
 
 
 def asked(data: ScoreBody) -> Asked:
-    """What a body asks for."""
+    """Returns the scoring request of a body."""
     if data.tasks is not None and (data.prompt is not None or data.continuations is not None):
         raise InvalidRequest("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
     if data.tasks is None:
@@ -61,7 +61,7 @@ def _pieces(text: str | list[int | str]) -> Sequence[Piece]:
 
 
 def written(data: ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
-    """The JSON of scores."""
+    """Encodes scores as JSON."""
     tells_tokens = data.tokens is not False
     results = [
         [_continuation(position, score, data.n_probs or 0, tells_tokens=tells_tokens) for position, score in enumerate(of_task)]

@@ -1,1 +1,1 @@
-"""The dialects of servers that came before: single-request batching, where one request is one batch of completions."""
+"""Compatibility with earlier servers, selected by `--compat`: `parallel`, `srb` (single-request batching) and `stream`."""

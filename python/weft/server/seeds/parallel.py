@@ -1,4 +1,4 @@
-"""The events of llama.cpp's first server for several users at once: text and nothing else. No I/O here."""
+"""Events of llama.cpp's first multi-user server: text only. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from weft.settings import Settings
 __all__ = ["Stream", "prepared"]
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # The events have no place for these, and do not say of which completion they are.
+    # The events cannot represent these, nor which completion they belong to.
     "explain_cache": lambda value: value is False,
     "n": lambda value: value == 1,
     "n_cmpl": lambda value: value == 1,
@@ -30,21 +30,21 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 
 
 def prepared(data: request_fields.CompletionFields, _: Settings) -> request_fields.CompletionFields:
-    """The same body, as one that asks for a stream of one completion: there is nothing else."""
+    """Returns the body as a streamed request for one completion, the only kind supported."""
     request_fields.refuse(data, _NEUTRAL)
     return msgspec.structs.replace(data, stream=True, n=1)
 
 
 class Stream:
-    """One event for each token that brings text."""
+    """Encodes one event for each token that adds text."""
 
     def __init__(self, _: Generation) -> None:
         pass
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """The frames of events, in order."""
+        """Returns the frames of events, in order."""
         return [sse.frame(Content(event.text)) for event in events if isinstance(event, Token | Finished) and event.text]
 
     def end(self) -> bytes:
-        """Nothing: the connection's end is the stream's."""
+        """Returns nothing; closing the connection ends the stream."""
         return b""

@@ -1,4 +1,4 @@
-"""`/stream`: a prompt and what follows it as plain text, a token a line. No I/O here."""
+"""`/stream`: a prompt and its completion as plain text, one token per line. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from weft.settings import Settings
 __all__ = ["Lines", "failure", "line_form", "submission"]
 
 DEFAULT_LIMIT = 32
-"""Tokens that are written where a request does not say."""
+"""Default maximum of generated tokens."""
 
 MAX_CACHE_ID = 2**63 - 1
 
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def submission(data: StreamBody, settings: Settings) -> Submission:
-    """What a body asks for."""
+    """Returns the submission of a body."""
     if data.prompt is None:
         raise InvalidRequest("prompt", "a prompt must be given")
     if data.n_batch is not None and data.n_batch < 1:
@@ -58,10 +58,10 @@ def _quoted(text: str) -> bytes:
 
 
 def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
-    """The content type of a format that a query names, and how it writes a line.
+    """Returns the content type of a format, and a function that encodes a line.
 
     Raises:
-        InvalidRequest: there is no such format.
+        InvalidRequest: The format does not exist.
     """
     match name:
         case None | "text":
@@ -72,19 +72,19 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
 
 
 def failure(error: Exception) -> bytes:
-    """The last line of a stream that could not be written to its end: no token is an object."""
+    """Returns the last line of a failed stream. It is an object, unlike the lines of tokens."""
     return _encode(ErrorBody(describe(error))) + b"\n"
 
 
 class Lines:
-    """The prompt, then one line for each token that brings text. As plain text, a token that is a line break is an empty line."""
+    """Encodes the prompt, then one line for each token that adds text. In plain text, a line-break token is an empty line."""
 
     def __init__(self, prompt: str, write: Callable[[str], bytes]) -> None:
         self._prompt: str | None = prompt
         self._write = write
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """The lines of events, in order."""
+        """Returns the lines of events, in order."""
         texts = [event.text for event in events if isinstance(event, Token | Finished) and event.text]
         if self._prompt is not None:
             texts.insert(0, self._prompt)
@@ -92,5 +92,5 @@ class Lines:
         return [self._write(text) for text in texts]
 
     def end(self) -> bytes:
-        """Nothing: the connection's end is the stream's."""
+        """Returns nothing; closing the connection ends the stream."""
         return b""

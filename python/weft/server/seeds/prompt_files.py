@@ -1,4 +1,4 @@
-"""Files that keep what was computed of a prompt, by the number that a client gives it."""
+"""Files with the computed state of prompts, numbered by the client."""
 
 import logging
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ __all__ = ["MAX_BYTES", "MAX_FILES", "own_folder", "recall"]
 logger = logging.getLogger(__name__)
 
 MAX_FILES = 64
-"""Files that the server keeps in its own folder."""
+"""Maximum files in the server's own folder."""
 
 MAX_BYTES = 4 * 1024 * 1024 * 1024
-"""Bytes of them together; but the file that was used last stays, however large."""
+"""Maximum total size of these files, in bytes. The last used file is kept regardless of its size."""
 
 
 def own_folder() -> Path:
-    """Where the files are with `--compat stream`, whose server needed no folder: a part of the user's cache."""
+    """Returns the folder for files with `--compat stream`, which takes no folder: part of the user's cache directory."""
     import platformdirs  # noqa: PLC0415
 
     return platformdirs.user_cache_path("weft", appauthor=False) / "prompts"
 
 
 async def recall(service: Service, number: int, prompt: str) -> None:
-    """Brings back what was computed of a prompt, where a file of this number is there; else computes and saves it.
+    """Restores the computed prompt from the file of this number if it exists; otherwise computes and saves it.
 
-    In the server's own folder, a file that does not belong to this model and cache, or is damaged, is written anew, and where
-    there are more files than may be, those that were used least recently are deleted.
+    In the server's own folder, a damaged or mismatched file is overwritten, and the least recently used files above the limits
+    are deleted.
 
     Raises:
-        NotSupportedError: the server has no folder for it.
-        InvalidRequest: the file does not belong to this model and cache, or is damaged.
-        SlotFileError: the file cannot be read or written.
-        ContextOverflow: the prompt does not fit.
+        NotSupportedError: The server has no folder for these files.
+        InvalidRequest: The file is damaged or does not match this model and cache.
+        SlotFileError: The file cannot be read or written.
+        ContextOverflow: The prompt does not fit.
     """
     folder, is_own = _folder(service.settings)
     path = folder / f"prompt-{number}.bin"
@@ -56,7 +56,7 @@ async def recall(service: Service, number: int, prompt: str) -> None:
             is_there = False
         if not is_there:
             await service.engine.save_prefix(await service.prompt_tokens([prompt]), path)
-            logger.info("the prompt %d is kept in %s", number, path)
+            logger.info("saved prompt %d to %s", number, path)
         if is_own:
             await service.aside.elsewhere(Purpose.SLOT_FILE, 0, _used, path)
     except PrefixFileError as error:
@@ -66,7 +66,7 @@ async def recall(service: Service, number: int, prompt: str) -> None:
 
 
 def _folder(settings: Settings) -> tuple[Path, bool]:
-    """Where the files are, and whether that is the server's own folder."""
+    """Returns the folder of the files, and whether it is the server's own."""
     if settings.slot_save_path is not None:
         return Path(settings.slot_save_path), False
     if settings.compat == "stream":
@@ -75,11 +75,11 @@ def _folder(settings: Settings) -> tuple[Path, bool]:
 
 
 def _used(path: Path) -> None:
-    """Remembers that a file of the server's own folder was used now, and deletes those that are too many beside it."""
+    """Marks a file of the server's own folder as used, and deletes files above the limits."""
     try:
         path.touch()
     except OSError as error:
-        logger.warning("when %s was used cannot be kept: %s", path, error.strerror or error)
+        logger.warning("the time of use of %s cannot be saved: %s", path, error.strerror or error)
     n_bytes = 0
     for nth, (_, file, size) in enumerate(sorted(_files(path.parent), reverse=True)):
         n_bytes += size
@@ -91,7 +91,7 @@ def _used(path: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[int, Path, int]]:
-    """When each file was used last, the file, and its bytes. What another process deletes meanwhile is left out."""
+    """Yields the time of use, path and size of each file. Ignores files deleted meanwhile."""
     for file in folder.glob("prompt-*.bin"):
         try:
             about = file.stat()

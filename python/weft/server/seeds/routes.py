@@ -1,4 +1,4 @@
-"""Routes of the seeds' own."""
+"""Routes that exist for compatibility only."""
 
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
@@ -23,7 +23,7 @@ async def stream(
     service: NamedDependency[SkipValidation[Service]],
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
-    """Continues a prompt as plain text: the prompt, then each token, a line each; with `format=ndjson` as JSON texts."""
+    """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
     content_type, write = plain.line_form(format)
     asked = plain.submission(data, service.settings)
     if data.cache:
@@ -36,5 +36,5 @@ async def stream(
 
 
 def router() -> Routes:
-    """The routes, for one application."""
+    """Returns the routes, for one application."""
     return Routes("other servers", [stream])

@@ -1,4 +1,4 @@
-"""The events of single-request batching, whose keys and their order are those of llama-srb-api, and what other seeds say."""
+"""Event fields of single-request batching, with the keys and order of llama-srb-api, and fields of the other servers."""
 
 import msgspec
 
@@ -6,22 +6,22 @@ __all__ = ["BranchStopped", "BranchText", "Content", "Done", "Start", "StreamBod
 
 
 class Start(msgspec.Struct, tag_field="event", tag="start"):
-    """The first event: how many completions there are, over all prompts."""
+    """The first event: number of completions over all prompts."""
 
     count: int
 
 
 class BranchText(msgspec.Struct, tag_field="event", tag="stream"):
-    """What one token has brought to the text of one completion."""
+    """Text that one token adds to a completion."""
 
     index: int
     text: str
 
 
 class BranchStopped(msgspec.Struct, tag_field="event", tag="stop"):
-    """The end of one completion.
+    """The end of a completion.
 
-    `length` is one less than its `stream` events, so −1 where it has none. `stop` is 1 where an end token or a stop string
+    `length` is one less than its number of `stream` events, so -1 if it has none. `stop` is 1 if an end token or a stop string
     ended it, and 0 at a limit.
     """
 
@@ -37,36 +37,36 @@ class Done(msgspec.Struct, tag_field="event", tag="done"):
 
 
 class WaitingModel(msgspec.Struct, tag_field="object", tag="model"):
-    """A model that is not loaded, or not any more."""
+    """A model that is not loaded."""
 
     id: str
     engine_state: str
 
 
 class WaitingModels(msgspec.Struct, tag_field="object", tag="list"):
-    """The one that is to be served."""
+    """The list of the one model."""
 
     data: list[WaitingModel]
 
 
 class Content(msgspec.Struct):
-    """All that llama.cpp's first server for several users said of a token."""
+    """Event of llama.cpp's first multi-user server: the text of a token."""
 
     content: str
 
 
 class StreamBody(msgspec.Struct):
-    """`POST /stream`. What is not given is the server's."""
+    """`POST /stream`. Missing fields have the server's defaults."""
 
     prompt: str | None = None
     num_predict: int | None = None
-    """Most tokens after the prompt; 32 where it is not given."""
+    """Maximum tokens after the prompt; defaults to 32."""
     n_batch: int | None = None
-    """Most tokens of the prompt that one step computes."""
+    """Maximum prompt tokens computed per step."""
     top_k: int | None = None
     top_p: float | None = None
     repeat_penalty: float | None = None
     temp: float | None = None
     cache: int = 0
-    """The number of a file that keeps what was computed of the prompt; 0 is none. It is in the folder of `--slot-save-path`, else
-    with `--compat stream` in the user's cache."""
+    """Number of the file that stores the computed prompt; 0 for none. Files are in the folder of `--slot-save-path`, or with
+    `--compat stream` in the user's cache directory."""

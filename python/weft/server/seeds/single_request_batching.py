@@ -1,4 +1,4 @@
-"""Single-request batching: a body becomes requests, events become its events. No I/O here."""
+"""Single-request batching: conversion of bodies and events. No I/O here."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from weft.settings import Settings
 __all__ = ["Stream", "prepared"]
 
 DEFAULT_N = 8
-"""Completions of a prompt where neither the request nor the settings say."""
+"""Default number of completions per prompt."""
 
 STOPPED = ("end", "stop")
-"""Reasons to end that are no limit."""
+"""Finish reasons other than limits."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # The events have no place for these.
+    # The events cannot represent these.
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
     "explain_cache": lambda value: value is False,
@@ -40,17 +40,17 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 
 
 def prepared(data: request_fields.CompletionFields, settings: Settings) -> request_fields.CompletionFields:
-    """The same body, as one that asks for a stream; the settings say how many completions where it does not."""
+    """Returns the body as a streamed request; the settings provide the number of completions if it is missing."""
     request_fields.refuse(data, _NEUTRAL)
     n = settings.n or DEFAULT_N if data.n is None and data.n_cmpl is None else data.n
     return msgspec.structs.replace(data, stream=True, n=n)
 
 
 class Stream:
-    """One event for each token that brings text, in order of time; completions are numbered over all prompts.
+    """Encodes one event for each token that adds text, in order of time. Completions are numbered over all prompts.
 
-    A token whose text is held back (half a character, what may be the beginning of a stop string) has no event of its own:
-    its text comes with the token that completes it, or, where none does, in an event of its own before the branch's end.
+    Withheld text (half a character, or a possible beginning of a stop string) comes with the token that completes it, or else in
+    a separate event before the branch's end.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -60,13 +60,13 @@ class Stream:
         self._is_started = False
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """The frames of events of one prompt, in order."""
+        """Returns the frames of events of one prompt, in order."""
         frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
         self._is_started = True
         return [*frames, *(self._frame(prompt, event) for event in events)]
 
     def _frame(self, prompt: int, event: Event) -> bytes:
-        if isinstance(event, Progress | PromptLogprobs):  # No request for these events asks for them.
+        if isinstance(event, Progress | PromptLogprobs):  # Requests in this format cannot enable these events.
             return b""
         index = prompt * self._n + event.index
         text = b""
@@ -78,5 +78,5 @@ class Stream:
         return text + sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED)))
 
     def end(self) -> bytes:
-        """The last event."""
+        """Returns the last event."""
         return sse.spaced_frame(Done(self._count))

@@ -1,4 +1,4 @@
-"""`GET /v1/models` with `--compat srb`, while there is no model to tell of: what the engine is about. No I/O here."""
+"""`GET /v1/models` with `--compat srb` before the model is loaded: reports the engine's state. No I/O here."""
 
 import msgspec
 from litestar.response.base import ASGIResponse
@@ -9,10 +9,10 @@ from weft.server.seeds.schemas import WaitingModel, WaitingModels
 __all__ = ["PATHS", "waiting"]
 
 PATHS = ("/v1/models", "/models")
-"""Where it is asked for."""
+"""Paths of the model list."""
 
 
 def waiting(service: Service) -> ASGIResponse:
-    """The model that is to be served, with what the engine is about."""
+    """Returns the configured model with the engine's state."""
     body = msgspec.json.encode(WaitingModels([WaitingModel(service.model_name, service.state)]))
     return ASGIResponse(body=body, media_type="application/json")
