@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from litestar.types import HTTPReceiveMessage, Message
 
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 from weft.server.run.patience import Patience
 from weft.serving import idle_memory
 from weft.serving.idle_memory import Collector
@@ -202,14 +202,14 @@ async def test_a_request_whose_work_fails_leaves_no_circle() -> None:
     def fail() -> None:
         raise made()
 
-    aside = Aside()
+    executor = Executor()
     with Patience(never, nothing, 10, has_body=False) as client:
         known.append(weakref.ref(client))
         with suppress(OwnError):
-            await aside.elsewhere(Purpose.PROMPT, 1, fail)
+            await executor.run_in_thread(Purpose.PROMPT, 1, fail)
     del client
     for _ in range(3):
         await asyncio.sleep(0)
-    aside.close()
+    executor.close()
     await asyncio.sleep(0.05)
     assert [one() for one in known] == [None, None]

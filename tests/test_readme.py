@@ -49,8 +49,8 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
-    aside,
     collected,
+    executor,
     fetching,
     hints,
     media,
@@ -423,7 +423,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), template_terms.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
-        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        *(executor.MAX_WAITING >> 20, executor.VERY_LONG_TEXT >> 10),
         describe(TextsWaitingError("much waits")).code,
     ],
     "requests that wait for a look at the cache, and those that wait for what is asked of slots": lambda: [
@@ -471,7 +471,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError("much waits")).code,
     ],
     "pictures and sounds that wait to be decoded": lambda: [
-        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        *(executor.MAX_WAITING >> 20, executor.VERY_LONG_TEXT >> 10),
         describe(TextsWaitingError("much waits")).code,
     ],
     "what a body of more than 64 KiB holds beside lists of token ids and biases": lambda: [

@@ -23,7 +23,7 @@ from weft.chat.format import ChatFormat
 from weft.chat.segment_tokenizer import MARK
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.aside import LONG_TEXT
+from weft.server.run.executor import LONG_TEXT
 from weft.settings import Settings
 
 HELLO: Json = [{"role": "user", "content": "Hello"}]

@@ -26,7 +26,7 @@ from tests.server.test_watchdog import MOST_MS, Body, Case, filled, nobody_waits
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.json_request import max_body
-from weft.server.run import aside, media
+from weft.server.run import executor, media
 from weft.server.run.fetching import is_public
 from weft.server.run.media_files import MediaFile
 from weft.settings import Settings
@@ -807,11 +807,11 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
         return decoded(self, source, n_left, hint)
 
     monkeypatch.setattr(media.MediaReader, "_decoded", slow)
-    monkeypatch.setattr(aside, "MAX_WAITING", aside.LONG_TEXT)
+    monkeypatch.setattr(executor, "MAX_WAITING", executor.LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
     await wait_until(lambda: threads != set())
     # That of a small one counts as if it were larger.
-    assert (await metrics(seeing))["weft:media_waiting_bytes"] == aside.LONG_TEXT
+    assert (await metrics(seeing))["weft:media_waiting_bytes"] == executor.LONG_TEXT
     answer = await chat(seeing, said(picture(58)))
     assert refusal(answer)[0] == 429
     assert "pictures and sounds of " in refusal(answer)[2]

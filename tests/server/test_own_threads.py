@@ -19,7 +19,7 @@ from tests.server.scripted import ScriptedEngine
 from weft.server import create_app, slot_files
 from weft.server.app import Application
 from weft.server.run import turns
-from weft.server.run.aside import LONG_TEXT, Aside
+from weft.server.run.executor import LONG_TEXT, Executor
 from weft.settings import Settings
 from weft.work.threads import For
 
@@ -221,7 +221,7 @@ async def test_looks_wait_in_line_before_they_ask_and_beyond_so_many_are_refused
 
 async def test_who_waits_for_a_slot_holds_none_up_who_wants_another() -> None:
     engine = Curious()
-    files = slot_files.SlotFiles(engine.as_engine(), None, Aside())
+    files = slot_files.SlotFiles(engine.as_engine(), None, Executor())
     waiting = [asyncio.create_task(files.erase(0)) for _ in range(3)]
     async with asyncio.timeout(10):
         await wait_until(lambda: engine.n_asked > 0)

@@ -26,8 +26,8 @@ from weft.server import create_app
 from weft.server.app import Application
 from weft.server.errors import ClientLeftError
 from weft.server.refusals import Reason
-from weft.server.run import aside
-from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT, Purpose
+from weft.server.run import executor
+from weft.server.run.executor import LONG_TEXT, VERY_LONG_TEXT, Purpose
 from weft.server.run.patience import Patience
 from weft.server.static import Files
 from weft.settings import Settings
@@ -258,7 +258,7 @@ async def test_beyond_what_may_wait_texts_are_refused(slow: SlowEngine, monkeypa
     async with serving_many(slow) as server:
         # Prompts wait for the chat template, which is compiled on their thread.
         assert await server.post("/completion", {"prompt": LONG}) == 200
-        monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+        monkeypatch.setattr(executor, "MAX_WAITING", 2 * len(SLOW["content"]))
         waiting = [asyncio.create_task(server.post("/tokenize", SLOW)) for _ in range(2)]
         await wait_until(lambda: slow.begun != [])
         assert await server.post("/tokenize", {"content": LONG}) == 429
@@ -271,7 +271,7 @@ async def test_beyond_what_may_wait_texts_are_refused(slow: SlowEngine, monkeypa
 
 
 async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+    monkeypatch.setattr(executor, "MAX_WAITING", 2 * len(SLOW["content"]))
     async with serving_many(slow) as server:
         waiting = asyncio.create_task(server.post("/tokenize", SLOW))
         await wait_until(lambda: slow.begun != [])
@@ -295,15 +295,15 @@ def niceness_of_work() -> int | None:
     ("purpose", "size", "levels"),
     [
         # Somebody waits for the first token of a prompt of a usual length; nothing else is as urgent as the next one.
-        (aside.Purpose.PROMPT, 1, aside.NICENESS_OF_PROMPTS),
-        (aside.Purpose.PROMPT, VERY_LONG_TEXT + 1, aside.NICENESS),
-        (aside.Purpose.TEXT, 1, aside.NICENESS),
+        (executor.Purpose.PROMPT, 1, executor.NICENESS_OF_PROMPTS),
+        (executor.Purpose.PROMPT, VERY_LONG_TEXT + 1, executor.NICENESS),
+        (executor.Purpose.TEXT, 1, executor.NICENESS),
     ],
 )
 async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_pythons_does(
-    engine: weft.Engine, purpose: aside.Purpose, size: int, levels: int
+    engine: weft.Engine, purpose: executor.Purpose, size: int, levels: int
 ) -> None:
-    threads = aside.Aside()
+    threads = executor.Executor()
     text = "word " * 20_000
     own = niceness(0)
     wanted = min(own + niceness_of_computing() + levels, 19)
@@ -316,7 +316,7 @@ async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_
             engine.model.token_ids(text)
         return niceness(threading.get_native_id())
 
-    working = asyncio.create_task(threads.elsewhere(purpose, size, work))
+    working = asyncio.create_task(threads.run_in_thread(purpose, size, work))
     while not working.done():
         seen.add(niceness_of_work() or 0)
         await asyncio.sleep(0.001)
@@ -330,7 +330,7 @@ async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_
 async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_it(
     engine: weft.Engine, how: str, size: int
 ) -> None:
-    threads, has_left = aside.Aside(), asyncio.Event()
+    threads, has_left = executor.Executor(), asyncio.Event()
     begun, may_tokenize = threading.Event(), threading.Event()
     raised: list[Exception] = []
 
@@ -350,7 +350,7 @@ async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_
         raise AssertionError
 
     with Patience(receive, send, 10, has_body=False):
-        caller = asyncio.create_task(threads.elsewhere(Purpose.PROMPT, size, work))
+        caller = asyncio.create_task(threads.run_in_thread(Purpose.PROMPT, size, work))
         await wait_until(begun.is_set)
         if how == "the client leaves":
             has_left.set()
@@ -383,13 +383,13 @@ def is_listening(port: int) -> bool:
 async def test_over_a_connection_too_what_a_client_has_left_is_not_begun_and_makes_room(
     slow: SlowEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+    monkeypatch.setattr(executor, "MAX_WAITING", 2 * len(SLOW["content"]))
     async with (
         serving_many(slow) as server,
         listening(server.app) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
     ):
-        lane = server.app.service.aside._lanes[Purpose.TEXT, False]
+        lane = server.app.service.executor._workers[Purpose.TEXT, False]
         waiting = asyncio.create_task(client.post("/tokenize", json=SLOW))
         await wait_until(lambda: slow.begun != [])
         for n_left in range(1, 4):

@@ -155,7 +155,7 @@ def create_app(
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
-    documentation = Documentation(service.aside)
+    documentation = Documentation(service.executor)
 
     def provide_documentation() -> Documentation:
         return documentation

@@ -16,7 +16,7 @@ from litestar.params import SkipValidation
 
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.handlers import get
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["Documentation", "docs", "document_router"]
 
@@ -27,8 +27,8 @@ class Documentation:
     Generating takes several hundred milliseconds, so it runs on a worker thread.
     """
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._making: asyncio.Task[tuple[bytes, str]] | None = None
 
     async def document(self, request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -50,7 +50,7 @@ class Documentation:
     async def _made(self, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
         if self._making is None:
             # Runs in its own task and context: a client that disconnects must not cancel it for others.
-            making = self._aside.elsewhere(Purpose.DOCS, 0, _make, request.app, request)
+            making = self._executor.run_in_thread(Purpose.DOCS, 0, _make, request.app, request)
             self._making = asyncio.create_task(making, context=Context())
         return await asyncio.shield(self._making)
 

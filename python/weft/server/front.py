@@ -63,7 +63,9 @@ class Front:
         self._keys = Keys(keys_of(settings))
         self._settings = settings
         self._files = (
-            Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
+            Files(settings.static_path, service.executor, self.prefix)
+            if settings.ui and settings.static_path is not None
+            else None
         )
 
     def give_way(self, routes: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from litestar.types import Empty
 from weft._native import read_body
 from weft.server.errors import BodiesTooLargeError
 from weft.server.json_errors import why_not_json
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.media import MAX_BYTES
 from weft.server.run.room import Room, Share
 from weft.server.run.service import Service
@@ -105,7 +105,7 @@ class JsonRequest(Request[Any, Any, Any]):
             try:
                 parts = [part async for part in self.stream()]
                 # Joining tens of megabytes takes as long as a decoding step, so it runs on a worker thread.
-                self._body = await self._aside(b"".join, parts, sum(map(len, parts)))
+                self._body = await self._run(b"".join, parts, sum(map(len, parts)))
             except InternalServerException as error:
                 raise ClientException("the body was not sent to its end") from error
             finally:
@@ -113,12 +113,12 @@ class JsonRequest(Request[Any, Any, Any]):
                     self._share.release()
         return cast("bytes", self._body)
 
-    async def _aside(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
+    async def _run(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
         """Runs work on `size` bytes of a body: directly if they are few, else on a worker thread."""
         if size <= LARGE_BODY:
             return work(given)
         service = cast("Application", self.app).service
-        return await service.aside.work(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
+        return await service.executor.run(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
         """Returns the decoded body; for a large body, the struct that the handler takes.
@@ -150,7 +150,7 @@ class JsonRequest(Request[Any, Any, Any]):
     async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
         read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
         try:
-            rest, beside, texts = await self._aside(read, body, len(body))
+            rest, beside, texts = await self._run(read, body, len(body))
         except ValueError as error:
             raise ClientException(str(error)) from None
         for name, value in beside.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
 from weft.fields.shown import shown
 from weft.server.errors import NotSupportedError, SlotFileError
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 from weft.server.run.turns import Turns
 
 __all__ = ["SlotFiles"]
@@ -25,10 +25,10 @@ RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port i
 class SlotFiles:
     """Saves, restores and erases slots. Operations on one slot run one at a time; slots do not wait for each other."""
 
-    def __init__(self, engine: Engine, folder: str | None, aside: Aside) -> None:
+    def __init__(self, engine: Engine, folder: str | None, executor: Executor) -> None:
         self._engine = engine
         self._folder = folder
-        self._aside = aside
+        self._executor = executor
         self._turns = Turns()
 
     async def save(self, slot: int, filename: str | None) -> PrefixFile:
@@ -92,7 +92,7 @@ class SlotFiles:
         if not _is_name(filename):
             raise InvalidRequest("filename", f"{shown(filename)} is no name of a file")
         # Resolving the path may block on a slow file system.
-        return await self._aside.elsewhere(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
+        return await self._executor.run_in_thread(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
 
 def _is_name(text: str) -> bool:

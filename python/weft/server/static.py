@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.response.file import ASGIFileResponse
 
 from weft.server.errors import TextsWaitingError
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["Files"]
 
@@ -26,8 +26,8 @@ class Files:
     looked up in the folder at startup, and again in the background after each request for one, for use by the next request.
     """
 
-    def __init__(self, folder: str, aside: Aside, prefix: str = "") -> None:
-        self._aside = aside
+    def __init__(self, folder: str, executor: Executor, prefix: str = "") -> None:
+        self._executor = executor
         self._root = Path(folder).resolve()
         self._prefix = prefix
         self._of_routes: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Files:
         """
         if not self._may_have(path):
             return None
-        found = await self._aside.elsewhere(Purpose.FILE, 0, self._find, path)
+        found = await self._executor.run_in_thread(Purpose.FILE, 0, self._find, path)
         if found is None:
             return None
         if found.name == INDEX and path.rpartition("/")[2] not in ("", INDEX):
@@ -76,7 +76,7 @@ class Files:
     def _look_again(self, name: str) -> None:
         self._looked_for.add(name)
         try:
-            self._aside.begin(Purpose.FILE, partial(self._look, name))
+            self._executor.start(Purpose.FILE, partial(self._look, name))
         except TextsWaitingError:  # The next request for the path retries.
             self._looked_for.discard(name)
 

@@ -15,8 +15,8 @@ from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObj
 from weft.server.anthropic.translate import Marked, asked, check_version
 from weft.server.handlers import post
 from weft.server.routes import Routes
-from weft.server.run.aside import Purpose
 from weft.server.run.chat import begin
+from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
@@ -33,7 +33,7 @@ Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
     """Answers a chat."""
     check_version(version)
-    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data, service.chat.lasting)
+    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data, service.chat.lasting)
     try:
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:
@@ -54,7 +54,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
         if isinstance(prompt, MixedPrompt):
             return []
         whole = cast("Sequence[int]", prompt)
-        empty = await service.aside.elsewhere(Purpose.TEXT, size, service.chat.prompt, marked.fields)
+        empty = await service.executor.run_in_thread(Purpose.TEXT, size, service.chat.prompt, marked.fields)
         pairs = zip(cast("list[int]", empty.tokens), whole, strict=False)
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
@@ -66,7 +66,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
 async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
     check_version(version)
-    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
+    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data)
     try:
         prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
     except InvalidRequest as error:

@@ -14,7 +14,7 @@ from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, Pi
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
 from weft.server.handlers import delete, get, post
 from weft.server.routes import Routes
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedText
 from weft.server.run.submission import Piece
@@ -75,7 +75,7 @@ async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.looks.one():
         listed, hidden = await service.pins.all(), service.hints.hidden_from(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
-        return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
+        return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 
 
 async def _cache(service: Service, limit: int) -> msgspec.Raw:
@@ -92,7 +92,7 @@ async def _reported(service: Service, limit: int, write: Callable[[CacheReport],
         stats = service.engine.stats()
         # Detokenized texts and their JSON are made on a worker thread.
         report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize, current_owner())
-        return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: write(report()))
+        return await service.executor.run_in_thread(Purpose.SIGHT, len(nodes), lambda: write(report()))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from weft import MediaStats, Stats, VectorStats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.tally import Tally
 
@@ -28,7 +28,7 @@ def of_engine(service: Service) -> list[Family]:
         *_store(stats),
         _step_seconds(stats),
         *_vectors(engine.vector_stats()),
-        *_media(engine.model.media_stats(), service.aside.size(Purpose.MEDIA)),
+        *_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
     ]
     before = service.told_before(of_engine)
     if before is not None:

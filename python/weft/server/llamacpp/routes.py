@@ -50,9 +50,9 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.routes import Routes
 from weft.server.run import vectors as run
-from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.run.submission import Submission
@@ -76,7 +76,7 @@ async def completion(
     if (other := completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
-    asked = await service.aside.work(Purpose.PROMPT, size, dialect.submission, data, service.settings)
+    asked = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
         if not is_trusted_sender():
@@ -94,7 +94,7 @@ async def completion(
 async def infill(data: JSONBody[InfillBody], service: Here, caller: Who) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
     size = request_fields.branches_size(data)
-    asked = await service.aside.work(Purpose.PROMPT, size, dialect.infill, data, service.settings)
+    asked = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, asked, service, caller)
 
 
@@ -116,7 +116,7 @@ async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[Tokeni
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     told = (ids, service.engine.model)
-    written = await service.aside.work(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
+    written = await service.executor.run(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
     return Answer(PiecedAnswer(written))
 
 
@@ -126,7 +126,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
     return Answer(
-        PiecedAnswer(await service.aside.work(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model))
+        PiecedAnswer(await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model))
     )
 
 

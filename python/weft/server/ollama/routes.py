@@ -33,9 +33,9 @@ from weft.server.ollama.schemas import (
 )
 from weft.server.routes import Routes
 from weft.server.run import vectors
-from weft.server.run.aside import Purpose
 from weft.server.run.chat import submission
 from weft.server.run.collected import Collected
+from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.pieces import json_list
@@ -66,7 +66,7 @@ async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[Genera
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
-    asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
+    asked = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
     translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
@@ -85,7 +85,7 @@ async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
         return _only_loaded(service, shape, data.keep_alive)
     began = answer.Began(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
-    asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
+    asked = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
     translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
@@ -211,7 +211,7 @@ async def _embed(
     if service.engine.vector_stats().pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
-        texts = await service.aside.work(Purpose.PROMPT, sum(map(size_of, texts)), _cut, service, texts)
+        texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _cut, service, texts)
     try:
         return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequest as error:

@@ -15,10 +15,10 @@ from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.routes import Routes
 from weft.server.run import vectors
-from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
 from weft.server.run.chat import begin, count
 from weft.server.run.event_formats import EventFormats
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeAnswer
 
@@ -39,7 +39,7 @@ async def create_completion(
     if (other := event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
-    asked = await service.aside.work(Purpose.PROMPT, size, completions.submission, data, service.settings)
+    asked = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(asked)
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service), service.collected))

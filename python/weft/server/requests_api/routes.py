@@ -16,7 +16,7 @@ from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkStream
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.routes import Routes
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer
@@ -105,7 +105,7 @@ async def _report(service: Service, generation: Generation, first: int) -> msgsp
     make = partial(translate.report, generation, service, service.engine.slots, first=first)
     n = min(translate.n_branches(generation), translate.MAX_TOLD)
     # Detokenized texts and their JSON are made on a worker thread.
-    return await service.aside.elsewhere(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
+    return await service.executor.run_in_thread(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 
 
 def router() -> Routes:

@@ -33,10 +33,10 @@ from weft.server.responses.schemas import (
 )
 from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, KeptItem, Node, Store
 from weft.server.responses.writing import Writing, usage
-from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
 from weft.server.run.chat import Spoken, begin, count
 from weft.server.run.collected import TOKEN_BYTES, Collected
+from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
@@ -209,7 +209,7 @@ class Keeper:
             node = conversation.node()
         earlier = [] if node is None else node.items()
         n_earlier = sum(item.n_json for item in earlier)
-        work, size = self._service.aside.work, n_body_bytes()
+        work, size = self._service.executor.run, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
         n_ctx = self._service.engine.limits.n_ctx_slot
         if (n_items := len(earlier) + len(read)) >= n_ctx and data.truncation != "auto":
@@ -336,7 +336,7 @@ class Keeper:
             InvalidRequest: An item is invalid, or the items are too large.
             NoSuchItemError: A referenced item is not stored.
         """
-        read = await self._service.aside.work(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
+        read = await self._service.executor.run(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
             raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")

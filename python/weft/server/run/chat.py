@@ -12,7 +12,7 @@ from weft.chat.format import ChatPrompt
 from weft.chat.replies import WHOLE_REASONS
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
@@ -63,7 +63,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
     """
     # The grammar that constrains tool calls may have many rules.
     size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
-    return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
+    return await service.executor.run(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
 def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:

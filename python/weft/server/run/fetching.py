@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 import httpcore
 
 from weft.fields.shown import shown
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import UnreadableError
 
 __all__ = ["fetched"]
@@ -24,21 +24,21 @@ _NOT_PUBLIC = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48"
 addresses, and the deprecated site-local addresses."""
 
 
-async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes:
+async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes:
     """Returns the bytes at an http(s) address. Follows redirects to allowed hosts only.
 
     Args:
         address: URL of the file.
         hosts: Allowed hosts, optionally with a port; `*` allows any host whose addresses are all public.
         max_bytes: Maximum size of the file.
-        aside: Worker threads for DNS lookups.
+        executor: Worker threads for DNS lookups.
 
     Raises:
         UnreadableError: The host is not allowed, does not answer with a file, or the file is too large.
     """
     try:
         for _ in range(1 + MAX_REDIRECTS):
-            found = await _asked(address, hosts, max_bytes, aside)
+            found = await _asked(address, hosts, max_bytes, executor)
             if isinstance(found, bytes):
                 return found
             address = urljoin(address, found)
@@ -49,10 +49,10 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Asi
     raise UnreadableError(f"it is redirected more than {MAX_REDIRECTS} times")
 
 
-async def _asked(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes | str:
+async def _asked(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes | str:
     """Returns the file's bytes, or the location of a redirect."""
     parts = _parts(address)
-    backend = _Backend(aside, is_named=_may_ask(parts, hosts))
+    backend = _Backend(executor, is_named=_may_ask(parts, hosts))
     headers: dict[str | bytes, str | bytes] = {
         "Accept": "image/*, audio/*, */*;q=0.1",
         "Accept-Encoding": "identity",
@@ -119,8 +119,8 @@ class _Backend(httpcore.AsyncNetworkBackend):
     A name therefore cannot resolve to another address in between (DNS rebinding).
     """
 
-    def __init__(self, aside: Aside, *, is_named: bool) -> None:
-        self._aside = aside
+    def __init__(self, executor: Executor, *, is_named: bool) -> None:
+        self._executor = executor
         self._is_named = is_named
         self._inner = httpcore.AnyIOBackend()
 
@@ -133,7 +133,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connects to the host's first address that accepts, provided that all of its addresses are allowed."""
-        found = await self._aside.elsewhere(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await self._executor.run_in_thread(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._is_named and not all(map(is_public, addresses)):
             raise UnreadableError(f"{shown(host)} is in a private network; --allow-media-urls must name it")

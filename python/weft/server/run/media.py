@@ -14,7 +14,7 @@ from weft import Engine, InvalidRequest, Media
 from weft.fields.shown import shown
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import NotSupportedError, TextsWaitingError
-from weft.server.run.aside import Aside, Purpose
+from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
 from weft.server.run.patience import unless_left
 
@@ -42,17 +42,17 @@ _LONGEST_HEAD = 256
 class MediaReader:
     """Reads the images and audio of requests."""
 
-    def __init__(self, engine: Engine, aside: Aside, *, folder: str | None, hosts: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, executor: Executor, *, folder: str | None, hosts: Sequence[str]) -> None:
         """Creates a reader.
 
         Args:
             engine: The engine, whose model has the projector.
-            aside: Worker threads for decoding.
+            executor: Worker threads for decoding.
             folder: Folder that `file:` URLs may name; None forbids them.
             hosts: Allowed hosts, optionally with a port; `*` allows any public host.
         """
         self._engine = engine
-        self._aside = aside
+        self._executor = executor
         self._folder = folder
         self._hosts = hosts
         self._n_fetches = 0
@@ -111,13 +111,13 @@ class MediaReader:
         elif scheme[1].lower() == "file":
             if self._folder is None:
                 raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
-            path, size = await self._aside.elsewhere(Purpose.MEDIA, 0, _inside, Path(self._folder), file.source, n_left)
+            path, size = await self._executor.run_in_thread(Purpose.MEDIA, 0, _inside, Path(self._folder), file.source, n_left)
             work = partial(self._opened, path, n_left)
         else:
             data = await self._fetched(file.source, min(n_left, MAX_FETCHED))
             size = len(data)
             work = partial(self._engine.model.read_media, data)
-        read = await self._aside.elsewhere(Purpose.MEDIA, size, work)
+        read = await self._executor.run_in_thread(Purpose.MEDIA, size, work)
         if file.kind not in (None, read.kind):
             raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
         return read
@@ -144,7 +144,7 @@ class MediaReader:
         self._n_fetches += 1
         try:
             async with asyncio.timeout(FETCH_S):
-                task = asyncio.create_task(fetched(address, self._hosts, max_bytes, self._aside))
+                task = asyncio.create_task(fetched(address, self._hosts, max_bytes, self._executor))
                 return await unless_left(task)
         except TimeoutError:
             raise UnreadableError(f"it has not come within {FETCH_S:g} s") from None

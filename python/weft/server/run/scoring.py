@@ -8,8 +8,8 @@ from weft import InvalidRequest, Request, Score
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
-from weft.server.run.aside import Purpose
 from weft.server.run.collected import Collected
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
 
@@ -67,7 +67,7 @@ async def score(service: Service, asked: Asked, write: Written, collected: Colle
         raise InvalidRequest("continuations", message)
     size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in asked.tasks)
     owner = current_owner()
-    tasks = await service.aside.work(Purpose.PROMPT, size, _read, service, asked.tasks)
+    tasks = await service.executor.run(Purpose.PROMPT, size, _read, service, asked.tasks)
     n_scored = sum(len(text) for _, continuations in tasks for text in continuations) * (1 + asked.n_probs)
     if n_scored > MAX_SCORED:
         message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
@@ -89,7 +89,7 @@ async def score(service: Service, asked: Asked, write: Written, collected: Colle
     for each in made:
         for one in each:
             service.tally.add(one.usage)
-    return [await service.aside.work(Purpose.TEXT, n_scored, write, made)]
+    return [await service.executor.run(Purpose.TEXT, n_scored, write, made)]
 
 
 def _read(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[int], list[Sequence[int]]]]:

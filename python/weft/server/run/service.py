@@ -35,9 +35,9 @@ from weft.request.branches import BRANCH_FIELDS
 from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
-from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.collected import answers_room
 from weft.server.run.engine_state import EngineState
+from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.hints import Hints
 from weft.server.run.media import MediaReader
@@ -100,12 +100,12 @@ class Service:
         self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.refusals = Refusals()
-        self.aside = Aside()
-        self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
+        self.executor = Executor()
+        self.media = MediaReader(engine, self.executor, folder=settings.media_path, hosts=settings.allow_media_urls)
         self.collected = answers_room()
         self.looks = Turns()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
-        self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
+        self.slot_files = SlotFiles(engine, settings.slot_save_path, self.executor)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` includes prompts and generated text, set by llama-server's environment variable."""
         self.loading: Mapping[str, Any] = {}
@@ -154,8 +154,8 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
-        self.aside.begin(Purpose.PROMPT, self._compile)
-        self.aside.begin(Purpose.PROMPT, build_info)
+        self.executor.start(Purpose.PROMPT, self._compile)
+        self.executor.start(Purpose.PROMPT, build_info)
 
     @property
     def build(self) -> str:
@@ -182,7 +182,7 @@ class Service:
         """
         if not self.chat.is_compiled:
             # Waits in the queue behind the compilation that `start` began.
-            await self.aside.elsewhere(Purpose.PROMPT, 0, self.chat.compile)
+            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.chat.compile)
         return self.chat
 
     async def _check_defaults(self) -> None:
@@ -197,7 +197,7 @@ class Service:
         too_long = [0] * self.engine.limits.n_ctx_slot
         asked = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
-            await self.aside.elsewhere(Purpose.PROMPT, 0, self.engine.generate, asked)
+            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, asked)
         except ContextOverflow:
             pass
         except InvalidRequest as error:
@@ -299,7 +299,7 @@ class Service:
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
         await self.recordings.close()
-        self.aside.close()
+        self.executor.close()
 
     def refusal(self) -> Exception | None:
         """Returns the error for every request while the engine is not available, else None.
@@ -361,7 +361,7 @@ class Service:
         # Reading the vocabulary takes up to a third of a second for 150,000 entries.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         schema_parts = SchemaParts(asked.response_fields)
-        begun = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
+        begun = await self.executor.run(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
         generation = Generation(asked, *begun, self.tally, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
@@ -381,7 +381,7 @@ class Service:
             raise InvalidRequest("stream", message)
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         told = (generation.asked.prompts[prompt], asked, generation.schema_parts)
-        options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, *told)
+        options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *told)
         making = asyncio.create_task(self._make_forks(generation, prompt, place, asked, options=options, append=append))
         try:
             # Completes even if the client disconnects: unregistered forks could not be cancelled.
@@ -659,7 +659,7 @@ class Service:
     async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> Sequence[int]:
         """Returns the tokens of texts and tokens. Opening tokens are added only if the first piece is text."""
         more = {"add_special": add_special, "parse_special": parse_special}
-        return await self.aside.work(Purpose.TEXT, size_of(pieces), self._tokens, pieces, **more)
+        return await self.executor.run(Purpose.TEXT, size_of(pieces), self._tokens, pieces, **more)
 
     async def prompt_tokens(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Returns the tokens of a prompt for the engine.
@@ -667,7 +667,7 @@ class Service:
         Raises:
             ContextOverflow: The prompt cannot fit.
         """
-        return await self.aside.work(Purpose.PROMPT, size_of(pieces), self.prompt_now, pieces)
+        return await self.executor.run(Purpose.PROMPT, size_of(pieces), self.prompt_now, pieces)
 
     def prompt_now(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Returns the tokens of a prompt, computed on the calling thread.
@@ -701,13 +701,13 @@ class Service:
         media = await self.media.read(files)
         size, told = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
         chat = await self.compiled_chat()
-        return await self.aside.work(Purpose.PROMPT, size, chat.prompt, data, media, **told)
+        return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
         self.media.check(files)
         chat = await self.compiled_chat()
-        return await self.aside.work(Purpose.TEXT, _size_of_chat(data, files), chat.text, data)
+        return await self.executor.run(Purpose.TEXT, _size_of_chat(data, files), chat.text, data)
 
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         if isinstance(pieces, TokenIds):

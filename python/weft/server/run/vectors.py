@@ -8,8 +8,8 @@ from typing import Any, cast
 from weft import InvalidRequest, Media, MixedPrompt
 from weft._native import CompactEmbeddings
 from weft.request import Prompt
-from weft.server.run.aside import Purpose
 from weft.server.run.collected import Collected
+from weft.server.run.executor import Purpose
 from weft.server.run.media_files import MediaPrompt
 from weft.server.run.service import Service
 from weft.server.run.submission import SentPrompt, size_of
@@ -90,7 +90,7 @@ async def _vectors(
     service.n_vectors += 1
     try:
         with _blaming(name):
-            pending = await service.aside.work(Purpose.PROMPT, size, begin)
+            pending = await service.executor.run(Purpose.PROMPT, size, begin)
             return await pending
     finally:
         service.n_vectors -= 1
@@ -117,4 +117,4 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
 async def _written(service: Service, vectors: CompactEmbeddings, write: Written, collected: Collected) -> list[bytes]:
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
-    return await service.aside.work(Purpose.TEXT, n_numbers, write, vectors)
+    return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)

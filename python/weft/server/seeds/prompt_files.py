@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft import InvalidRequest, PrefixFileError
 from weft.server.errors import NotSupportedError, SlotFileError
-from weft.server.run.aside import Purpose
+from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.settings import Settings
 
@@ -58,7 +58,7 @@ async def recall(service: Service, number: int, prompt: str) -> None:
             await service.engine.save_prefix(await service.prompt_tokens([prompt]), path)
             logger.info("saved prompt %d to %s", number, path)
         if is_own:
-            await service.aside.elsewhere(Purpose.SLOT_FILE, 0, _used, path)
+            await service.executor.run_in_thread(Purpose.SLOT_FILE, 0, _used, path)
     except PrefixFileError as error:
         raise InvalidRequest("cache", f"cannot restore {path.name}: {error.reason}") from None
     except OSError as error:

@@ -13,7 +13,7 @@ from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
 from weft.work.threads import LONG_TEXT
 
-__all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Aside", "Purpose"]
+__all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Executor", "Purpose"]
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
@@ -79,7 +79,7 @@ class _Job(Generic[Made]):
         self._work = None
 
 
-class _Lane:
+class _WorkerThread:
     """A worker thread and its FIFO queue."""
 
     def __init__(self, name: str, niceness: int, what: str) -> None:
@@ -88,7 +88,7 @@ class _Lane:
         self._what = what
         self._size = 0
 
-    def begin(self, size: int, work: Callable[[], Made], cancellation: Cancellation) -> "Future[Made]":
+    def submit(self, size: int, work: Callable[[], Made], cancellation: Cancellation) -> "Future[Made]":
         """Queues work on `size` characters or tokens, with `cancellation` active while it runs.
 
         Raises:
@@ -118,12 +118,12 @@ class _Lane:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-class Aside:
+class Executor:
     """Worker threads for long work. They start on first use."""
 
     def __init__(self) -> None:
-        self._lanes = {
-            (purpose, is_very_long): _Lane(
+        self._workers = {
+            (purpose, is_very_long): _WorkerThread(
                 f"{purpose.value}{'-long' * is_very_long}",
                 NICENESS_OF_PROMPTS if purpose is Purpose.PROMPT and not is_very_long else NICENESS,
                 _WAITING.get(purpose, "texts of {} characters and tokens are waiting"),
@@ -134,9 +134,9 @@ class Aside:
 
     def size(self, purpose: Purpose) -> int:
         """Returns the characters, tokens or bytes queued or running for a purpose. Small tasks count as [`LONG_TEXT`]."""
-        return sum(lane.size for (of, _), lane in self._lanes.items() if of is purpose)
+        return sum(lane.size for (of, _), lane in self._workers.items() if of is purpose)
 
-    async def work(
+    async def run(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
     ) -> Made:
         """Runs work on `size` characters or tokens: directly if they are few, else on a worker thread.
@@ -151,15 +151,15 @@ class Aside:
         """
         if size <= LONG_TEXT:
             return work(*args, **kwargs)
-        return await self.elsewhere(purpose, size, work, *args, **kwargs)
+        return await self.run_in_thread(purpose, size, work, *args, **kwargs)
 
-    async def elsewhere(
+    async def run_in_thread(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
     ) -> Made:
-        """Runs work on a worker thread regardless of its size; otherwise like [`work`]."""
-        lane = self._lanes[purpose, size > VERY_LONG_TEXT]
+        """Runs work on a worker thread regardless of its size; otherwise like [`run`]."""
+        lane = self._workers[purpose, size > VERY_LONG_TEXT]
         cancellation = Cancellation()
-        future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
+        future = lane.submit(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
         try:
             return await unless_left(asyncio.wrap_future(future))
         finally:
@@ -169,15 +169,15 @@ class Aside:
             # The error's traceback refers to this frame: with the future, which holds the error, it would form a reference cycle.
             del future
 
-    def begin(self, purpose: Purpose, work: Callable[[], object]) -> None:
+    def start(self, purpose: Purpose, work: Callable[[], object]) -> None:
         """Starts small work on a worker thread without waiting for it.
 
         Raises:
             TextsWaitingError: The queue is full.
         """
-        self._lanes[purpose, False].begin(LONG_TEXT, work, Cancellation())
+        self._workers[purpose, False].submit(LONG_TEXT, work, Cancellation())
 
     def close(self) -> None:
         """Stops the threads once their running work is done; drops queued work."""
-        for lane in self._lanes.values():
+        for lane in self._workers.values():
             lane.close()
