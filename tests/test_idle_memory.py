@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from litestar.types import HTTPReceiveMessage, Message
 
+from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.executor import Executor, Purpose
-from weft.server.run.patience import Patience
 from weft.serving import idle_memory
 from weft.serving.idle_memory import Collector
 
@@ -203,7 +203,7 @@ async def test_a_request_whose_work_fails_leaves_no_circle() -> None:
         raise made()
 
     executor = Executor()
-    with Patience(never, nothing, 10, has_body=False) as client:
+    with ClientTimeouts(never, nothing, 10, has_body=False) as client:
         known.append(weakref.ref(client))
         with suppress(OwnError):
             await executor.run_in_thread(Purpose.PROMPT, 1, fail)

@@ -17,7 +17,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, token
 from weft.server import create_app
 from weft.server.errors import BodyTimeoutError
-from weft.server.run.patience import LeastRate, Patience
+from weft.server.run.client_timeouts import ClientTimeouts, MinBodyRate
 from weft.settings import Settings
 
 A, B, C = cast(
@@ -53,7 +53,7 @@ class Client:
 async def test_a_body_that_stops_arriving_is_an_error() -> None:
     first = {"type": "http.request", "body": b"{", "more_body": True}
     client = Client(first)
-    patience = Patience(client.receive, client.send, 0.01)
+    patience = ClientTimeouts(client.receive, client.send, 0.01)
     assert await patience.receive() == first
     with pytest.raises(BodyTimeoutError, match=r"nothing more of the body has arrived for 0\.01 s"):
         await patience.receive()
@@ -65,21 +65,21 @@ async def test_a_body_that_arrives_a_byte_at_a_time_is_an_error() -> None:
             await asyncio.sleep(0.002)
             return {"type": "http.request", "body": b"x", "more_body": True}
 
-    async def read_all(least: LeastRate) -> int:
+    async def read_all(least: MinBodyRate) -> int:
         client = Dripping()
-        patience = Patience(client.receive, client.send, 10, least)
+        patience = ClientTimeouts(client.receive, client.send, 10, least)
         for _ in range(N_PARTS):
             await patience.receive()
         return N_PARTS
 
-    assert await read_all(LeastRate(grace_s=10, bytes_per_s=1)) == N_PARTS
+    assert await read_all(MinBodyRate(grace_s=10, bytes_per_s=1)) == N_PARTS
     with pytest.raises(BodyTimeoutError, match="the body arrives too slowly; send at least 1000 bytes a second"):
-        await read_all(LeastRate(grace_s=0.02, bytes_per_s=1000))
+        await read_all(MinBodyRate(grace_s=0.02, bytes_per_s=1000))
 
 
 async def test_of_what_a_body_came_to_at_once_only_so_much_is_saved_for_a_pause() -> None:
     client = Client({"type": "http.request", "body": b"x" * 1_000_000, "more_body": True})
-    patience = Patience(client.receive, client.send, 3600, LeastRate(grace_s=0.01, bytes_per_s=1, saved_s=0.05))
+    patience = ClientTimeouts(client.receive, client.send, 3600, MinBodyRate(grace_s=0.01, bytes_per_s=1, saved_s=0.05))
     await patience.receive()
     message = "the body arrives too slowly; send at least 1 bytes a second, and pause for 0.05 s at most"
     with pytest.raises(BodyTimeoutError, match=f"^{message}$"):
@@ -88,7 +88,7 @@ async def test_of_what_a_body_came_to_at_once_only_so_much_is_saved_for_a_pause(
 
 async def test_what_the_server_itself_waits_is_not_the_clients_slowness() -> None:
     client = Client(*({"type": "http.request", "body": b"x", "more_body": True} for _ in range(3)), LAST)
-    patience = Patience(client.receive, client.send, 10, LeastRate(grace_s=0.03, bytes_per_s=1_000_000))
+    patience = ClientTimeouts(client.receive, client.send, 10, MinBodyRate(grace_s=0.03, bytes_per_s=1_000_000))
     for _ in range(4):
         await asyncio.sleep(0.01)
         await patience.receive()
@@ -96,7 +96,7 @@ async def test_what_the_server_itself_waits_is_not_the_clients_slowness() -> Non
 
 async def test_a_client_whose_request_is_whole_may_wait_for_its_answer_as_long_as_it_likes() -> None:
     client = Client(LAST)
-    patience = Patience(client.receive, client.send, 0.01)
+    patience = ClientTimeouts(client.receive, client.send, 0.01)
     assert await patience.receive() == LAST
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(patience.receive(), 0.1)
@@ -104,7 +104,7 @@ async def test_a_client_whose_request_is_whole_may_wait_for_its_answer_as_long_a
 
 async def test_a_body_is_whole_once_all_that_was_announced_is_there() -> None:
     client = Client(*({"type": "http.request", "body": b"ab", "more_body": True} for _ in range(2)), LAST)
-    patience = Patience(client.receive, client.send, 10, n_announced=4)
+    patience = ClientTimeouts(client.receive, client.send, 10, n_announced=4)
     parts = [await patience.receive(), await patience.receive()]
     assert [(part["body"], part["more_body"]) for part in parts if part["type"] == "http.request"] == [
         (b"ab", True),
@@ -132,7 +132,7 @@ async def test_who_asks_without_a_body_may_wait_too_though_nobody_has_heard_that
 async def test_a_client_that_reads_nothing_has_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = Client(LAST)
-    patience = Patience(client.receive, client.send, 0.01)
+    patience = ClientTimeouts(client.receive, client.send, 0.01)
     await patience.receive()
     watching = asyncio.create_task(patience.receive())
     await patience.send(A)
@@ -148,7 +148,7 @@ async def test_a_client_that_reads_nothing_has_left(caplog: pytest.LogCaptureFix
 
 async def test_a_client_that_reads_nothing_while_it_sends_its_body_has_left_too() -> None:
     client = Client({"type": "http.request", "body": b"{", "more_body": True})
-    patience = Patience(client.receive, client.send, 0.01)
+    patience = ClientTimeouts(client.receive, client.send, 0.01)
     client.reads.clear()
     await patience.send(A)
     assert await patience.receive() == {"type": "http.disconnect"}

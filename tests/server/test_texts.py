@@ -27,8 +27,8 @@ from weft.server.app import Application
 from weft.server.errors import ClientLeftError
 from weft.server.refusals import Reason
 from weft.server.run import executor
+from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.executor import LONG_TEXT, VERY_LONG_TEXT, Purpose
-from weft.server.run.patience import Patience
 from weft.server.static import Files
 from weft.settings import Settings
 
@@ -349,7 +349,7 @@ async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_
     async def send(_: Message) -> None:
         raise AssertionError
 
-    with Patience(receive, send, 10, has_body=False):
+    with ClientTimeouts(receive, send, 10, has_body=False):
         caller = asyncio.create_task(threads.run_in_thread(Purpose.PROMPT, size, work))
         await wait_until(begun.is_set)
         if how == "the client leaves":

@@ -23,7 +23,7 @@ from weft.server.errors import (
     TextsWaitingError,
 )
 from weft.server.page import PATHS, SCRIPT, page, script
-from weft.server.run.patience import Patience
+from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.service import Service
 from weft.server.seeds import waiting
 from weft.server.static import Files
@@ -77,10 +77,10 @@ class Front:
         """Handles one request."""
         has_body = scope["method"] not in BODILESS
         timeout_s = self._service.settings.timeout_s
-        with Patience(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
+        with ClientTimeouts(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
             await self._answered(scope, client, routes)
 
-    async def _answered(self, scope: HTTPScope, client: Patience, routes: Next) -> None:
+    async def _answered(self, scope: HTTPScope, client: ClientTimeouts, routes: Next) -> None:
         path = self._below_prefix(scope["path"])
         answer, is_open = await self._checked(scope, path)
         headers = list(scope["headers"])

@@ -16,9 +16,9 @@ from weft.server.anthropic.translate import Marked, asked, check_version
 from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.chat import begin
+from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
 

@@ -34,10 +34,10 @@ from weft.server.ollama.schemas import (
 from weft.server.routes import Routes
 from weft.server.run import vectors
 from weft.server.run.chat import submission
+from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import Collected
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.patience import n_body_bytes
 from weft.server.run.pieces import json_list
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer

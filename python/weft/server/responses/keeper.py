@@ -35,10 +35,10 @@ from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, 
 from weft.server.responses.writing import Writing, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import Spoken, begin, count
+from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import TOKEN_BYTES, Collected
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.patience import n_body_bytes
 from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
 from weft.server.run.service import Service
 from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer

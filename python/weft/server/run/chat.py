@@ -12,9 +12,9 @@ from weft.chat.format import ChatPrompt
 from weft.chat.replies import WHOLE_REASONS
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
+from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
 from weft.server.run.submission import BranchAsked, Submission, each_branch
 from weft.settings import Settings

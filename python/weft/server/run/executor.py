@@ -10,7 +10,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft._native import Cancellation, lower_priority
 from weft.server.errors import TextsWaitingError
-from weft.server.run.patience import unless_left
+from weft.server.run.client_timeouts import cancel_on_disconnect
 from weft.work.threads import LONG_TEXT
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Executor", "Purpose"]
@@ -161,7 +161,7 @@ class Executor:
         cancellation = Cancellation()
         future = lane.submit(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
         try:
-            return await unless_left(asyncio.wrap_future(future))
+            return await cancel_on_disconnect(asyncio.wrap_future(future))
         finally:
             # Immediately, so that the next task can use the queue's space.
             future.cancel()

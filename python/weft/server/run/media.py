@@ -14,9 +14,9 @@ from weft import Engine, InvalidRequest, Media
 from weft.fields.shown import shown
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import NotSupportedError, TextsWaitingError
+from weft.server.run.client_timeouts import cancel_on_disconnect
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
-from weft.server.run.patience import unless_left
 
 __all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
 
@@ -145,7 +145,7 @@ class MediaReader:
         try:
             async with asyncio.timeout(FETCH_S):
                 task = asyncio.create_task(fetched(address, self._hosts, max_bytes, self._executor))
-                return await unless_left(task)
+                return await cancel_on_disconnect(task)
         except TimeoutError:
             raise UnreadableError(f"it has not come within {FETCH_S:g} s") from None
         finally:

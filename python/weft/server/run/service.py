@@ -35,6 +35,7 @@ from weft.request.branches import BRANCH_FIELDS
 from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
+from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import answers_room
 from weft.server.run.engine_state import EngineState
 from weft.server.run.executor import LONG_TEXT, Executor, Purpose
@@ -42,7 +43,6 @@ from weft.server.run.generation import Generation
 from weft.server.run.hints import Hints
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
-from weft.server.run.patience import n_body_bytes
 from weft.server.run.pins import Pins
 from weft.server.run.recording import Recordings
 from weft.server.run.schema_parts import SchemaParts

@@ -14,7 +14,7 @@ from weft.server.errors import BodyTimeoutError, ClientLeftError
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
-__all__ = ["LeastRate", "Patience", "n_body_bytes", "unless_left"]
+__all__ = ["ClientTimeouts", "MinBodyRate", "cancel_on_disconnect", "n_body_bytes"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 CANCEL_S = 1.0
 """Upper bound for the time that cancelling the response takes after a disconnect."""
 
-_current: ContextVar["Patience | None"] = ContextVar("patience", default=None)
+_current: ContextVar["ClientTimeouts | None"] = ContextVar("patience", default=None)
 
 
 BODY_GRACE_S = 10.0
@@ -35,7 +35,7 @@ BODY_SAVED_S = 60.0
 """Maximum waiting time that received bytes earn. Without it, a client that sends megabytes quickly could then pause for hours."""
 
 
-class LeastRate(msgspec.Struct, frozen=True):
+class MinBodyRate(msgspec.Struct, frozen=True):
     """Slowest rate at which a body may arrive."""
 
     grace_s: float = BODY_GRACE_S
@@ -46,10 +46,10 @@ class LeastRate(msgspec.Struct, frozen=True):
     """Maximum of earned seconds."""
 
 
-DEFAULT_RATE = LeastRate()
+DEFAULT_MIN_RATE = MinBodyRate()
 
 
-class Patience:
+class ClientTimeouts:
     """Wraps the ASGI callables of a request, with a timeout for each wait for the client.
 
     A body of which nothing arrives for `timeout_s` seconds, or which arrives more slowly than `least`, is answered 408. A client
@@ -65,7 +65,7 @@ class Patience:
         receive: Receive,
         send: Send,
         timeout_s: float,
-        least: LeastRate = DEFAULT_RATE,
+        least: MinBodyRate = DEFAULT_MIN_RATE,
         *,
         has_body: bool = True,
         n_announced: int | None = None,
@@ -84,18 +84,18 @@ class Patience:
         self._send = send
         self._timeout_s = timeout_s
         self._least = least
-        self._patience_s = least.grace_s
+        self._remaining_s = least.grace_s
         """Seconds that the server will still wait for the body."""
         # The server reports an empty body only once, possibly to a task that has been cancelled: it must not be awaited.
         self._is_body_read = not has_body
         self._n_announced = n_announced
-        self._has_left = asyncio.Event()
+        self._is_disconnected = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.n_body_bytes = 0
         """Bytes of the body received so far."""
 
     def __enter__(self) -> Self:
-        self._previous: Previous[Patience | None] = _current.set(self)
+        self._previous: Previous[ClientTimeouts | None] = _current.set(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -111,27 +111,27 @@ class Patience:
         Raises:
             BodyTimeoutError: The body stalled or arrives too slowly.
         """
-        if self._is_body_read and not self._has_left.is_set():
+        if self._is_body_read and not self._is_disconnected.is_set():
             # One task receives on behalf of all, as ASGI servers need not support concurrent calls of `receive`.
             if self._watching is None:
                 self._watching = asyncio.create_task(self._watch())
-            await self._has_left.wait()
-        if self._has_left.is_set():
+            await self._is_disconnected.wait()
+        if self._is_disconnected.is_set():
             return {"type": "http.disconnect"}
         began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(min(self._timeout_s, self._patience_s)):
+            async with asyncio.timeout(min(self._timeout_s, self._remaining_s)):
                 message = await self._receive()
         except TimeoutError:
-            if self._patience_s < self._timeout_s:
+            if self._remaining_s < self._timeout_s:
                 raise BodyTimeoutError.slow(self._least.bytes_per_s, self._least.saved_s) from None
             raise BodyTimeoutError.silent(self._timeout_s) from None
         if message["type"] == "http.request":
             n_bytes = len(message.get("body", b""))
             # Only the time spent waiting counts; the rest is the server's.
             waited_s = asyncio.get_running_loop().time() - began
-            patience_s = self._patience_s - waited_s + n_bytes / self._least.bytes_per_s
-            self._patience_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
+            patience_s = self._remaining_s - waited_s + n_bytes / self._least.bytes_per_s
+            self._remaining_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
             self.n_body_bytes += n_bytes
             # The final empty message would cost another iteration of the event loop, so a body of the announced length counts as
             # complete.
@@ -144,11 +144,11 @@ class Patience:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
         finally:
-            self._has_left.set()
+            self._is_disconnected.set()
 
     async def send(self, message: Message) -> None:
         """Sends a message unless the client has disconnected."""
-        if self._has_left.is_set():
+        if self._is_disconnected.is_set():
             return
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -157,10 +157,10 @@ class Patience:
             if (line := current_line()) is not None:
                 line.refuse(Reason.SLOW_READER)
             logger.info("a client has not read for %g s; its response is cancelled", self._timeout_s)
-            await self._leave()
+            await self._disconnect()
 
-    async def _leave(self) -> None:
-        self._has_left.set()
+    async def _disconnect(self) -> None:
+        self._is_disconnected.set()
         if self._watching is not None:
             # A task that waits in `receive` now cancels this one. Returning would continue to generate the response in the
             # meantime.
@@ -173,7 +173,7 @@ def n_body_bytes() -> int:
     return 0 if client is None else client.n_body_bytes
 
 
-async def unless_left(future: "asyncio.Future[Made]") -> Made:
+async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
     """Returns the result of a future. Cancels the future if the client disconnects or the caller is cancelled.
 
     Raises:
@@ -181,7 +181,7 @@ async def unless_left(future: "asyncio.Future[Made]") -> Made:
     """
     if (client := _current.get()) is None:
         return await future
-    leaving = asyncio.create_task(_until_left(client))
+    leaving = asyncio.create_task(_wait_for_disconnect(client))
     either: set[asyncio.Future[Any]] = {future, leaving}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -195,6 +195,6 @@ async def unless_left(future: "asyncio.Future[Made]") -> Made:
         del future, either
 
 
-async def _until_left(client: Patience) -> None:
+async def _wait_for_disconnect(client: ClientTimeouts) -> None:
     while (await client.receive())["type"] != "http.disconnect":
         pass
