@@ -49,10 +49,10 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
+    auto_pinner,
     collected,
     executor,
     fetching,
-    hints,
     media,
     patience,
     recording,
@@ -343,7 +343,10 @@ DIVERSITY = "request/diversity.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs", "python/output_rules.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
-    "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
+    "what is pinned for `cache_control` on `/v1/messages`": lambda: [
+        auto_pinner.MAX_AUTO_PINS,
+        *sorted(set(anthropic.TTLS_S.values())),
+    ],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant("config/limits.rs", "DEFAULT_MAX_CELLS")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],

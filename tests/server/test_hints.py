@@ -19,7 +19,7 @@ from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.app import Application
 from weft.server.errors import TextsWaitingError
-from weft.server.run import hints
+from weft.server.run import auto_pinner
 from weft.server.run.pins import Pinned, Pins
 from weft.settings import Settings
 from weft.settings.volatile import PRESETS
@@ -41,14 +41,14 @@ class Marking:
 
     @property
     def has_ended(self) -> bool:
-        ending = self.app.service.hints._ending
+        ending = self.app.service.auto_pinner._expiring
         return ending is not None and ending.done()
 
     async def ask(self, **fields: Json) -> Json:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **fields}
         answer = await self.client.post("/v1/messages", json=body)
         assert answer.status_code == 200, answer.text
-        await wait_until(lambda: not self.app.service.hints._pending)
+        await wait_until(lambda: not self.app.service.auto_pinner._pending)
         return answer.json()
 
     async def pinned(self) -> list[str]:
@@ -71,7 +71,7 @@ async def test_what_is_marked_is_pinned_until_its_time_is_over(monkeypatch: pyte
         [text] = await server.pinned()
         assert "You are a kind storyteller." in text
         assert "Hi" not in text
-        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: not server.app.service.auto_pinner._pins_by_key)
         await wait_until(lambda: server.has_ended)
         assert await server.pinned() == []
 
@@ -79,11 +79,11 @@ async def test_what_is_marked_is_pinned_until_its_time_is_over(monkeypatch: pyte
 async def test_whoever_asks_again_has_it_for_longer_and_pins_nothing_more() -> None:
     async with marking() as server:
         await server.ask(system=system("You are kind."))
-        [hint] = server.app.service.hints._hints.values()
+        [hint] = server.app.service.auto_pinner._pins_by_key.values()
         until_s, number = hint.until_s, hint.number
         answer = await server.ask(system=system("You are kind.", ttl="1h"))
         assert answer["usage"]["cache_read_input_tokens"] >= hint.n_tokens
-        [same] = server.app.service.hints._hints.values()
+        [same] = server.app.service.auto_pinner._pins_by_key.values()
         assert same.until_s >= until_s + 3000
         assert same.number == number
         assert len(await server.pinned()) == 1
@@ -113,7 +113,7 @@ async def test_nothing_else_is_pinned(fields: Json) -> None:
 
 
 async def test_of_too_many_the_one_that_was_asked_for_least_recently_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "MAX_HINTS", 2)
+    monkeypatch.setattr(auto_pinner, "MAX_AUTO_PINS", 2)
     async with marking() as server:
         for name in ("ant", "bee", "ant", "cat"):
             await server.ask(system=system(f"You are a {name}."))
@@ -127,8 +127,8 @@ async def test_all_together_take_no_more_than_their_share() -> None:
         for name in ("ant", "bee", "cat"):
             await server.ask(system=system(f"You are a {name}. " + "word " * 60))
         texts = await server.pinned()
-        kept = [hint.n_tokens for hint in server.app.service.hints._hints.values()]
-    assert 0 < sum(kept) <= 2048 // hints.SHARE
+        kept = [hint.n_tokens for hint in server.app.service.auto_pinner._pins_by_key.values()]
+    assert 0 < sum(kept) <= 2048 // auto_pinner.SHARE
     assert len(texts) == len(kept) + 1 < 4
     assert "Mine." in texts[0], "what was pinned by hand stays"
     assert "cat" in texts[-1]
@@ -148,7 +148,7 @@ async def test_fields_that_become_the_same_tokens_pin_them_once() -> None:
     async with marking() as server:
         for effort in ("low", "high", "low"):
             await server.ask(system=system("You are kind."), output_config={"effort": effort})
-            assert len(server.app.service.hints._hints) == 1
+            assert len(server.app.service.auto_pinner._pins_by_key) == 1
         assert len(await server.pinned()) == 1
 
 
@@ -182,8 +182,8 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
             answer = await server.client.post("/v1/messages", json={**body, "system": system("You are kind.", **more)})
             assert answer.status_code == 200
         pinned.set()
-        await wait_until(lambda: not server.app.service.hints._pending)
-        [hint] = server.app.service.hints._hints.values()
+        await wait_until(lambda: not server.app.service.auto_pinner._pending)
+        [hint] = server.app.service.auto_pinner._pins_by_key.values()
         assert hint.until_s > asyncio.get_running_loop().time() + 3000
 
 
@@ -210,7 +210,7 @@ async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_agai
         [prefix] = (await server.client.get("/prefixes")).json()["prefixes"]
         assert (await server.client.delete(f"/prefixes/{prefix['id']}")).status_code == 204
         await server.ask(system=system("You are a bee."))
-        assert len(server.app.service.hints._hints) == 1
+        assert len(server.app.service.auto_pinner._pins_by_key) == 1
         await server.ask(system=system("You are kind."))
         first, second = await server.pinned()
         assert "bee" in first
@@ -219,7 +219,7 @@ async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_agai
 
 async def test_one_that_cannot_be_let_go_yet_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(translate.TTLS_S, None, 0.2)
-    monkeypatch.setattr(hints, "RETRY_S", 0.05)
+    monkeypatch.setattr(auto_pinner, "RETRY_S", 0.05)
     fails = [TextsWaitingError("1024 requests like this one are waiting")]
     unpin = Pins.unpin
 
@@ -231,7 +231,7 @@ async def test_one_that_cannot_be_let_go_yet_is_later(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Pins, "unpin", failing)
     async with marking() as server:
         await server.ask(system=system("You are kind."))
-        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: not server.app.service.auto_pinner._pins_by_key)
         assert fails == []
         assert await server.pinned() == []
 
@@ -244,12 +244,12 @@ async def test_nobody_hears_of_what_cannot_be_pinned(monkeypatch: pytest.MonkeyP
     async with marking() as server:
         await server.ask(system=system("You are kind."))
         assert await server.pinned() == []
-        assert server.app.service.hints._hints == {}
+        assert server.app.service.auto_pinner._pins_by_key == {}
 
 
 async def test_a_model_that_is_unloaded_is_not_loaded_to_let_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(translate.TTLS_S, None, 0.2)
-    monkeypatch.setattr(hints, "RETRY_S", 0.05)
+    monkeypatch.setattr(auto_pinner, "RETRY_S", 0.05)
     async with marking(sleep_idle_s=1) as server:
         server.app.service.sleep.after_s = 0.05
         await server.ask(system=system("You are kind."))
@@ -258,7 +258,7 @@ async def test_a_model_that_is_unloaded_is_not_loaded_to_let_one_go(monkeypatch:
         assert server.app.service.engine.is_asleep
         server.app.service.sleep.after_s = 60
         await server.pinned()
-        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: not server.app.service.auto_pinner._pins_by_key)
         await wait_until(lambda: server.has_ended)
         assert await server.pinned() == []
 
@@ -272,7 +272,7 @@ async def test_what_is_marked_keeps_no_model_loaded(monkeypatch: pytest.MonkeyPa
             "/api/generate", json={"prompt": "Hi", "keep_alive": 0.6, "options": {"num_predict": 1}}
         )
         assert answer.status_code == 200, answer.text
-        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: not server.app.service.auto_pinner._pins_by_key)
         assert not server.app.service.engine.is_asleep
         await wait_until(lambda: server.app.service.engine.is_asleep, deadline_s=3)
     assert "no request for 0.6 s" in caplog.text
@@ -290,8 +290,8 @@ async def test_a_server_that_ends_leaves_no_task() -> None:
     app = create_app(engine.as_engine())
     async with app.lifespan():
         await wait_until(lambda: app.service.refusal() is None)
-        app.service.hints.keep(b"a", 5, never, None)
+        app.service.auto_pinner.keep(b"a", 5, never, None)
         await waiting.wait()
-        [task] = app.service.hints._pending.values()
+        [task] = app.service.auto_pinner._pending.values()
     await wait_until(task.done)
     assert task.cancelled()

@@ -59,7 +59,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
     adapters = service.adapters(None)
-    service.hints.keep(marked.key + repr(adapters).encode(), marked.seconds, prefix, adapters)
+    service.auto_pinner.keep(marked.key + repr(adapters).encode(), marked.seconds, prefix, adapters)
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)

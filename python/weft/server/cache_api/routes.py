@@ -73,7 +73,7 @@ async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
 
 async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.looks.one():
-        listed, hidden = await service.pins.all(), service.hints.hidden_from(current_owner())
+        listed, hidden = await service.pins.all(), service.auto_pinner.hidden_ids(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
         return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 

@@ -35,12 +35,12 @@ from weft.request.branches import BRANCH_FIELDS
 from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
+from weft.server.run.auto_pinner import AutoPinner
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import answers_room
 from weft.server.run.engine_state import EngineState
 from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.hints import Hints
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.pins import Pins
@@ -113,7 +113,7 @@ class Service:
         self.n_vectors = 0
         """Embedding requests that are queued or running."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
-        self.hints = Hints(engine, self.pins, self.sleep, self.looks)
+        self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.looks)
         self.recordings = Recordings(self.sleep.request)
         """Resumable streams."""
         self._remembered = remembered
@@ -289,7 +289,7 @@ class Service:
     async def stop_engine(self) -> None:
         """Stops the engine. Every open stream ends with an error."""
         self._is_stopping = True
-        self.hints.close()
+        self.auto_pinner.close()
         self.sleep.stop()
         await self.engine.close()
 

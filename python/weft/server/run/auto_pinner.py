@@ -15,11 +15,11 @@ from weft.server.run.pins import Pins
 from weft.server.run.sleep import Sleep
 from weft.server.run.turns import Turns
 
-__all__ = ["MAX_HINTS", "SHARE", "Hints"]
+__all__ = ["MAX_AUTO_PINS", "SHARE", "AutoPinner"]
 
 logger = logging.getLogger(__name__)
 
-MAX_HINTS = 8
+MAX_AUTO_PINS = 8
 """Maximum prefixes that are pinned this way. Beyond it, the least recently requested one is unpinned."""
 
 SHARE = 8
@@ -29,7 +29,7 @@ RETRY_S = 60.0
 """Seconds until the next attempt to unpin expired prefixes that cannot be unpinned now."""
 
 
-class _Hint(msgspec.Struct):
+class _AutoPin(msgspec.Struct):
     """A pinned prefix."""
 
     number: int
@@ -46,32 +46,32 @@ class _Hint(msgspec.Struct):
         return len(self.tokens)
 
 
-class _Wish(msgspec.Struct):
+class _PinRequest(msgspec.Struct):
     """Requested lifetime and owners of a prefix that is being pinned."""
 
     seconds: float
     owners: set[str | None]
 
 
-class Hints:
+class AutoPinner:
     """Pins prefixes by key, and unpins them when they expire."""
 
-    def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, looks: Turns) -> None:
+    def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, cache_lock: Turns) -> None:
         self._engine = engine
         self._pins = pins
         self._sleep = sleep
-        self._looks = looks
-        self._hints: OrderedDict[bytes, _Hint] = OrderedDict()
+        self._cache_lock = cache_lock
+        self._pins_by_key: OrderedDict[bytes, _AutoPin] = OrderedDict()
         """From least to most recently requested."""
         self._pending: dict[bytes, asyncio.Task[None]] = {}
-        self._wanted: dict[bytes, _Wish] = {}
+        self._requested: dict[bytes, _PinRequest] = {}
         """Requested lifetimes of the prefixes in `_pending`."""
         self._too_long: OrderedDict[bytes, int] = OrderedDict()
         """Token counts of recent prefixes that were too long, so that they are not tokenized again."""
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Serializes pinning and unpinning, so that the limits hold."""
         self._timer: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
 
     def keep(
         self,
@@ -89,35 +89,35 @@ class Hints:
             adapters: Adapter set that the prefix is computed with.
         """
         now, owner = asyncio.get_running_loop().time(), current_owner()
-        if (wish := self._wanted.get(key)) is not None:
+        if (wish := self._requested.get(key)) is not None:
             wish.seconds = max(wish.seconds, seconds)
             wish.owners.add(owner)
-        elif (hint := self._hints.get(key)) is not None and self._pins.has(hint.number):
+        elif (hint := self._pins_by_key.get(key)) is not None and self._pins.has(hint.number):
             hint.until_s = max(hint.until_s, now + seconds)
             hint.owners.add(owner)
-            self._hints.move_to_end(key)
-        elif len(self._pending) < MAX_HINTS and self._too_long.get(key, 0) <= self._most:
+            self._pins_by_key.move_to_end(key)
+        elif len(self._pending) < MAX_AUTO_PINS and self._too_long.get(key, 0) <= self._max_tokens:
             # Runs in its own context, independent of the request, whose client may disconnect.
             task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
-            self._pending[key], self._wanted[key] = task, _Wish(seconds, {owner})
+            self._pending[key], self._requested[key] = task, _PinRequest(seconds, {owner})
             task.add_done_callback(lambda _: self._settle(key))
 
-    def hidden_from(self, owner: str | None) -> set[int]:
+    def hidden_ids(self, owner: str | None) -> set[int]:
         """Returns the ids of pinned prefixes that no request of this owner used."""
-        return {hint.number for hint in self._hints.values() if owner not in hint.owners}
+        return {hint.number for hint in self._pins_by_key.values() if owner not in hint.owners}
 
     def close(self) -> None:
         """Cancels pending work."""
-        for task in [*self._pending.values(), *([] if self._ending is None else [self._ending])]:
+        for task in [*self._pending.values(), *([] if self._expiring is None else [self._expiring])]:
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
     def _settle(self, key: bytes) -> None:
-        del self._pending[key], self._wanted[key]
+        del self._pending[key], self._requested[key]
 
     @property
-    def _most(self) -> int:
+    def _max_tokens(self) -> int:
         return self._engine.limits.n_ctx // SHARE
 
     async def _pin(
@@ -129,17 +129,17 @@ class Hints:
         try:
             async with self._sleep.work():
                 tokens = await prefix()
-                if len(tokens) > self._most:
+                if len(tokens) > self._max_tokens:
                     self._remember_too_long(key, len(tokens))
-                if not 0 < len(tokens) <= self._most:
+                if not 0 < len(tokens) <= self._max_tokens:
                     return
-                async with self._one:
-                    self._forget_unpinned()
+                async with self._lock:
+                    self._drop_unpinned()
                     hint = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
-                    wish = self._wanted[key]
+                    wish = self._requested[key]
                     hint.until_s = max(hint.until_s, asyncio.get_running_loop().time() + wish.seconds)
                     hint.owners |= wish.owners
-                    self._hints[key] = hint
+                    self._pins_by_key[key] = hint
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a marked prefix was not pinned: %s", error)
         else:
@@ -147,48 +147,51 @@ class Hints:
 
     def _remember_too_long(self, key: bytes, n_tokens: int) -> None:
         self._too_long[key] = n_tokens
-        if len(self._too_long) > MAX_HINTS:
+        if len(self._too_long) > MAX_AUTO_PINS:
             self._too_long.popitem(last=False)
 
-    def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _Hint | None:
+    def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _AutoPin | None:
         """Removes and returns the hint with the same tokens under another key, or None."""
-        for key, hint in self._hints.items():
+        for key, hint in self._pins_by_key.items():
             if hint.tokens == tokens and hint.adapters == adapters:
-                return self._hints.pop(key)
+                return self._pins_by_key.pop(key)
         return None
 
-    async def _new(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _Hint:
+    async def _new(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _AutoPin:
         while self._is_full(len(tokens)):
-            await self._let_go(*next(iter(self._hints.items())))
+            await self._unpin(*next(iter(self._pins_by_key.items())))
         pinned = await self._pins.pin(tokens, adapters)
-        return _Hint(pinned.id, tokens, adapters, 0.0, set())
+        return _AutoPin(pinned.id, tokens, adapters, 0.0, set())
 
     def _is_full(self, n_more: int) -> bool:
-        if not self._hints:
+        if not self._pins_by_key:
             return False
-        return len(self._hints) >= MAX_HINTS or sum(hint.n_tokens for hint in self._hints.values()) + n_more > self._most
+        return (
+            len(self._pins_by_key) >= MAX_AUTO_PINS
+            or sum(hint.n_tokens for hint in self._pins_by_key.values()) + n_more > self._max_tokens
+        )
 
-    def _forget_unpinned(self) -> None:
+    def _drop_unpinned(self) -> None:
         """Drops hints that were unpinned through the API, or could not be pinned again after the model was reloaded."""
-        for key in [key for key, hint in self._hints.items() if not self._pins.has(hint.number)]:
-            del self._hints[key]
+        for key in [key for key, hint in self._pins_by_key.items() if not self._pins.has(hint.number)]:
+            del self._pins_by_key[key]
 
-    async def _let_go(self, key: bytes, hint: _Hint) -> None:
-        async with self._looks.one():
+    async def _unpin(self, key: bytes, hint: _AutoPin) -> None:
+        async with self._cache_lock.one():
             await self._pins.unpin(hint.number)
-        del self._hints[key]
+        del self._pins_by_key[key]
 
     def _set_timer(self, earliest_s: float = 0.0) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._hints:
-            first_s = max(earliest_s, min(hint.until_s for hint in self._hints.values()))
-            self._timer = asyncio.get_running_loop().call_at(first_s, self._end_in_time)
+        if self._pins_by_key:
+            first_s = max(earliest_s, min(hint.until_s for hint in self._pins_by_key.values()))
+            self._timer = asyncio.get_running_loop().call_at(first_s, self._start_expiry)
 
-    def _end_in_time(self) -> None:
-        self._ending = asyncio.get_running_loop().create_task(self._end(), context=Context())
+    def _start_expiry(self) -> None:
+        self._expiring = asyncio.get_running_loop().create_task(self._expire(), context=Context())
 
-    async def _end(self) -> None:
+    async def _expire(self) -> None:
         """Unpins expired prefixes."""
         now = asyncio.get_running_loop().time()
         if not self._sleep.is_awake:
@@ -196,11 +199,11 @@ class Hints:
             self._set_timer(now + RETRY_S)
             return
         try:
-            async with self._sleep.work(), self._one:
-                for key, hint in list(self._hints.items()):
+            async with self._sleep.work(), self._lock:
+                for key, hint in list(self._pins_by_key.items()):
                     # Another request may have extended the lifetime meanwhile.
                     if hint.until_s <= now:
-                        await self._let_go(key, hint)
+                        await self._unpin(key, hint)
         except (WeftError, TextsWaitingError) as error:
             logger.debug("an expired prefix could not be unpinned yet: %s", error)
             self._set_timer(now + RETRY_S)
