@@ -50,11 +50,11 @@ from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
     auto_pinner,
+    client_timeouts,
     collected,
     executor,
     fetching,
     media,
-    patience,
     recording,
     scoring,
     service,
@@ -517,7 +517,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * writing.TURN_S)],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
-    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S, patience.BODY_SAVED_S],
+    "a body": lambda: [client_timeouts.BODY_BYTES_PER_S, client_timeouts.BODY_GRACE_S, client_timeouts.BODY_SAVED_S],
     "requests of one HTTP/2 connection at once": lambda: [place.N_STREAMS],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [

@@ -54,8 +54,8 @@ class Front:
 
     def __init__(self, service: Service, errors: Errors) -> None:
         settings = service.settings
-        path = settings.api_prefix.strip("/")
-        self.prefix = f"/{path}" if path else ""
+        prefix = settings.api_prefix.strip("/")
+        self.prefix = f"/{prefix}" if prefix else ""
         self._service = service
         self._errors = errors
         self._policy = WebPolicy(settings)

@@ -92,9 +92,9 @@ class AutoPinner:
         if (wish := self._requested.get(key)) is not None:
             wish.seconds = max(wish.seconds, seconds)
             wish.owners.add(owner)
-        elif (hint := self._pins_by_key.get(key)) is not None and self._pins.has(hint.number):
-            hint.until_s = max(hint.until_s, now + seconds)
-            hint.owners.add(owner)
+        elif (pin := self._pins_by_key.get(key)) is not None and self._pins.has(pin.number):
+            pin.until_s = max(pin.until_s, now + seconds)
+            pin.owners.add(owner)
             self._pins_by_key.move_to_end(key)
         elif len(self._pending) < MAX_AUTO_PINS and self._too_long.get(key, 0) <= self._max_tokens:
             # Runs in its own context, independent of the request, whose client may disconnect.
@@ -104,7 +104,7 @@ class AutoPinner:
 
     def hidden_ids(self, owner: str | None) -> set[int]:
         """Returns the ids of pinned prefixes that no request of this owner used."""
-        return {hint.number for hint in self._pins_by_key.values() if owner not in hint.owners}
+        return {pin.number for pin in self._pins_by_key.values() if owner not in pin.owners}
 
     def close(self) -> None:
         """Cancels pending work."""
@@ -135,11 +135,11 @@ class AutoPinner:
                     return
                 async with self._lock:
                     self._drop_unpinned()
-                    hint = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
+                    pin = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
                     wish = self._requested[key]
-                    hint.until_s = max(hint.until_s, asyncio.get_running_loop().time() + wish.seconds)
-                    hint.owners |= wish.owners
-                    self._pins_by_key[key] = hint
+                    pin.until_s = max(pin.until_s, asyncio.get_running_loop().time() + wish.seconds)
+                    pin.owners |= wish.owners
+                    self._pins_by_key[key] = pin
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a marked prefix was not pinned: %s", error)
         else:
@@ -151,9 +151,9 @@ class AutoPinner:
             self._too_long.popitem(last=False)
 
     def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _AutoPin | None:
-        """Removes and returns the hint with the same tokens under another key, or None."""
-        for key, hint in self._pins_by_key.items():
-            if hint.tokens == tokens and hint.adapters == adapters:
+        """Removes and returns the pin with the same tokens under another key, or None."""
+        for key, pin in self._pins_by_key.items():
+            if pin.tokens == tokens and pin.adapters == adapters:
                 return self._pins_by_key.pop(key)
         return None
 
@@ -168,24 +168,24 @@ class AutoPinner:
             return False
         return (
             len(self._pins_by_key) >= MAX_AUTO_PINS
-            or sum(hint.n_tokens for hint in self._pins_by_key.values()) + n_more > self._max_tokens
+            or sum(pin.n_tokens for pin in self._pins_by_key.values()) + n_more > self._max_tokens
         )
 
     def _drop_unpinned(self) -> None:
-        """Drops hints that were unpinned through the API, or could not be pinned again after the model was reloaded."""
-        for key in [key for key, hint in self._pins_by_key.items() if not self._pins.has(hint.number)]:
+        """Drops pins that were unpinned through the API, or could not be pinned again after the model was reloaded."""
+        for key in [key for key, pin in self._pins_by_key.items() if not self._pins.has(pin.number)]:
             del self._pins_by_key[key]
 
-    async def _unpin(self, key: bytes, hint: _AutoPin) -> None:
+    async def _unpin(self, key: bytes, pin: _AutoPin) -> None:
         async with self._cache_lock.one():
-            await self._pins.unpin(hint.number)
+            await self._pins.unpin(pin.number)
         del self._pins_by_key[key]
 
     def _set_timer(self, earliest_s: float = 0.0) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._pins_by_key:
-            first_s = max(earliest_s, min(hint.until_s for hint in self._pins_by_key.values()))
+            first_s = max(earliest_s, min(pin.until_s for pin in self._pins_by_key.values()))
             self._timer = asyncio.get_running_loop().call_at(first_s, self._start_expiry)
 
     def _start_expiry(self) -> None:
@@ -200,10 +200,10 @@ class AutoPinner:
             return
         try:
             async with self._sleep.work(), self._lock:
-                for key, hint in list(self._pins_by_key.items()):
+                for key, pin in list(self._pins_by_key.items()):
                     # Another request may have extended the lifetime meanwhile.
-                    if hint.until_s <= now:
-                        await self._unpin(key, hint)
+                    if pin.until_s <= now:
+                        await self._unpin(key, pin)
         except (WeftError, TextsWaitingError) as error:
             logger.debug("an expired prefix could not be unpinned yet: %s", error)
             self._set_timer(now + RETRY_S)

@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 CANCEL_S = 1.0
 """Upper bound for the time that cancelling the response takes after a disconnect."""
 
-_current: ContextVar["ClientTimeouts | None"] = ContextVar("patience", default=None)
+_current: ContextVar["ClientTimeouts | None"] = ContextVar("client_timeouts", default=None)
 
 
 BODY_GRACE_S = 10.0
