@@ -18,7 +18,7 @@ from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
 from weft.server import create_app
 from weft.server.run import sse, stream, writing
-from weft.server.run.collected import answers_room
+from weft.server.run.collected import responses_budget
 from weft.settings import Settings
 
 
@@ -135,7 +135,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.WholeAnswer(generation, turns, answers_room())(scope, receive, send)
+    await stream.WholeAnswer(generation, turns, responses_budget())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
 
@@ -238,7 +238,7 @@ async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, 
     if how == "stream":
         await stream.StreamedAnswer(generation, form, None).write(send)
     else:
-        await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
+        await stream.WholeAnswer(generation, form, responses_budget())(scope, receive, send)
     assert batches == []
     return n_turns
 

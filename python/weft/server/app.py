@@ -29,7 +29,7 @@ from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
 from weft.server.front import Front
 from weft.server.handlers import look_at_all
-from weft.server.json_request import bodies_room
+from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.ollama import errors as ollama
@@ -43,7 +43,7 @@ from weft.server.responses.keeper import Keeper
 from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
-from weft.server.run.room import Room
+from weft.server.run.room import MemoryBudget
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
 from weft.server.seeds import parallel
@@ -83,7 +83,7 @@ class Application(Litestar):
 
     service: Service
     front: Front
-    bodies: Room
+    bodies: MemoryBudget
     """Memory budget of request bodies that are being received or wait to be decoded."""
 
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
@@ -214,7 +214,7 @@ def create_app(
     )
     app.service = service
     app.front = front
-    app.bodies = bodies_room()
+    app.bodies = bodies_budget()
     front.give_way(route.path for route in app.routes)
     return app
 

@@ -15,14 +15,14 @@ from weft.server.errors import BodiesTooLargeError
 from weft.server.json_errors import why_not_json
 from weft.server.run.executor import Purpose
 from weft.server.run.media import MAX_BYTES
-from weft.server.run.room import Room, Share
+from weft.server.run.room import MemoryBudget, Reservation
 from weft.server.run.service import Service
 from weft.server.run.writing import next_turn
 
 if TYPE_CHECKING:
     from weft.server.app import Application
 
-__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_room", "max_body", "put_text"]
+__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_budget", "max_body", "put_text"]
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -62,17 +62,17 @@ def max_body(service: Service) -> int:
     return media + BASE_BYTES + BYTES_PER_TOKEN * engine.limits.n_ctx_slot + BYTES_PER_BIAS * engine.model.n_vocab
 
 
-def bodies_room() -> Room:
+def bodies_budget() -> MemoryBudget:
     """Returns the memory budget that all bodies share until they are decoded."""
-    return Room(MAX_TOGETHER_BYTES, LARGE_BODY, BodiesTooLargeError)
+    return MemoryBudget(MAX_TOGETHER_BYTES, LARGE_BODY, BodiesTooLargeError)
 
 
 class JsonRequest(Request[Any, Any, Any]):
     """A request with a JSON body, whose bytes are released once it has been decoded."""
 
     @cached_property
-    def _share(self) -> Share:
-        return Share(cast("Application", self.app).bodies)
+    def _reservation(self) -> Reservation:
+        return Reservation(cast("Application", self.app).bodies)
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yields the body in chunks as they arrive.
@@ -88,7 +88,7 @@ class JsonRequest(Request[Any, Any, Any]):
         async for part in super().stream():
             size += len(part)
             _check_size(size, limit)
-            self._share.grow(len(part))
+            self._reservation.grow(len(part))
             if size > LARGE_BODY:
                 await next_turn()
             yield part
@@ -110,7 +110,7 @@ class JsonRequest(Request[Any, Any, Any]):
                 raise ClientException("the body was not sent to its end") from error
             finally:
                 if self._body is Empty:
-                    self._share.release()
+                    self._reservation.release()
         return cast("bytes", self._body)
 
     async def _run(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
@@ -128,7 +128,7 @@ class JsonRequest(Request[Any, Any, Any]):
             ValidationException: A large body has a nested list in a field of token ids.
             BodiesTooLargeError: The total size of all bodies would exceed its limit.
         """
-        with self._share:
+        with self._reservation:
             try:
                 return await self._value(await self.body())
             finally:

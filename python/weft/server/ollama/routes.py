@@ -35,7 +35,7 @@ from weft.server.routes import Routes
 from weft.server.run import vectors
 from weft.server.run.chat import submission
 from weft.server.run.client_timeouts import n_body_bytes
-from weft.server.run.collected import Collected
+from weft.server.run.collected import ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import json_list
@@ -201,7 +201,7 @@ async def _embed(
     service: Service,
     texts: Sequence[SentPrompt],
     write: vectors.Written,
-    collected: Collected,
+    collected: ResponseReservation,
     *,
     name: str,
     dimensions: int | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weft import InvalidRequest
 from weft.server.responses import events
 from weft.server.responses.writing import Writing
-from weft.server.run.collected import Collected
+from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event
 from weft.server.run.recording import Recording
 
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_num
 class Stream:
     """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
-    def __init__(self, writing: Writing, collected: Collected) -> None:
+    def __init__(self, writing: Writing, collected: ResponseReservation) -> None:
         self._writing = writing
         self._collected = collected
         self._n_uncounted = 0

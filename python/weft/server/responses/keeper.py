@@ -36,7 +36,7 @@ from weft.server.responses.writing import Writing, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import Spoken, begin, count
 from weft.server.run.client_timeouts import n_body_bytes
-from weft.server.run.collected import TOKEN_BYTES, Collected
+from weft.server.run.collected import TOKEN_BYTES, ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
@@ -133,7 +133,7 @@ class Keeper:
             with_progress=data.return_progress is True,
             on_end=partial(self._ended, kept, conversation, keeps=keeps),
         )
-        collected = Collected(self._service.collected)
+        collected = ResponseReservation(self._service.collected)
         # At close, however the generation ends and even if it was never read.
         generation.at_close(writing.cancel)
         generation.at_close(collected.release)
@@ -260,7 +260,7 @@ class Keeper:
         spoken, said = Spoken(form), []
         cost: Usage | None = None
         try:
-            with Collected(self._service.collected) as collected:
+            with ResponseReservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
                         said += [part.text for part in spoken.read(event) if isinstance(part, Content)]

@@ -1,9 +1,9 @@
 """Memory limits for responses that are collected before they are sent."""
 
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError
-from weft.server.run.room import Room, Share
+from weft.server.run.room import MemoryBudget, Reservation
 
-__all__ = ["MAX_ANSWER_BYTES", "MAX_TOGETHER_BYTES", "SMALL_BYTES", "TOKEN_BYTES", "Collected", "answers_room"]
+__all__ = ["MAX_ANSWER_BYTES", "MAX_TOGETHER_BYTES", "SMALL_BYTES", "TOKEN_BYTES", "ResponseReservation", "responses_budget"]
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Maximum size of one collected response. With a thousand top logprobs each, that is a few thousand tokens."""
@@ -18,12 +18,12 @@ TOKEN_BYTES = 96
 """Memory of a collected token in addition to the characters of its text."""
 
 
-def answers_room() -> Room:
+def responses_budget() -> MemoryBudget:
     """Returns the memory budget that all collected responses share."""
-    return Room(MAX_TOGETHER_BYTES, SMALL_BYTES, AnswersTooLargeError)
+    return MemoryBudget(MAX_TOGETHER_BYTES, SMALL_BYTES, AnswersTooLargeError)
 
 
-class Collected(Share):
+class ResponseReservation(Reservation):
     """Memory of one collected response, released when its block is left."""
 
     def grow(self, n_bytes: int) -> None:

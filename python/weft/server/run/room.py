@@ -4,10 +4,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Room", "Share"]
+__all__ = ["MemoryBudget", "Reservation"]
 
 
-class Room:
+class MemoryBudget:
     """Limit for the memory that all reservations take together.
 
     A single reservation is never refused, as its size is bounded elsewhere.
@@ -28,11 +28,11 @@ class Room:
         """Reserved bytes, without the exempt part of each reservation."""
 
 
-class Share:
+class Reservation:
     """Memory of one request within a budget, released when its block is left."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.n_bytes = 0
         """All bytes of this reservation, including its exempt part."""
         self._n_counted = 0
@@ -45,7 +45,7 @@ class Share:
 
     def release(self) -> None:
         """Releases the reservation. May be called twice."""
-        self._room.n_bytes -= self._n_counted
+        self._budget.n_bytes -= self._n_counted
         self._n_counted = 0
 
     def grow(self, n_bytes: int) -> None:
@@ -54,10 +54,10 @@ class Share:
         Raises:
             Exception: The budget's exception, if this and the other reservations would exceed it.
         """
-        room = self._room
+        budget = self._budget
         self.n_bytes += n_bytes
-        if (grown := self.n_bytes - room.small_bytes - self._n_counted) > 0:
-            if room.n_bytes > self._n_counted and room.n_bytes + grown > room.max_bytes:
-                raise room.full(room.max_bytes)
-            room.n_bytes += grown
+        if (grown := self.n_bytes - budget.small_bytes - self._n_counted) > 0:
+            if budget.n_bytes > self._n_counted and budget.n_bytes + grown > budget.max_bytes:
+                raise budget.full(budget.max_bytes)
+            budget.n_bytes += grown
             self._n_counted += grown

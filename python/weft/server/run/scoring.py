@@ -8,7 +8,7 @@ from weft import InvalidRequest, Request, Score
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
-from weft.server.run.collected import Collected
+from weft.server.run.collected import ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
 
-async def score(service: Service, asked: Asked, write: Written, collected: Collected) -> list[bytes]:
+async def score(service: Service, asked: Asked, write: Written, collected: ResponseReservation) -> list[bytes]:
     """Scores continuations and returns the JSON.
 
     Raises:

@@ -37,7 +37,7 @@ from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.auto_pinner import AutoPinner
 from weft.server.run.client_timeouts import n_body_bytes
-from weft.server.run.collected import answers_room
+from weft.server.run.collected import responses_budget
 from weft.server.run.engine_state import EngineState
 from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
@@ -102,7 +102,7 @@ class Service:
         self.refusals = Refusals()
         self.executor = Executor()
         self.media = MediaReader(engine, self.executor, folder=settings.media_path, hosts=settings.allow_media_urls)
-        self.collected = answers_room()
+        self.collected = responses_budget()
         self.looks = Turns()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.executor)

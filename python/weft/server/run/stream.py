@@ -14,10 +14,10 @@ from litestar.types import Receive, Scope, Send
 
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run import sse
-from weft.server.run.collected import Collected
+from weft.server.run.budget import MemoryBudget
+from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
-from weft.server.run.room import Room
 from weft.server.run.writing import Stint, next_turn
 
 __all__ = [
@@ -240,21 +240,21 @@ class WholeAnswer(ASGIResponse):
         self,
         generation: Generation,
         form: WholeForm,
-        room: Room,
+        budget: MemoryBudget,
         *,
         failure: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         super().__init__()
         self._failure = failure
         """Called with an exception that occurs before the response has started."""
-        self._room = room
+        self._budget = budget
         self._generation = generation
         self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Collects events, then responds. A disconnect cancels the generation at any time."""
         try:
-            with Collected(self._room) as collected:
+            with ResponseReservation(self._budget) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
         except Exception as error:
             self._failure(error)
@@ -262,7 +262,7 @@ class WholeAnswer(ASGIResponse):
         finally:
             self._generation.close()
 
-    async def _collect(self, collected: Collected, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _collect(self, collected: ResponseReservation, scope: Scope, receive: Receive, send: Send) -> None:
         stint = Stint()
         while batches := await self._generation.next_batches():
             stint.begin()
@@ -312,8 +312,8 @@ class AwaitedText(AwaitedAnswer):
 class AwaitedPieces(AwaitedAnswer):
     """JSON that an asynchronous computation makes in chunks, which count toward the memory budget; a disconnect cancels it."""
 
-    def __init__(self, work: Callable[[Collected], Coroutine[Any, Any, Sequence[bytes]]], room: Room) -> None:
-        self._collected = Collected(room)
+    def __init__(self, work: Callable[[ResponseReservation], Coroutine[Any, Any, Sequence[bytes]]], budget: MemoryBudget) -> None:
+        self._collected = ResponseReservation(budget)
         self._pieces = partial(work, self._collected)
         super().__init__(self._pieces)
 

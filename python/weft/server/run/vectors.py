@@ -8,7 +8,7 @@ from typing import Any, cast
 from weft import InvalidRequest, Media, MixedPrompt
 from weft._native import CompactEmbeddings
 from weft.request import Prompt
-from weft.server.run.collected import Collected
+from weft.server.run.collected import ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.media_files import MediaPrompt
 from weft.server.run.service import Service
@@ -33,7 +33,7 @@ async def embed(
     service: Service,
     texts: Sequence[SentPrompt],
     write: Written,
-    collected: Collected,
+    collected: ResponseReservation,
     *,
     name: str,
     normalize: int | None = None,
@@ -66,7 +66,7 @@ async def embed(
 
 
 async def rank(
-    service: Service, query: str, texts: Sequence[str], write: Written, collected: Collected, *, name: str
+    service: Service, query: str, texts: Sequence[str], write: Written, collected: ResponseReservation, *, name: str
 ) -> list[bytes]:
     """Computes the relevance of texts to a query and returns the JSON. Raises as `embed`, and if the model is not a reranker."""
     _check(texts, name)
@@ -114,7 +114,7 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
 
 
-async def _written(service: Service, vectors: CompactEmbeddings, write: Written, collected: Collected) -> list[bytes]:
+async def _written(service: Service, vectors: CompactEmbeddings, write: Written, collected: ResponseReservation) -> list[bytes]:
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
     return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)
