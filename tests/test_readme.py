@@ -430,7 +430,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError("much waits")).code,
     ],
     "requests that wait for a look at the cache, and those that wait for what is asked of slots": lambda: [
-        turns.MAX_TURNS,
+        turns.MAX_LOCK_REQUESTS,
         describe(TextsWaitingError("much waits")).code,
     ],
     "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [

@@ -207,7 +207,7 @@ class Curious(ScriptedEngine):
 
 
 async def test_looks_wait_in_line_before_they_ask_and_beyond_so_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_TURNS", 3)
+    monkeypatch.setattr(turns, "MAX_LOCK_REQUESTS", 3)
     engine = Curious()
     engine.loaded.set()
     async with serving(create_app(engine.as_engine())) as client, asyncio.timeout(10):

@@ -111,7 +111,7 @@ ASKED: dict[Reason, Refused] = {
     Reason.INVALID_FIELD: Refused(posting("/completion", json={"prompt": "a", "n": "many"})),
     Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflow(70, 64)),
     Reason.QUEUE_FULL: Refused(ASK, QueueFull(9)),
-    Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(turns, "MAX_TURNS", 0)),
+    Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(turns, "MAX_LOCK_REQUESTS", 0)),
     Reason.ANSWER_TOO_LARGE: Refused(
         posting("/completion", json={"prompt": "a", "n_probs": 9}),
         [[LIKELY], [finished(0)], []],

@@ -8,7 +8,7 @@ from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
 from weft.fields.shown import shown
 from weft.server.errors import NotSupportedError, SlotFileError
 from weft.server.run.executor import Executor, Purpose
-from weft.server.run.turns import Turns
+from weft.server.run.turns import KeyedLock
 
 __all__ = ["SlotFiles"]
 
@@ -29,7 +29,7 @@ class SlotFiles:
         self._engine = engine
         self._folder = folder
         self._executor = executor
-        self._turns = Turns()
+        self._locks = KeyedLock()
 
     async def save(self, slot: int, filename: str | None) -> PrefixFile:
         """Saves the cached tokens of a slot.
@@ -40,7 +40,7 @@ class SlotFiles:
             SlotFileError: The file cannot be written.
         """
         path = await self._path(filename)
-        async with self._turn(slot):
+        async with self._lock(slot):
             tokens, adapters, invoked_at = await self._engine.held_by_slot(slot)
             if not tokens:
                 raise InvalidRequest("slot", f"slot {slot} holds no tokens")
@@ -62,7 +62,7 @@ class SlotFiles:
             InvalidRequest: The slot or file does not exist, or the file is damaged or does not match this model and cache.
         """
         path = await self._path(filename)
-        async with self._turn(slot):
+        async with self._lock(slot):
             try:
                 return await self._engine.load_prefix(path, slot=slot)
             except PrefixFileError as error:
@@ -76,12 +76,12 @@ class SlotFiles:
         Raises:
             InvalidRequest: The slot does not exist.
         """
-        async with self._turn(slot):
+        async with self._lock(slot):
             return await self._engine.erase_slot(slot)
 
-    def _turn(self, slot: int) -> AbstractAsyncContextManager[None]:
+    def _lock(self, slot: int) -> AbstractAsyncContextManager[None]:
         # The modulo maps invalid slot numbers to some lock; the engine refuses them later.
-        return self._turns.one(slot % self._engine.limits.n_slots)
+        return self._locks.acquire(slot % self._engine.limits.n_slots)
 
     async def _path(self, filename: str | None) -> Path:
         """Returns the path for a file name, once the name is validated."""

@@ -44,7 +44,7 @@ async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
 async def unpin(prefix_id: FromPath[int], service: Here) -> None:
     """Unpins a prefix, so that it can be evicted."""
-    async with service.looks.one():
+    async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
         raise NoSuchPrefixError(prefix_id)
@@ -72,7 +72,7 @@ async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:
-    async with service.looks.one():
+    async with service.cache_lock.acquire():
         listed, hidden = await service.pins.all(), service.auto_pinner.hidden_ids(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
         return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
@@ -87,7 +87,7 @@ async def _picture(service: Service, limit: int, name: str) -> bytes:
 
 
 async def _reported(service: Service, limit: int, write: Callable[[CacheReport], Written]) -> Written:
-    async with service.looks.one():
+    async with service.cache_lock.acquire():
         nodes, n_nodes = await service.engine.recently_used(limit)
         stats = service.engine.stats()
         # Detokenized texts and their JSON are made on a worker thread.

@@ -13,7 +13,7 @@ from weft.server.auth import current_owner
 from weft.server.errors import TextsWaitingError
 from weft.server.run.pins import Pins
 from weft.server.run.sleep import Sleep
-from weft.server.run.turns import Turns
+from weft.server.run.turns import KeyedLock
 
 __all__ = ["MAX_AUTO_PINS", "SHARE", "AutoPinner"]
 
@@ -56,7 +56,7 @@ class _PinRequest(msgspec.Struct):
 class AutoPinner:
     """Pins prefixes by key, and unpins them when they expire."""
 
-    def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, cache_lock: Turns) -> None:
+    def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, cache_lock: KeyedLock) -> None:
         self._engine = engine
         self._pins = pins
         self._sleep = sleep
@@ -177,7 +177,7 @@ class AutoPinner:
             del self._pins_by_key[key]
 
     async def _unpin(self, key: bytes, pin: _AutoPin) -> None:
-        async with self._cache_lock.one():
+        async with self._cache_lock.acquire():
             await self._pins.unpin(pin.number)
         del self._pins_by_key[key]
 

@@ -50,7 +50,7 @@ from weft.server.run.sleep import Sleep
 from weft.server.run.submission import ForkAsked, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
-from weft.server.run.turns import Turns
+from weft.server.run.turns import KeyedLock
 from weft.server.slot_files import SlotFiles
 from weft.server.web_policy import require_trusted_sender
 from weft.serving.build import build_info
@@ -103,7 +103,7 @@ class Service:
         self.executor = Executor()
         self.media = MediaReader(engine, self.executor, folder=settings.media_path, hosts=settings.allow_media_urls)
         self.collected = responses_budget()
-        self.looks = Turns()
+        self.cache_lock = KeyedLock()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.executor)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
@@ -113,7 +113,7 @@ class Service:
         self.n_vectors = 0
         """Embedding requests that are queued or running."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
-        self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.looks)
+        self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.cache_lock)
         self.recordings = Recordings(self.sleep.request)
         """Resumable streams."""
         self._remembered = remembered

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 from weft.server.errors import TextsWaitingError
 
-__all__ = ["MAX_TURNS", "Turns"]
+__all__ = ["MAX_LOCK_REQUESTS", "KeyedLock"]
 
-MAX_TURNS = 1_024
+MAX_LOCK_REQUESTS = 1_024
 """Maximum requests that hold or wait for a lock of one kind."""
 
 
-class Turns:
+class KeyedLock:
     """Locks by key, each granted in FIFO order.
 
     Serializing bounds the memory that such requests take and leaves the engine's threads free for others.
@@ -24,17 +24,17 @@ class Turns:
         self._n = 0
 
     @asynccontextmanager
-    async def one(self, about: int = 0) -> AsyncIterator[None]:
+    async def acquire(self, key: int = 0) -> AsyncIterator[None]:
         """Acquires the lock of a key; it is released when the block is left.
 
         Raises:
             TextsWaitingError: Too many requests are waiting.
         """
-        if self._n >= MAX_TURNS:
+        if self._n >= MAX_LOCK_REQUESTS:
             raise TextsWaitingError(f"{self._n} requests like this one are waiting")
         self._n += 1
         try:
-            async with self._locks[about]:
+            async with self._locks[key]:
                 yield
         finally:
             self._n -= 1
