@@ -31,7 +31,7 @@ from weft.chat.request_options import MAX_TOOLS
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
 from weft.server.refusals import Refusals
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 
 N_MUTATIONS = 1_000
 
@@ -489,8 +489,8 @@ def test_what_is_no_call_is_counted() -> None:
     for text in ("<tool_call>{}</tool_call>", "<tool_call>", f"{WRITTEN['Hermes'].text}</tool_call>", "{"):
         message_of(form.reader(), text)
     assert counts == ["one"] * 2
-    tally = Tally()
-    tally.count_unread_call()
+    tally = UsageCounters()
+    tally.count_malformed_call()
     assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))
 
 

@@ -16,7 +16,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedStream, token
 from tests.server.test_requests import ENDLESS, Running
 from weft.server.run.generation import Generation
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 
 
 def client_of(live: Any) -> httpx.AsyncClient:  # noqa: ANN401 (a live server)
@@ -272,7 +272,7 @@ class ForkedStream(ScriptedStream):
 @pytest.mark.parametrize(("seam", "before"), [(("", 0), "abc+"), (("d", 0), "abcd+"), (("", 1), "ab+")])
 async def test_a_fork_is_read_behind_what_its_branch_held_back_and_nothing_twice(seam: tuple[str, int], before: str) -> None:
     request, streams = weft.Request(prompt="a"), [ForkedStream(seam)]
-    generation = Generation(cast("Any", SimpleNamespace(branches=())), [request], cast("Any", streams), Tally())
+    generation = Generation(cast("Any", SimpleNamespace(branches=())), [request], cast("Any", streams), UsageCounters())
     await generation.next_batches()
     generation.add_forks(0, [1], request, "+", asks_likely=False)
     assert generation.text_before(0, 1) == before

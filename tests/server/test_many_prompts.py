@@ -10,7 +10,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished
 from weft.server.run import generation
 from weft.server.run.generation import Generation
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 
 N_PROMPTS = 1_000
 
@@ -52,7 +52,7 @@ class CountedStream(ScriptedStream):
 async def test_so_many_streams_are_waited_for_and_read_in_turns_of_a_hundred() -> None:
     turns = Turns()
     streams = cast("list[weft.Stream]", [CountedStream(turns) for _ in range(N_PROMPTS)])
-    told = Generation(cast("Any", SimpleNamespace(branches=())), [weft.Request(prompt=[1])] * N_PROMPTS, streams, Tally())
+    told = Generation(cast("Any", SimpleNamespace(branches=())), [weft.Request(prompt=[1])] * N_PROMPTS, streams, UsageCounters())
     batches = []
     while batch := await told.next_batches():
         batches += batch

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 from weft.server.run.writing import BURST_S, LITTLE_S, SHARE, Allowance, next_turn, turns_here
 
 N_WRITERS = 20
@@ -121,7 +121,7 @@ async def test_of_many_that_are_told_much_one_alone_is_served_each_time(n_prompt
     async def answer(reader: int) -> None:
         requests = [weft.Request(prompt="a", n_probs=HEAVY)] * n_prompts
         streams = [Told(reader) for _ in requests]
-        generation = Generation(cast("Any", SimpleNamespace(branches=())), requests, cast("Any", streams), Tally())
+        generation = Generation(cast("Any", SimpleNamespace(branches=())), requests, cast("Any", streams), UsageCounters())
         while await generation.next_batches():
             pass
 

@@ -7,7 +7,7 @@ from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 
 __all__ = ["families", "of_engine", "without_engine"]
 
@@ -42,9 +42,9 @@ def without_engine(of_engine: Iterable[Family]) -> list[Family]:
     return [family if family.kind == "counter" else gauge(family.name, family.help, 0) for family in of_engine]
 
 
-def families(of_engine: Iterable[Family], tally: Tally, refusals: Refusals) -> list[Family]:
+def families(of_engine: Iterable[Family], usage_counters: UsageCounters, refusals: Refusals) -> list[Family]:
     """Returns all metrics: those of the engine, of finished branches, and of refusals."""
-    return [*of_engine, *_finished(tally), *_speculation(), _refused(refusals)]
+    return [*of_engine, *_finished(usage_counters), *_speculation(), _refused(refusals)]
 
 
 def _llama_servers(stats: Stats) -> list[Family]:
@@ -66,8 +66,8 @@ def _llama_servers(stats: Stats) -> list[Family]:
     ]
 
 
-def _finished(tally: Tally) -> list[Family]:
-    prompt_s, predicted_s = tally.prompt_ms / 1000, tally.predicted_ms / 1000
+def _finished(usage_counters: UsageCounters) -> list[Family]:
+    prompt_s, predicted_s = usage_counters.prompt_ms / 1000, usage_counters.predicted_ms / 1000
     return [
         counter("llamacpp:prompt_seconds_total", "Seconds to the first token, over all finished completions.", prompt_s),
         counter(
@@ -75,14 +75,22 @@ def _finished(tally: Tally) -> list[Family]:
             "Seconds from first to last token, over all finished completions.",
             predicted_s,
         ),
-        gauge("llamacpp:prompt_tokens_seconds", "Average prompt tokens computed per second.", tally.prompt_per_second),
+        gauge("llamacpp:prompt_tokens_seconds", "Average prompt tokens computed per second.", usage_counters.prompt_per_second),
         gauge(
-            "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
+            "llamacpp:predicted_tokens_seconds",
+            "Average tokens drawn per second of one completion.",
+            usage_counters.predicted_per_second,
         ),
         # Not a sum, but monotonic, and llama-server exposes it as a counter.
-        counter("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
         counter(
-            "weft:unread_tool_calls_total", "What looked like a tool call and was none, told as content.", tally.n_unread_calls
+            "llamacpp:n_tokens_max",
+            "Tokens of the longest finished completion, its prompt included.",
+            usage_counters.n_tokens_max,
+        ),
+        counter(
+            "weft:unread_tool_calls_total",
+            "What looked like a tool call and was none, told as content.",
+            usage_counters.n_malformed_calls,
         ),
     ]
 

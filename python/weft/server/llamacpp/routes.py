@@ -230,7 +230,7 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     of_engine = service.told(metrics.of_engine)
     if not service.engine.is_running:
         of_engine = metrics.without_engine(of_engine)
-    families = metrics.families(of_engine, service.tally, service.refusals)
+    families = metrics.families(of_engine, service.usage_counters, service.refusals)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 

@@ -17,7 +17,7 @@ from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 from weft.server.run.writing import LoopTurns, next_turn, turns_here
 
 __all__ = ["Event", "Generation", "drawn", "told"]
@@ -61,7 +61,7 @@ class Generation:
         asked: Submission,
         requests: Sequence[Request],
         streams: Sequence[Stream],
-        tally: Tally,
+        usage_counters: UsageCounters,
         *,
         owner: str | None = None,
         schema_parts: SchemaParts | None = None,
@@ -77,7 +77,7 @@ class Generation:
         """Parsed schemas for the response's fields."""
         self.requests = requests
         self.streams = streams
-        self._tally = tally
+        self._usage_counters = usage_counters
         self._waiting: dict[asyncio.Task[None], int] = {}
         """Tasks that wait for a stream, with its prompt."""
         self._readable: deque[int] = deque()
@@ -183,7 +183,7 @@ class Generation:
         for prompt, events in batches:
             ended = self._watch(prompt, events)
             if ended:
-                self._tally.watch(ended)
+                self._usage_counters.watch(ended)
             if self._line is not None:
                 self._line.watch(prompt, events, ended)
         return batches

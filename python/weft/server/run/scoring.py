@@ -88,7 +88,7 @@ async def score(service: Service, asked: Asked, write: Written, collected: Respo
         raise InvalidRequest("lora", error.message.replace("adapters", "lora")) from None
     for each in made:
         for one in each:
-            service.tally.add(one.usage)
+            service.usage_counters.add(one.usage)
     return [await service.executor.run(Purpose.TEXT, n_scored, write, made)]
 
 

@@ -49,7 +49,7 @@ from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.sleep import Sleep
 from weft.server.run.submission import ForkAsked, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
-from weft.server.run.tally import Tally
+from weft.server.run.tally import UsageCounters
 from weft.server.run.turns import KeyedLock
 from weft.server.slot_files import SlotFiles
 from weft.server.web_policy import require_trusted_sender
@@ -95,8 +95,8 @@ class Service:
         self.settings = settings
         self.started_s = int(time.time())
         """Start of the server as a Unix timestamp in seconds, by which readers of its counters detect a restart."""
-        self.tally = Tally()
-        self.chat = ChatFormat(engine, settings, self.tally.count_unread_call)
+        self.usage_counters = UsageCounters()
+        self.chat = ChatFormat(engine, settings, self.usage_counters.count_malformed_call)
         self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.refusals = Refusals()
@@ -244,7 +244,7 @@ class Service:
         if not self.engine.is_running:
             await self.engine.wake()
         # The file may have been replaced.
-        self.chat = ChatFormat(self.engine, self.settings, self.tally.count_unread_call)
+        self.chat = ChatFormat(self.engine, self.settings, self.usage_counters.count_malformed_call)
         self.chat.check_settings()
         self.chat.compile()
         await self.engine.load_copies(self._copies)
@@ -362,7 +362,7 @@ class Service:
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         schema_parts = SchemaParts(asked.response_fields)
         begun = await self.executor.run(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
-        generation = Generation(asked, *begun, self.tally, owner=current_owner(), schema_parts=schema_parts)
+        generation = Generation(asked, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
 
@@ -420,7 +420,7 @@ class Service:
                 return made
         alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
         requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
-        own = Generation(alone, requests, [made], self.tally, owner=generation.owner)
+        own = Generation(alone, requests, [made], self.usage_counters, owner=generation.owner)
         self._generations.add(own)
         return own
 

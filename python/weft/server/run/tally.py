@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from weft import Finished, Usage
 
-__all__ = ["Tally"]
+__all__ = ["UsageCounters"]
 
 
-class Tally:
+class UsageCounters:
     """Sums over branches that ran to their end. Cancelled branches are not counted."""
 
     def __init__(self) -> None:
@@ -23,12 +23,12 @@ class Tally:
         """Time from the first token to the last, in milliseconds."""
         self.n_tokens_max = 0
         """Length of the longest branch in tokens, including its prompt."""
-        self.n_unread_calls = 0
+        self.n_malformed_calls = 0
         """Malformed tool calls, which were returned as content."""
 
-    def count_unread_call(self) -> None:
+    def count_malformed_call(self) -> None:
         """Counts a malformed tool call."""
-        self.n_unread_calls += 1
+        self.n_malformed_calls += 1
 
     def watch(self, ended: Iterable[Finished]) -> None:
         """Adds the usage of finished branches."""
