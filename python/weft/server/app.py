@@ -39,7 +39,7 @@ from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
 from weft.server.requests_api.routes import router as requests_router
-from weft.server.responses.keeper import Keeper
+from weft.server.responses.keeper import ResponseService
 from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
@@ -163,7 +163,7 @@ def create_app(
     def provide_service() -> Service:
         return service
 
-    keeper = Keeper(service)
+    response_service = ResponseService(service)
 
     # Each dependency requires the previous one. For dependencies that are independent, Litestar starts a task group in every
     # request, which imports anyio.
@@ -173,8 +173,8 @@ def create_app(
             require_trusted_sender("X-Conversation-Id")
         return Caller(current_owner(), conversation, service.recordings)
 
-    def provide_keeper(caller: Who) -> Keeper:  # noqa: ARG001
-        return keeper
+    def provide_response_service(caller: Who) -> ResponseService:  # noqa: ARG001
+        return response_service
 
     def provide_event_formats(caller: Who) -> EventFormats:  # noqa: ARG001
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
@@ -190,7 +190,7 @@ def create_app(
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
-            "keeper": Provide(provide_keeper, sync_to_thread=False),
+            "response_service": Provide(provide_response_service, sync_to_thread=False),
             "caller": Provide(provide_caller, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),

@@ -43,7 +43,7 @@ from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
 from weft.server.run.service import Service
 from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer
 
-__all__ = ["MAX_ONE_BYTES", "Keeper"]
+__all__ = ["MAX_ONE_BYTES", "ResponseService"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class _Asked(NamedTuple):
     """Size of the earlier items, in bytes."""
 
 
-class Keeper:
+class ResponseService:
     """The responses and conversations of one server."""
 
     def __init__(self, service: Service) -> None:

@@ -13,7 +13,7 @@ from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.handlers import delete, get, post
 from weft.server.responses import translate
-from weft.server.responses.keeper import Keeper
+from weft.server.responses.keeper import ResponseService
 from weft.server.responses.schemas import (
     CompactBody,
     CompactedResponse,
@@ -35,7 +35,7 @@ from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Keeper]]
+Here = NamedDependency[SkipValidation[ResponseService]]
 Who = NamedDependency[SkipValidation[Caller]]
 
 MAX_LISTED = 100
@@ -58,7 +58,7 @@ class Page(NamedTuple):
 
 
 def page(
-    keeper: Here,  # noqa: ARG001 (orders the dependencies, see `create_app`)
+    response_service: Here,  # noqa: ARG001 (orders the dependencies, see `create_app`)
     after: FromQuery[str | None] = None,
     limit: FromQuery[int] = 20,
     order: FromQuery[str] = "desc",
@@ -75,86 +75,88 @@ Which = NamedDependency[SkipValidation[Page]]
 
 
 @post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
-async def create(data: JSONBody[CreateResponse], keeper: Here, caller: Who) -> Answer[Response]:
+async def create(data: JSONBody[CreateResponse], response_service: Here, caller: Who) -> Answer[Response]:
     """Generates a response to the input and the conversation before it."""
-    return Answer(await keeper.create(data, caller))
+    return Answer(await response_service.create(data, caller))
 
 
 @get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def retrieve(
     response_id: FromPath[str],
-    keeper: Here,
+    response_service: Here,
     caller: Who,
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
     """A response as far as it is generated, or with `stream` its events after number `starting_after`."""
     if stream:
-        return Answer(keeper.replayed(response_id, caller, starting_after))
-    return Answer(PiecedAnswer(keeper.told(response_id, caller)))
+        return Answer(response_service.replayed(response_id, caller, starting_after))
+    return Answer(PiecedAnswer(response_service.told(response_id, caller)))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget(response_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
+async def forget(response_id: FromPath[str], response_service: Here, caller: Who) -> Deleted:
     """Deletes a response; responses that continue it remain."""
-    return await keeper.delete(response_id, caller)
+    return await response_service.delete(response_id, caller)
 
 
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def cancel(response_id: FromPath[str], keeper: Here, caller: Who) -> Answer[Response]:
+async def cancel(response_id: FromPath[str], response_service: Here, caller: Who) -> Answer[Response]:
     """Cancels a background response."""
-    return Answer(PiecedAnswer(await keeper.cancel(response_id, caller)))
+    return Answer(PiecedAnswer(await response_service.cancel(response_id, caller)))
 
 
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def input_items(
     response_id: FromPath[str],
-    keeper: Here,
+    response_service: Here,
     caller: Who,
     page: Which,
 ) -> ItemList:
     """The input items of a response, including the earlier conversation."""
-    return page.of(keeper.input_items(response_id, caller))
+    return page.of(response_service.input_items(response_id, caller))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
-async def count(data: JSONBody[CountBody], keeper: Here, caller: Who) -> InputTokens:
+async def count(data: JSONBody[CountBody], response_service: Here, caller: Who) -> InputTokens:
     """The number of prompt tokens that a response would have; nothing is generated."""
-    return InputTokens("response.input_tokens", await keeper.count(data, caller))
+    return InputTokens("response.input_tokens", await response_service.count(data, caller))
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
-async def compact(data: JSONBody[CompactBody], keeper: Here, caller: Who) -> Answer[CompactedResponse]:
+async def compact(data: JSONBody[CompactBody], response_service: Here, caller: Who) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
-    return Answer(AwaitedAnswer(partial(keeper.compact, data, caller)))
+    return Answer(AwaitedAnswer(partial(response_service.compact, data, caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def converse(data: JSONBody[ConversationBody], keeper: Here, caller: Who) -> Conversation:
+async def converse(data: JSONBody[ConversationBody], response_service: Here, caller: Who) -> Conversation:
     """Creates a conversation, to which responses can be added."""
     translate.check_metadata(data.metadata)
-    return keeper.converse(await keeper.new_items(data.items or [], caller), data.metadata or {}, caller)
+    return response_service.converse(await response_service.new_items(data.items or [], caller), data.metadata or {}, caller)
 
 
 @get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def conversation(conversation_id: FromPath[str], keeper: Here, caller: Who) -> Conversation:
+async def conversation(conversation_id: FromPath[str], response_service: Here, caller: Who) -> Conversation:
     """A conversation, without its items."""
-    return keeper.store.conversation(caller.owner, conversation_id).about
+    return response_service.store.conversation(caller.owner, conversation_id).about
 
 
 @post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], keeper: Here, caller: Who) -> Conversation:
+async def change(
+    conversation_id: FromPath[str], data: JSONBody[MetadataBody], response_service: Here, caller: Who
+) -> Conversation:
     """Replaces the metadata of a conversation."""
     translate.check_metadata(data.metadata)
-    found = keeper.store.conversation(caller.owner, conversation_id)
-    keeper.store.change(found, data.metadata or {})
+    found = response_service.store.conversation(caller.owner, conversation_id)
+    response_service.store.change(found, data.metadata or {})
     return found.about
 
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget_conversation(conversation_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
+async def forget_conversation(conversation_id: FromPath[str], response_service: Here, caller: Who) -> Deleted:
     """Deletes a conversation; its responses remain."""
-    keeper.store.remove(keeper.store.conversation(caller.owner, conversation_id))
+    response_service.store.remove(response_service.store.conversation(caller.owner, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
 
@@ -162,36 +164,36 @@ async def forget_conversation(conversation_id: FromPath[str], keeper: Here, call
 async def add_items(
     conversation_id: FromPath[str],
     data: JSONBody[ItemsBody],
-    keeper: Here,
+    response_service: Here,
     caller: Who,
 ) -> ItemList:
     """Adds items to a conversation."""
-    found = keeper.store.conversation(caller.owner, conversation_id)
-    made = await keeper.new_items(data.items, caller, found.items)
-    keeper.store.add_items(found, made)
+    found = response_service.store.conversation(caller.owner, conversation_id)
+    made = await response_service.new_items(data.items, caller, found.items)
+    response_service.store.add_items(found, made)
     return _list(made, has_more=False)
 
 
 @get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def list_items(
     conversation_id: FromPath[str],
-    keeper: Here,
+    response_service: Here,
     caller: Who,
     page: Which,
 ) -> ItemList:
     """The items of a conversation."""
-    return page.of(keeper.store.conversation(caller.owner, conversation_id).items)
+    return page.of(response_service.store.conversation(caller.owner, conversation_id).items)
 
 
 @get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def item(
     conversation_id: FromPath[str],
     item_id: FromPath[str],
-    keeper: Here,
+    response_service: Here,
     caller: Who,
 ) -> Answer[dict[str, str]]:
     """One item of a conversation."""
-    return Answer(PiecedAnswer(_found(keeper.store.conversation(caller.owner, conversation_id).items, item_id).pieces))
+    return Answer(PiecedAnswer(_found(response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces))
 
 
 @delete(
@@ -200,10 +202,12 @@ async def item(
     responses=ERRORS | NOT_FOUND,
     opt=NEEDS_NO_MODEL,
 )
-async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], keeper: Here, caller: Who) -> Conversation:
+async def remove_item(
+    conversation_id: FromPath[str], item_id: FromPath[str], response_service: Here, caller: Who
+) -> Conversation:
     """Removes an item from a conversation."""
-    found = keeper.store.conversation(caller.owner, conversation_id)
-    keeper.store.remove_item(found, _found(found.items, item_id))
+    found = response_service.store.conversation(caller.owner, conversation_id)
+    response_service.store.remove_item(found, _found(found.items, item_id))
     return found.about
 
 
