@@ -27,7 +27,7 @@ from weft.server.awake import Awake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
-from weft.server.front import Front
+from weft.server.front import Gateway
 from weft.server.handlers import look_at_all
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
@@ -82,7 +82,7 @@ class Application(Litestar):
     """The routes, behind the gateway that every request passes, including requests for unknown paths."""
 
     service: Service
-    front: Front
+    gateway: Gateway
     bodies: MemoryBudget
     """Memory budget of request bodies that are being received or wait to be decoded."""
 
@@ -91,7 +91,7 @@ class Application(Litestar):
         if scope["type"] == ScopeType.HTTP:
             with RequestLine(cast("HTTPScope", scope), self.service.refusals) as line:
                 watching = line.watching(cast("Send", send))
-                await self.front(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
+                await self.gateway(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
         else:
             await super().__call__(scope, receive, send)
 
@@ -143,7 +143,7 @@ def create_app(
     )
     service = Service(engine, settings or Settings(), remembered)
     errors = Errors({"/v1/messages": anthropic.shape, "/api": ollama.shape})
-    front = Front(service, errors)
+    gateway = Gateway(service, errors)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -204,7 +204,7 @@ def create_app(
         openapi_config=OpenAPIConfig(
             title="Weft",
             version=VERSION,  # Reading the installed metadata is slow.
-            servers=[Server(url=front.prefix or "/")],
+            servers=[Server(url=gateway.prefix or "/")],
             use_handler_docstrings=True,
             openapi_router=document_router(documentation),
             render_plugins=[JsonRenderPlugin(path="/")],
@@ -213,9 +213,9 @@ def create_app(
         logging_config=None,
     )
     app.service = service
-    app.front = front
+    app.gateway = gateway
     app.bodies = bodies_budget()
-    front.give_way(route.path for route in app.routes)
+    gateway.set_routes(route.path for route in app.routes)
     return app
 
 

@@ -30,7 +30,7 @@ from weft.server.static import Files
 from weft.server.web_policy import Headers, WebPolicy
 from weft.settings.keys import keys_of
 
-__all__ = ["Front"]
+__all__ = ["Gateway"]
 
 PROBES = frozenset(("/health", "/v1/health"))
 """Files never shadow these paths: a probe must not wait for the thread that reads the folder."""
@@ -44,7 +44,7 @@ BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 Next = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Front:
+class Gateway:
     """Answers a request itself, or forwards it to the routes.
 
     The order is llama-server's: OPTIONS needs no key, because browsers send none with it; the page is served while the model
@@ -68,10 +68,10 @@ class Front:
             else None
         )
 
-    def give_way(self, routes: Iterable[str]) -> None:
+    def set_routes(self, routes: Iterable[str]) -> None:
         """Registers the paths of the routes, so that requests for them do not wait for a lookup in the folder."""
         if self._files is not None:
-            self._files.give_way(routes)
+            self._files.set_routes(routes)
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Next) -> None:
         """Handles one request."""

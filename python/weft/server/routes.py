@@ -19,7 +19,7 @@ class Routes(Router):
     def __init__(self, tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> None:
         # Litestar would generate an OPTIONS handler for each path and resolve it at startup.
         paths = list(dict.fromkeys(path for handler in handlers for path in sorted(handler.paths)))
-        options = Handler(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_front)
+        options = Handler(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_gateway)
         super().__init__(
             "/", route_handlers=[options, *handlers], dependencies=dependencies, request_class=JsonRequest, tags=[tag]
         )
@@ -31,5 +31,5 @@ class Routes(Router):
         return self
 
 
-async def _answered_by_front() -> None:
+async def _answered_by_gateway() -> None:
     """Never called: the gateway answers OPTIONS before routing."""

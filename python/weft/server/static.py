@@ -37,7 +37,7 @@ class Files:
         self._looked_for: set[str] = set()
         """Components whose lookup is in progress."""
 
-    def give_way(self, routes: Iterable[str]) -> None:
+    def set_routes(self, routes: Iterable[str]) -> None:
         """Registers the paths of the routes, and looks up which of them the folder overrides."""
         self._of_routes = frozenset(filter(None, map(_first_step, routes)))
         self._taken = {name for name in self._of_routes if self._is_there(name)}
