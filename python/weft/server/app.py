@@ -56,7 +56,7 @@ __all__ = ["Application", "create_app"]
 
 logger = logging.getLogger(__name__)
 
-Who = NamedDependency[SkipValidation[Caller]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
@@ -173,13 +173,13 @@ def create_app(
             require_trusted_sender("X-Conversation-Id")
         return Caller(current_owner(), conversation, service.recordings)
 
-    def provide_response_service(caller: Who) -> ResponseService:  # noqa: ARG001
+    def provide_response_service(caller: CallerDependency) -> ResponseService:  # noqa: ARG001
         return response_service
 
-    def provide_event_formats(caller: Who) -> EventFormats:  # noqa: ARG001
+    def provide_event_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
 
-    def provide_completion_formats(caller: Who) -> EventFormats:  # noqa: ARG001
+    def provide_completion_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(

@@ -24,13 +24,15 @@ from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 
 @post("/v1/messages", status_code=200, responses=ERRORS)
-async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
+async def create_message(
+    data: JSONBody[CreateMessage], service: ServiceDependency, version: Version = None
+) -> Answer[MessageObject]:
     """Answers a chat."""
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data, service.chat.lasting)
@@ -63,7 +65,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
-async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
+async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data)

@@ -21,7 +21,7 @@ from weft.server.run.submission import Piece
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 Written = TypeVar("Written")
 
@@ -30,19 +30,19 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 
 
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
-async def pin(data: JSONBody[PinBody], service: Here) -> Answer[PinnedPrefix]:
+async def pin(data: JSONBody[PinBody], service: ServiceDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
     return Answer(AwaitedAnswer(partial(_pin, service, translate.pieces(data))))
 
 
 @get("/prefixes", responses=ERRORS)
-async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
+async def prefixes(service: ServiceDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
     return Answer(AwaitedAnswer(partial(_prefixes, service)))
 
 
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
-async def unpin(prefix_id: FromPath[int], service: Here) -> None:
+async def unpin(prefix_id: FromPath[int], service: ServiceDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
@@ -52,7 +52,7 @@ async def unpin(prefix_id: FromPath[int], service: Here) -> None:
 
 @get("/cache", responses=ERRORS)
 async def cache(
-    service: Here,
+    service: ServiceDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:

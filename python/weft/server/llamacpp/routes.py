@@ -61,15 +61,15 @@ from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
-Who = NamedDependency[SkipValidation[Caller]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
     data: JSONBody[CompletionBody],
-    service: Here,
-    caller: Who,
+    service: ServiceDependency,
+    caller: CallerDependency,
     completion_formats: NamedDependency[SkipValidation[EventFormats]],
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
@@ -91,7 +91,9 @@ async def completion(
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def infill(data: JSONBody[InfillBody], service: Here, caller: Who) -> Answer[CompletionResult | list[CompletionResult]]:
+async def infill(
+    data: JSONBody[InfillBody], service: ServiceDependency, caller: CallerDependency
+) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
     size = request_fields.branches_size(data)
     asked = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
@@ -111,7 +113,7 @@ async def _answer(
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[TokenizeResult]:
+async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> Answer[TokenizeResult]:
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
@@ -121,7 +123,7 @@ async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[Tokeni
 
 
 @post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[DetokenizeResult]:
+async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency) -> Answer[DetokenizeResult]:
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
@@ -131,7 +133,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
 
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding] | OneEmbedding]:
+async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """Embeddings of texts, or of each token without pooling."""
     name, texts = vectors.texts(data)
     form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
@@ -140,7 +142,7 @@ async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list
 
 
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def rerank(data: JSONBody[RerankBody], service: Here) -> Answer[RankedList | list[RankedByTei]]:
+async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, the best first."""
     asked = vectors.asked(data)
     write = vectors.written(asked, service.model_name)
@@ -148,20 +150,20 @@ async def rerank(data: JSONBody[RerankBody], service: Here) -> Answer[RankedList
 
 
 @get("/tokenizer_info", responses=ERRORS)
-async def tokenizer_info(service: Here) -> TokenizerInfo:
+async def tokenizer_info(service: ServiceDependency) -> TokenizerInfo:
     """The tokenizer's properties, for clients that count tokens."""
     return tokens.tokenizer_info(service)
 
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
+async def apply_template(data: JSONBody[ChatFields], service: ServiceDependency) -> ApplyTemplateResult:
     """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
     return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def health(
-    service: Here, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+    service: ServiceDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
     """200 once the model is loaded, else 503.
 
@@ -178,7 +180,7 @@ async def health(
 
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
-async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
+async def slots(service: ServiceDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
     """The state of each slot; with `fail_on_no_slot=1` it is 503 if all are busy."""
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
@@ -196,7 +198,7 @@ def _is_on(given: str | None) -> bool:
 @post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
-    service: Here,
+    service: ServiceDependency,
     data: JSONBody[SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
@@ -223,7 +225,7 @@ async def _do(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRes
 
 
 @get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def prometheus_metrics(service: Here) -> Response[str]:
+async def prometheus_metrics(service: ServiceDependency) -> Response[str]:
     """Metrics in Prometheus' text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
@@ -236,7 +238,7 @@ async def prometheus_metrics(service: Here) -> Response[str]:
 
 
 @get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def props(service: Here) -> Properties:
+async def props(service: ServiceDependency) -> Properties:
     """The server and its model."""
     await service.compiled_chat()
     told = msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
@@ -244,7 +246,7 @@ async def props(service: Here) -> Properties:
 
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def set_props(service: Here) -> PropertiesSet:
+async def set_props(service: ServiceDependency) -> PropertiesSet:
     """Accepted without effect, as in llama-server: no property can be changed at runtime."""
     if not service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
@@ -252,13 +254,13 @@ async def set_props(service: Here) -> PropertiesSet:
 
 
 @get("/lora-adapters", responses=ERRORS)
-async def lora_adapters(service: Here) -> list[LoraAdapter]:
+async def lora_adapters(service: ServiceDependency) -> list[LoraAdapter]:
     """The loaded adapters, with their default scales."""
     return properties.lora_adapters(service)
 
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
-async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> LoraScalesSet:
+async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: ServiceDependency) -> LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
     The system prompt, if any, is computed for it before the response.

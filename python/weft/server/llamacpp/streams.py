@@ -19,14 +19,14 @@ from weft.server.run.stream import Answer
 
 __all__ = ["delete_stream", "look_streams_up", "read_stream"]
 
-Here = NamedDependency[SkipValidation[Service]]
-Who = NamedDependency[SkipValidation[Caller]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 
 @get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def read_stream(
-    service: Here,
-    caller: Who,
+    service: ServiceDependency,
+    caller: CallerDependency,
     conv_id: FromQuery[str] = "",
     from_: Annotated[str, QueryParameter(name="from")] = "0",
 ) -> Answer[str]:
@@ -40,7 +40,9 @@ async def read_stream(
 
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def look_streams_up(data: JSONBody[StreamsLookup], service: Here, caller: Who) -> list[KeptStream]:
+async def look_streams_up(
+    data: JSONBody[StreamsLookup], service: ServiceDependency, caller: CallerDependency
+) -> list[KeptStream]:
     """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
@@ -52,7 +54,7 @@ async def look_streams_up(data: JSONBody[StreamsLookup], service: Here, caller: 
 
 
 @delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def delete_stream(service: Here, caller: Who, conv_id: FromQuery[str] = "") -> None:
+async def delete_stream(service: ServiceDependency, caller: CallerDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
     await service.recordings.end(caller.owner, _named(conv_id))
 

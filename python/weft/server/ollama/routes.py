@@ -45,7 +45,7 @@ from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
@@ -57,7 +57,7 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 
 
 @post("/api/generate", status_code=200, responses=ERRORS)
-async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[GenerateAnswer]:
+async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
     shape = answer.GenerateForm(service.model_name)
     if not data.prompt:
@@ -78,7 +78,7 @@ async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[Genera
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
-async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
+async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
     shape = answer.ChatForm(service.model_name)
     if not data.messages:
@@ -173,7 +173,7 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @post("/api/embed", status_code=200, responses=ERRORS)
-async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
+async def embed(data: JSONBody[EmbedBody], service: ServiceDependency) -> Answer[Embedded]:
     """Computes embeddings of texts."""
     began = answer.Began(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
@@ -187,7 +187,7 @@ async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
 
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
-async def embeddings(data: JSONBody[EmbeddingsBody], service: Here) -> Answer[OneEmbedded]:
+async def embeddings(data: JSONBody[EmbeddingsBody], service: ServiceDependency) -> Answer[OneEmbedded]:
     """Computes the embedding of a text."""
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -255,21 +255,21 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 
 
 @get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def tags(service: Here) -> ServedModels:
+async def tags(service: ServiceDependency) -> ServedModels:
     """The served model."""
     await service.compiled_chat()
     return service.told(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def show(service: Here) -> ModelShown:
+async def show(service: ServiceDependency) -> ModelShown:
     """The served model. The body is ignored."""
     await service.compiled_chat()
     return service.told(models.shown)
 
 
 @get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def ps(service: Here) -> LoadedModels:
+async def ps(service: ServiceDependency) -> LoadedModels:
     """The model, if it is loaded."""
     return models.loaded(service)
 

@@ -24,15 +24,15 @@ from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeA
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
-Who = NamedDependency[SkipValidation[Caller]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_completion(
     data: JSONBody[CreateCompletion],
-    service: Here,
-    caller: Who,
+    service: ServiceDependency,
+    caller: CallerDependency,
     event_formats: NamedDependency[SkipValidation[EventFormats]],
 ) -> Answer[CompletionObject]:
     """Continues one or several prompts, `n` times each."""
@@ -49,7 +49,9 @@ async def create_completion(
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here, caller: Who) -> Answer[ChatCompletion]:
+async def create_chat_completion(
+    data: JSONBody[CreateChatCompletion], service: ServiceDependency, caller: CallerDependency
+) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
     generation, answer = await begin(data, service)
@@ -61,14 +63,14 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)
-async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: Here) -> InputTokens:
+async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: ServiceDependency) -> InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
     return InputTokens(object="response.input_tokens", input_tokens=await count(data, service))
 
 
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> Answer[EmbeddingList]:
+async def create_embedding(data: JSONBody[CreateEmbedding], service: ServiceDependency) -> Answer[EmbeddingList]:
     """Computes embeddings of texts."""
     texts = embeddings.texts(data, service.engine.vector_stats().pooling)
     write = embeddings.written(data, service.model_name)
@@ -77,13 +79,13 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> An
 
 
 @get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def list_models(service: Here) -> ModelList:
+async def list_models(service: ServiceDependency) -> ModelList:
     """The served model."""
     return service.told(models.models)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def retrieve_model(service: Here) -> ModelCard:
+async def retrieve_model(service: ServiceDependency) -> ModelCard:
     """The served model, under any name."""
     return service.told(models.model)
 

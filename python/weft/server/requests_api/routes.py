@@ -24,28 +24,28 @@ from weft.server.run.submission import ForkAsked
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[Service]]
+ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 MAX_AT_ONCE = 1_000
 """Maximum branches cancelled before other tasks run."""
 
 
 @get("/requests", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def requests(service: Here) -> RequestsReport:
+async def requests(service: ServiceDependency) -> RequestsReport:
     """The queued and running requests that were made with the same key."""
     generations = service.generations_of(current_owner())
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
 @get("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def request(request_id: FromPath[str], service: Here, first: FromQuery[int] = 0) -> Answer[RequestReport]:
+async def request(request_id: FromPath[str], service: ServiceDependency, first: FromQuery[int] = 0) -> Answer[RequestReport]:
     """A request with its branches: state, text so far, and settings of each."""
     generation = _found(service, request_id)
     return Answer(AwaitedAnswer(partial(_report, service, generation, first)))
 
 
 @delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def cancel(request_id: FromPath[str], service: Here) -> None:
+async def cancel(request_id: FromPath[str], service: ServiceDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(service, request_id)
     for nth, (prompt, place) in enumerate(generation.unfinished()):
@@ -55,7 +55,7 @@ async def cancel(request_id: FromPath[str], service: Here) -> None:
 
 
 @delete("/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service: Here) -> None:
+async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service: ServiceDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
     generation = _found(service, request_id)
     prompt, place = _place(generation, request_id, index)
@@ -64,7 +64,7 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service
 
 @post("/requests/{request_id:str}/branches/{index:int}/fork", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def fork(
-    request_id: FromPath[str], index: FromPath[int], service: Here, data: JSONBody[ForkBody | None] = None
+    request_id: FromPath[str], index: FromPath[int], service: ServiceDependency, data: JSONBody[ForkBody | None] = None
 ) -> Answer[Forked]:
     """Forks a branch: new branches continue its prompt, its text up to a position, and appended text.
 

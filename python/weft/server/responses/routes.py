@@ -35,8 +35,8 @@ from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
 
 __all__ = ["router"]
 
-Here = NamedDependency[SkipValidation[ResponseService]]
-Who = NamedDependency[SkipValidation[Caller]]
+ResponseServiceDependency = NamedDependency[SkipValidation[ResponseService]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 MAX_LISTED = 100
 """Maximum items of a list, as in OpenAI's API."""
@@ -58,7 +58,7 @@ class Page(NamedTuple):
 
 
 def page(
-    response_service: Here,  # noqa: ARG001 (orders the dependencies, see `create_app`)
+    response_service: ResponseServiceDependency,  # noqa: ARG001 (orders the dependencies, see `create_app`)
     after: FromQuery[str | None] = None,
     limit: FromQuery[int] = 20,
     order: FromQuery[str] = "desc",
@@ -71,11 +71,13 @@ def page(
     return Page(after, limit, order)
 
 
-Which = NamedDependency[SkipValidation[Page]]
+PageDependency = NamedDependency[SkipValidation[Page]]
 
 
 @post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
-async def create(data: JSONBody[CreateResponse], response_service: Here, caller: Who) -> Answer[Response]:
+async def create(
+    data: JSONBody[CreateResponse], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Answer[Response]:
     """Generates a response to the input and the conversation before it."""
     return Answer(await response_service.create(data, caller))
 
@@ -83,8 +85,8 @@ async def create(data: JSONBody[CreateResponse], response_service: Here, caller:
 @get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def retrieve(
     response_id: FromPath[str],
-    response_service: Here,
-    caller: Who,
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
@@ -95,13 +97,15 @@ async def retrieve(
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget(response_id: FromPath[str], response_service: Here, caller: Who) -> Deleted:
+async def forget(response_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency) -> Deleted:
     """Deletes a response; responses that continue it remain."""
     return await response_service.delete(response_id, caller)
 
 
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def cancel(response_id: FromPath[str], response_service: Here, caller: Who) -> Answer[Response]:
+async def cancel(
+    response_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Answer[Response]:
     """Cancels a background response."""
     return Answer(PiecedAnswer(await response_service.cancel(response_id, caller)))
 
@@ -109,42 +113,51 @@ async def cancel(response_id: FromPath[str], response_service: Here, caller: Who
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def input_items(
     response_id: FromPath[str],
-    response_service: Here,
-    caller: Who,
-    page: Which,
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
+    page: PageDependency,
 ) -> ItemList:
     """The input items of a response, including the earlier conversation."""
     return page.of(response_service.input_items(response_id, caller))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
-async def count(data: JSONBody[CountBody], response_service: Here, caller: Who) -> InputTokens:
+async def count(data: JSONBody[CountBody], response_service: ResponseServiceDependency, caller: CallerDependency) -> InputTokens:
     """The number of prompt tokens that a response would have; nothing is generated."""
     return InputTokens("response.input_tokens", await response_service.count(data, caller))
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
-async def compact(data: JSONBody[CompactBody], response_service: Here, caller: Who) -> Answer[CompactedResponse]:
+async def compact(
+    data: JSONBody[CompactBody], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
     return Answer(AwaitedAnswer(partial(response_service.compact, data, caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def converse(data: JSONBody[ConversationBody], response_service: Here, caller: Who) -> Conversation:
+async def converse(
+    data: JSONBody[ConversationBody], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Conversation:
     """Creates a conversation, to which responses can be added."""
     translate.check_metadata(data.metadata)
     return response_service.converse(await response_service.new_items(data.items or [], caller), data.metadata or {}, caller)
 
 
 @get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def conversation(conversation_id: FromPath[str], response_service: Here, caller: Who) -> Conversation:
+async def conversation(
+    conversation_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Conversation:
     """A conversation, without its items."""
     return response_service.store.conversation(caller.owner, conversation_id).about
 
 
 @post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def change(
-    conversation_id: FromPath[str], data: JSONBody[MetadataBody], response_service: Here, caller: Who
+    conversation_id: FromPath[str],
+    data: JSONBody[MetadataBody],
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
 ) -> Conversation:
     """Replaces the metadata of a conversation."""
     translate.check_metadata(data.metadata)
@@ -154,7 +167,9 @@ async def change(
 
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget_conversation(conversation_id: FromPath[str], response_service: Here, caller: Who) -> Deleted:
+async def forget_conversation(
+    conversation_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency
+) -> Deleted:
     """Deletes a conversation; its responses remain."""
     response_service.store.remove(response_service.store.conversation(caller.owner, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
@@ -164,8 +179,8 @@ async def forget_conversation(conversation_id: FromPath[str], response_service: 
 async def add_items(
     conversation_id: FromPath[str],
     data: JSONBody[ItemsBody],
-    response_service: Here,
-    caller: Who,
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
 ) -> ItemList:
     """Adds items to a conversation."""
     found = response_service.store.conversation(caller.owner, conversation_id)
@@ -177,9 +192,9 @@ async def add_items(
 @get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def list_items(
     conversation_id: FromPath[str],
-    response_service: Here,
-    caller: Who,
-    page: Which,
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
+    page: PageDependency,
 ) -> ItemList:
     """The items of a conversation."""
     return page.of(response_service.store.conversation(caller.owner, conversation_id).items)
@@ -189,8 +204,8 @@ async def list_items(
 async def item(
     conversation_id: FromPath[str],
     item_id: FromPath[str],
-    response_service: Here,
-    caller: Who,
+    response_service: ResponseServiceDependency,
+    caller: CallerDependency,
 ) -> Answer[dict[str, str]]:
     """One item of a conversation."""
     return Answer(PiecedAnswer(_found(response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces))
@@ -203,7 +218,7 @@ async def item(
     opt=NEEDS_NO_MODEL,
 )
 async def remove_item(
-    conversation_id: FromPath[str], item_id: FromPath[str], response_service: Here, caller: Who
+    conversation_id: FromPath[str], item_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency
 ) -> Conversation:
     """Removes an item from a conversation."""
     found = response_service.store.conversation(caller.owner, conversation_id)
