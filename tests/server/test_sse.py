@@ -119,7 +119,7 @@ class Turns:
 
 
 async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "TURN_S", 0)
+    monkeypatch.setattr(writing, "SLICE_S", 0)
     turns = Turns()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
 
@@ -158,17 +158,17 @@ class SilentForm:
 async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_nothing(
     monkeypatch: pytest.MonkeyPatch, *, has_much: bool
 ) -> None:
-    monkeypatch.setattr(writing, "TURN_S", 0)
-    monkeypatch.setattr(writing, "MUCH_S", 0 if has_much else math.inf)
+    monkeypatch.setattr(writing, "SLICE_S", 0)
+    monkeypatch.setattr(writing, "HEAVY_S", 0 if has_much else math.inf)
     waited: list[int] = []
 
-    next_turn = writing.next_turn
+    yield_fairly = writing.yield_fairly
 
     async def noted_turn() -> None:
         waited.append(len(form.turns.noted))
-        await next_turn()
+        await yield_fairly()
 
-    monkeypatch.setattr(writing, "next_turn", noted_turn)
+    monkeypatch.setattr(writing, "yield_fairly", noted_turn)
     form = SilentForm()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
     sent: list[Json] = []
@@ -197,11 +197,11 @@ class SlowForm(SilentForm):
         self._work = work
 
     def frames(self, prompt: int, events: Json) -> list[bytes]:
-        self._work(1.5 * writing.MUCH_S)
+        self._work(1.5 * writing.HEAVY_S)
         return super().frames(prompt, events)
 
     def add(self, _prompt: int, _events: Json) -> int:
-        self._work(1.5 * writing.MUCH_S)
+        self._work(1.5 * writing.HEAVY_S)
         return 0
 
     def body(self) -> list[bytes]:
@@ -219,7 +219,7 @@ async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, 
     """Takes all batches up; returns how often that waited for others that have much."""
     n_turns = 0
 
-    async def next_turn() -> None:
+    async def yield_fairly() -> None:
         nonlocal n_turns
         n_turns += 1
 
@@ -232,7 +232,7 @@ async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, 
     async def receive() -> Json:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(writing, "next_turn", next_turn)
+    monkeypatch.setattr(writing, "yield_fairly", yield_fairly)
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     scope: Json = {"type": "http", "headers": []}
     if how == "stream":

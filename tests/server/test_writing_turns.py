@@ -13,7 +13,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
 from weft.server.run.tally import UsageCounters
-from weft.server.run.writing import BURST_S, LITTLE_S, SHARE, Allowance, next_turn, turns_here
+from weft.server.run.writing import BURST_S, LIGHT_ACTIVE_S, SHARE, Allowance, current_scheduler, yield_fairly
 
 N_WRITERS = 20
 
@@ -23,7 +23,7 @@ async def test_of_many_that_write_much_one_alone_writes_between_two_looks_of_ano
 
     async def write(writer: int) -> None:
         for _ in range(10):
-            await next_turn()
+            await yield_fairly()
             written.append(writer)
 
     looks: list[int] = []
@@ -40,7 +40,7 @@ async def test_of_many_that_write_much_one_alone_writes_between_two_looks_of_ano
 
 
 async def test_one_that_no_longer_waits_holds_nobody_up() -> None:
-    waiting = [asyncio.create_task(next_turn()) for _ in range(3)]
+    waiting = [asyncio.create_task(yield_fairly()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[1].cancel()
@@ -65,7 +65,7 @@ def test_an_allowance_is_given_bit_by_bit_and_only_so_much_of_it_is_kept() -> No
 async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are_served_and_else_all_of_it(
     is_shared: bool,
 ) -> None:
-    await asyncio.sleep(LITTLE_S)  # Whoever was served by other tests.
+    await asyncio.sleep(LIGHT_ACTIVE_S)  # Whoever was served by other tests.
     worked_s = 0.0
     most_s = 0.0
     end = time.perf_counter() + 0.2
@@ -78,11 +78,11 @@ async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are
                 pass
             worked_s += now - began
             most_s = max(most_s, now - began)
-            await next_turn()
+            await yield_fairly()
 
     async def serve() -> None:
         while is_shared and time.perf_counter() < end:
-            turns_here().serve_little()
+            current_scheduler().mark_light_task()
             await asyncio.sleep(0)
 
     began, began_s = time.perf_counter(), time.thread_time()
@@ -96,11 +96,11 @@ async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are
 
 
 async def test_who_waits_for_a_processor_spends_nothing() -> None:
-    await asyncio.sleep(LITTLE_S)
+    await asyncio.sleep(LIGHT_ACTIVE_S)
     began = time.perf_counter()
     for _ in range(5):
-        turns_here().serve_little()
-        await next_turn()
+        current_scheduler().mark_light_task()
+        await yield_fairly()
         time.sleep(0.02)  # noqa: ASYNC251  (the loop is to be held)
     assert time.perf_counter() - began < 0.5, "of a tenth of the time it would have had to wait for a second"
 

@@ -17,7 +17,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.media import MAX_BYTES
 from weft.server.run.room import MemoryBudget, Reservation
 from weft.server.run.service import Service
-from weft.server.run.writing import next_turn
+from weft.server.run.writing import yield_fairly
 
 if TYPE_CHECKING:
     from weft.server.app import Application
@@ -90,7 +90,7 @@ class JsonRequest(Request[Any, Any, Any]):
             _check_size(size, limit)
             self._reservation.grow(len(part))
             if size > LARGE_BODY:
-                await next_turn()
+                await yield_fairly()
             yield part
 
     async def body(self) -> bytes:
@@ -157,7 +157,7 @@ class JsonRequest(Request[Any, Any, Any]):
             if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
                 raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
         # Decoding thousands of messages takes a while.
-        await next_turn()
+        await yield_fairly()
         try:
             data = msgspec.json.decode(rest, type=struct, strict=False)
         except msgspec.ValidationError:

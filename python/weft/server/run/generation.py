@@ -18,7 +18,7 @@ from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.tally import UsageCounters
-from weft.server.run.writing import LoopTurns, next_turn, turns_here
+from weft.server.run.writing import FairScheduler, current_scheduler, yield_fairly
 
 __all__ = ["Event", "Generation", "drawn", "told"]
 
@@ -84,7 +84,7 @@ class Generation:
         """Prompts whose streams have events."""
         self._arrived = asyncio.Event()
         self._is_begun = False
-        self._turns: LoopTurns | None = None
+        self._scheduler: FairScheduler | None = None
         """Scheduler of the event loop that reads the generation."""
         self._branches: dict[int, list[Request]] = {}
         """Branch requests of prompts whose branches differ."""
@@ -175,9 +175,9 @@ class Generation:
         except InvalidRequest as error:  # A remote engine reports invalid requests on the first read.
             raise self.asked.blame(error) from None
         if not self._is_heavy:
-            if self._turns is None:
-                self._turns = turns_here()
-            self._turns.serve_little()
+            if self._scheduler is None:
+                self._scheduler = current_scheduler()
+            self._scheduler.mark_light_task()
         if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
             await self._are_forks_known.wait()
         for prompt, events in batches:
@@ -271,7 +271,7 @@ class Generation:
     async def _next_of_one(self) -> list[tuple[int, list[Event]]]:
         if self._is_heavy:
             await self.streams[0].readable()
-            await next_turn()
+            await yield_fairly()
         batch = await self.streams[0].next_batch(compact=True)
         return [(0, batch)] if batch else []
 
@@ -286,7 +286,7 @@ class Generation:
         while self._waiting or self._readable:
             await self._arrived.wait()
             # Yields before each read, also if more events are ready.
-            await (next_turn() if self._is_heavy else asyncio.sleep(0))
+            await (yield_fairly() if self._is_heavy else asyncio.sleep(0))
             batches = []
             weight = 0
             while self._readable and weight < MAX_WEIGHT:

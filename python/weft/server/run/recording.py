@@ -14,7 +14,7 @@ from litestar.types import Message, Receive, Scope, Send
 from weft.server.errors import NobodyReadsError, OffsetLostError, StreamEndedError, StreamsFullError
 from weft.server.run import sse
 from weft.server.run.stream import MAX_WRITE_BYTES, StreamedAnswer, run_while_connected
-from weft.server.run.writing import next_turn
+from weft.server.run.writing import yield_fairly
 
 __all__ = [
     "GRACE_S",
@@ -313,7 +313,7 @@ class Recorded(ASGIResponse):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
                 offset += len(part)
                 if len(part) == MAX_WRITE_BYTES:
-                    await next_turn()
+                    await yield_fairly()
             tail = b""
         except OffsetLostError as error:  # The client read more slowly than the stream was generated.
             tail = sse.error_frame(error)

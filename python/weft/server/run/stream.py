@@ -18,7 +18,7 @@ from weft.server.run.budget import MemoryBudget
 from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
-from weft.server.run.writing import Stint, next_turn
+from weft.server.run.writing import TimeSlice, yield_fairly
 
 __all__ = [
     "REQUEST_ID",
@@ -124,7 +124,7 @@ class StreamedAnswer(ASGIResponse):
         self._sending = asyncio.Lock()
         self._n_unyielded = 0
         """Bytes written since other tasks last ran."""
-        self._stint = Stint()
+        self._time_slice = TimeSlice()
         self._last_write = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -168,7 +168,7 @@ class StreamedAnswer(ASGIResponse):
         """Writes events in as few writes as possible. Events that show no text, such as half a character, produce none."""
         waiting: list[bytes] = []
         n_bytes = 0
-        self._stint.begin()
+        self._time_slice.begin()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
                 pieces = self._form.frames(prompt, (event,))
@@ -179,14 +179,14 @@ class StreamedAnswer(ASGIResponse):
             for piece in pieces:
                 n_bytes += len(piece)
             is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
-            if is_full or time.monotonic() >= self._stint.until:
-                self._stint.pause()
+            if is_full or time.monotonic() >= self._time_slice.until:
+                self._time_slice.pause()
                 has_much = n_bytes >= MAX_WRITE_BYTES
                 if is_full:
                     await self._write(send, waiting, n_bytes)
                     waiting, n_bytes, self._n_unyielded = [], 0, 0
-                await self._stint.give_way(has_much=has_much)
-        self._stint.pause()
+                await self._time_slice.yield_to_others(has_much=has_much)
+        self._time_slice.pause()
         if n_bytes:
             # If events are always ready, several small writes count like a large one.
             self._n_unyielded += n_bytes
@@ -205,7 +205,7 @@ class StreamedAnswer(ASGIResponse):
                 await self._start(send)
             for nth, frames in enumerate(_writes(pieces, n_bytes)):
                 if nth:
-                    await next_turn()
+                    await yield_fairly()
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
         self._last_write = time.monotonic()
 
@@ -229,7 +229,7 @@ class PiecedAnswer(ASGIResponse):
         """Sends the body that the headers announce."""
         for group in groups(self._pieces, MAX_WRITE_BYTES):
             await send({"type": "http.response.body", "body": group, "more_body": True})
-            await next_turn()
+            await yield_fairly()
         await super().send_body(send, receive)
 
 
@@ -263,17 +263,17 @@ class WholeAnswer(ASGIResponse):
             self._generation.close()
 
     async def _collect(self, collected: ResponseReservation, scope: Scope, receive: Receive, send: Send) -> None:
-        stint = Stint()
+        time_slice = TimeSlice()
         while batches := await self._generation.next_batches():
-            stint.begin()
+            time_slice.begin()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
                 collected.grow(self._form.add(prompt, [event]))
                 # Reading events that are ready does not yield, and with a thousand logprobs each they are generated as fast as
                 # they are read: without a pause, no other task would run until the end.
-                if time.monotonic() >= stint.until:
-                    stint.pause()
-                    await stint.give_way()
-            stint.pause()
+                if time.monotonic() >= time_slice.until:
+                    time_slice.pause()
+                    await time_slice.yield_to_others()
+            time_slice.pause()
         headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
         await PiecedAnswer(self._form.body(), headers)(scope, receive, send)
 
