@@ -514,7 +514,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],
     "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
-    "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * writing.TURN_S)],
+    "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * writing.SLICE_S)],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
     "a body": lambda: [client_timeouts.BODY_BYTES_PER_S, client_timeouts.BODY_GRACE_S, client_timeouts.BODY_SAVED_S],
