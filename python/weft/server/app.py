@@ -177,10 +177,10 @@ def create_app(
         return response_service
 
     def provide_event_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
-        return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
+        return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
 
     def provide_completion_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
-        return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
+        return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
 
     app = Application(
         route_handlers=[

@@ -34,7 +34,7 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
 from weft.server.run.service import Service
 
-__all__ = ["PING", "Stream", "Whole"]
+__all__ = ["PING", "ChunkEncoder", "ResponseBuilder"]
 
 STOP_REASONS = {
     "end": "end_turn",
@@ -61,7 +61,7 @@ PING = _frame(_PING)
 """Sent during silence."""
 
 
-class _Form:
+class _ResponseState:
     """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
@@ -88,7 +88,7 @@ class _Form:
         return Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
 
 
-class Stream(_Form):
+class ChunkEncoder(_ResponseState):
     """Encodes the start of a message, its content block by block, and its end.
 
     The number of cached prompt tokens is reported at the start, if known by then, and at the end.
@@ -160,7 +160,7 @@ class Stream(_Form):
         return b""
 
 
-class Whole(_Form):
+class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:

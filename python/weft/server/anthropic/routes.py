@@ -43,8 +43,8 @@ async def create_message(
     if chat.marked is not None:
         _keep(chat.marked, generation, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, answer.Whole(data, generation, form, service), service.collected))
-    written = answer.Stream(data, generation, form, service)
+        return Answer(WholeAnswer(generation, answer.ResponseBuilder(data, generation, form, service), service.collected))
+    written = answer.ChunkEncoder(data, generation, form, service)
     return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 

@@ -24,7 +24,7 @@ from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
-__all__ = ["Results", "Stream", "following", "infill", "submission", "system_prompt"]
+__all__ = ["ChunkEncoder", "ResponseBuilder", "following", "infill", "submission", "system_prompt"]
 
 
 ONLY_HERE = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_data"})
@@ -92,7 +92,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
     return msgspec.structs.replace(asked, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
 
 
-class _Form:
+class _ResponseState:
     """State shared by streamed and complete responses."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
@@ -105,7 +105,7 @@ class _Form:
         return None if told is None else completion_probability(told, post_sampling=self._post_sampling)
 
 
-class Stream(_Form):
+class ChunkEncoder(_ResponseState):
     """Encodes progress of the prompt, one event per token, and one with `"stop": true` at the end of each branch.
 
     Text that is withheld until a branch's end has its own event before the end.
@@ -200,7 +200,7 @@ class Stream(_Form):
         return b""
 
 
-class Results(_Form):
+class ResponseBuilder(_ResponseState):
     """Builds the complete response: one object, or a list in order of `index`."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:

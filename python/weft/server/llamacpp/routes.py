@@ -105,10 +105,14 @@ async def _answer(
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(asked)
     if data.stream:
-        form = dialect.Stream(data, generation, service.engine, service.model_name) if other is None else other.stream(generation)
+        form = (
+            dialect.ChunkEncoder(data, generation, service.engine, service.model_name)
+            if other is None
+            else other.stream(generation)
+        )
         stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
         return Answer(await caller.resumable(stream))
-    results = dialect.Results(data, generation, service.engine, service.model_name)
+    results = dialect.ResponseBuilder(data, generation, service.engine, service.model_name)
     return Answer(WholeAnswer(generation, results, service.collected))
 
 

@@ -19,7 +19,7 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 
-__all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "GenerateForm", "Stream", "Whole", "now"]
+__all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "ChunkEncoder", "GenerateForm", "ResponseBuilder", "now"]
 
 HEADERS = {
     "content-type": "application/x-ndjson",
@@ -127,7 +127,7 @@ class ChatForm:
         )
 
 
-class _Reading:
+class _ResponseState:
     """State shared by streamed and complete responses: the parser of the one branch."""
 
     def __init__(
@@ -237,7 +237,7 @@ class _Reading:
             context += self._model.tokenize(said, add_special=False, parse_special=False)
 
 
-class Stream(_Reading):
+class ChunkEncoder(_ResponseState):
     """Encodes a line for each token that adds content, and one with `"done": true` at the end."""
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
@@ -259,7 +259,7 @@ class Stream(_Reading):
         return b""
 
 
-class Whole(_Reading):
+class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
     def __init__(

@@ -148,8 +148,8 @@ def _answer(
     given = (fields, generation, form, shape, began)
     model = service.engine.model if tells_context else None
     if not fields.stream:
-        return Answer(WholeAnswer(generation, answer.Whole(*given, model=model), service.collected))
-    lines = answer.Stream(*given, model=model)
+        return Answer(WholeAnswer(generation, answer.ResponseBuilder(*given, model=model), service.collected))
+    lines = answer.ChunkEncoder(*given, model=model)
     # Lines of JSON cannot include comments.
     return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
 

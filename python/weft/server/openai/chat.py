@@ -31,7 +31,7 @@ from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
 
-__all__ = ["Stream", "Whole", "check"]
+__all__ = ["ChunkEncoder", "ResponseBuilder", "check"]
 
 MAX_TOP_LOGPROBS = 20
 """Maximum of top logprobs, as in OpenAI's API."""
@@ -62,7 +62,7 @@ def check(data: CreateChatCompletion) -> None:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs to be true")
 
 
-class _Form:
+class _ResponseState:
     """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
@@ -80,7 +80,7 @@ class _Form:
         return FINISH_REASONS[finished.reason]
 
 
-class Stream(_Form):
+class ChunkEncoder(_ResponseState):
     """Encodes a chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` last.
 
     Text that is withheld until a branch's end has its own chunk before the end.
@@ -192,7 +192,7 @@ class Stream(_Form):
         return sse.frame(last) + sse.DONE
 
 
-class Whole(_Form):
+class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:

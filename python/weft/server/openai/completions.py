@@ -22,7 +22,7 @@ from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 
-__all__ = ["Stream", "Whole", "submission"]
+__all__ = ["ChunkEncoder", "ResponseBuilder", "submission"]
 
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
@@ -64,7 +64,7 @@ def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
     return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"n": "best_of"})
 
 
-class _Form:
+class _ResponseState:
     """State shared by streamed and complete responses."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
@@ -96,7 +96,7 @@ class _Form:
         )
 
 
-class Stream(_Form):
+class ChunkEncoder(_ResponseState):
     """Encodes a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last.
 
     Text that is withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of
@@ -193,7 +193,7 @@ class Stream(_Form):
         return sse.frame(last) + sse.DONE
 
 
-class Whole(_Form):
+class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:

@@ -42,8 +42,8 @@ async def create_completion(
     asked = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(asked)
     if not data.stream:
-        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service), service.collected))
-    form = completions.Stream(data, generation, service) if other is None else other.stream(generation)
+        return Answer(WholeAnswer(generation, completions.ResponseBuilder(data, generation, service), service.collected))
+    form = completions.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)
     stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
@@ -56,8 +56,8 @@ async def create_chat_completion(
     chat.check(data)
     generation, answer = await begin(data, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service, answer), service.collected))
-    form = chat.Stream(data, generation, service, answer)
+        return Answer(WholeAnswer(generation, chat.ResponseBuilder(data, generation, service, answer), service.collected))
+    form = chat.ChunkEncoder(data, generation, service, answer)
     stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 

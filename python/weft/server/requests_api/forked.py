@@ -10,10 +10,10 @@ from weft.server.response_fields import timings
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 
-__all__ = ["ForkStream"]
+__all__ = ["ForkEncoder"]
 
 
-class ForkStream:
+class ForkEncoder:
     """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
 
     def __init__(self, generation: Generation) -> None:

@@ -13,7 +13,7 @@ from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
 from weft.server.handlers import delete, get, post
 from weft.server.requests_api import translate
-from weft.server.requests_api.forked import ForkStream
+from weft.server.requests_api.forked import ForkEncoder
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.routes import Routes
 from weft.server.run.executor import Purpose
@@ -77,7 +77,7 @@ async def fork(
         return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, place), asked)))
     own = await service.fork(generation, prompt, place, asked)
     assert isinstance(own, Generation), "forks were asked for that have a stream of their own"
-    return Answer(StreamedAnswer(own, ForkStream(own), service.settings.ping_s))
+    return Answer(StreamedAnswer(own, ForkEncoder(own), service.settings.ping_s))
 
 
 async def _fork(service: Service, generation: Generation, branch: tuple[int, int], asked: ForkAsked) -> Forked:

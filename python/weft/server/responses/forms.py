@@ -10,14 +10,14 @@ from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event
 from weft.server.run.recording import Recording
 
-__all__ = ["Stream", "Whole", "offset_after"]
+__all__ = ["ChunkEncoder", "ResponseBuilder", "offset_after"]
 
 _BEFORE = b"\n\nevent: "
 
 _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_number":([0-9]+)')
 
 
-class Stream:
+class ChunkEncoder:
     """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
     def __init__(self, writing: Writing, collected: ResponseReservation) -> None:
@@ -53,7 +53,7 @@ class Stream:
         return b"".join(piece for told in self._writing.fail(error) for piece in events.frame(told))
 
 
-class Whole:
+class ResponseBuilder:
     """Builds the complete response."""
 
     def __init__(self, writing: Writing) -> None:

@@ -18,7 +18,7 @@ from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
 from weft.server.responses import items, translate
-from weft.server.responses.forms import Stream, Whole, offset_after
+from weft.server.responses.forms import ChunkEncoder, ResponseBuilder, offset_after
 from weft.server.responses.items import Item, Message, Reference
 from weft.server.responses.schemas import (
     CompactBody,
@@ -141,8 +141,8 @@ class ResponseService:
             kept.writing = writing
             self.store.keep(kept)
         if not (data.stream or data.background):
-            return WholeAnswer(generation, Whole(writing), self._service.collected, failure=writing.fail)
-        stream = Stream(writing, collected)
+            return WholeAnswer(generation, ResponseBuilder(writing), self._service.collected, failure=writing.fail)
+        stream = ChunkEncoder(writing, collected)
         ping_s = request_fields.ping_s(asked.chat, self._service.settings)
         answer = StreamedAnswer(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
         name = caller.conversation or (response.id if data.background else None)

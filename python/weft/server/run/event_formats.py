@@ -7,7 +7,7 @@ from weft import InvalidRequest
 from weft.fields.shown import shown
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
-from weft.server.run.stream import StreamedForm
+from weft.server.run.stream import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["EventFormat", "EventFormats"]
@@ -21,7 +21,7 @@ class EventFormat:
     def __init__(
         self,
         prepared: Callable[[CompletionFields, Settings], CompletionFields],
-        stream: Callable[[Generation], StreamedForm],
+        stream: Callable[[Generation], StreamEncoder],
     ) -> None:
         self._prepared = prepared
         self.stream = stream

@@ -26,11 +26,11 @@ __all__ = [
     "AwaitedAnswer",
     "AwaitedPieces",
     "AwaitedText",
+    "BodyBuilder",
     "PiecedAnswer",
+    "StreamEncoder",
     "StreamedAnswer",
-    "StreamedForm",
     "WholeAnswer",
-    "WholeForm",
     "run_while_connected",
 ]
 
@@ -47,7 +47,7 @@ logprobs each would block the event loop for many seconds. This size is reached 
 thousand logprobs, within milliseconds."""
 
 
-class StreamedForm(Protocol):
+class StreamEncoder(Protocol):
     """Encodes a stream in one API's format."""
 
     def frames(self, prompt: int, events: Events) -> Sequence[bytes]:
@@ -57,7 +57,7 @@ class StreamedForm(Protocol):
         """Returns the bytes after the last event of the last branch."""
 
 
-class WholeForm(Protocol):
+class BodyBuilder(Protocol):
     """Encodes a complete response in one API's format."""
 
     def add(self, prompt: int, events: Events) -> int:
@@ -101,7 +101,7 @@ class StreamedAnswer(ASGIResponse):
     def __init__(
         self,
         generation: Generation,
-        form: StreamedForm,
+        form: StreamEncoder,
         ping_s: float | None,
         *,
         headers: Mapping[str, str] = sse.HEADERS,
@@ -239,7 +239,7 @@ class WholeAnswer(ASGIResponse):
     def __init__(
         self,
         generation: Generation,
-        form: WholeForm,
+        form: BodyBuilder,
         budget: MemoryBudget,
         *,
         failure: Callable[[Exception], object] = lambda _: None,

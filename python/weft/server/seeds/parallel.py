@@ -12,7 +12,7 @@ from weft.server.run.generation import Event, Generation
 from weft.server.seeds.schemas import Content
 from weft.settings import Settings
 
-__all__ = ["Stream", "prepared"]
+__all__ = ["ChunkEncoder", "prepared"]
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # The events cannot represent these, nor which completion they belong to.
@@ -35,7 +35,7 @@ def prepared(data: request_fields.CompletionFields, _: Settings) -> request_fiel
     return msgspec.structs.replace(data, stream=True, n=1)
 
 
-class Stream:
+class ChunkEncoder:
     """Encodes one event for each token that adds text."""
 
     def __init__(self, _: Generation) -> None:

@@ -14,7 +14,7 @@ from weft.server.run.submission import Submission
 from weft.server.seeds.schemas import StreamBody
 from weft.settings import Settings
 
-__all__ = ["Lines", "failure", "line_form", "submission"]
+__all__ = ["LineEncoder", "failure", "line_form", "submission"]
 
 DEFAULT_LIMIT = 32
 """Default maximum of generated tokens."""
@@ -76,7 +76,7 @@ def failure(error: Exception) -> bytes:
     return _encode(ErrorBody(describe(error))) + b"\n"
 
 
-class Lines:
+class LineEncoder:
     """Encodes the prompt, then one line for each token that adds text. In plain text, a line-break token is an empty line."""
 
     def __init__(self, prompt: str, write: Callable[[str], bytes]) -> None:

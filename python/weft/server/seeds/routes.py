@@ -31,7 +31,7 @@ async def stream(
         await recall(service, data.cache, data.prompt or "")
     generation = await service.submit(asked)
     headers = sse.HEADERS | {"content-type": content_type}
-    form = plain.Lines(data.prompt or "", write)
+    form = plain.LineEncoder(data.prompt or "", write)
     return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
 
 

@@ -13,7 +13,7 @@ from weft.server.run.generation import Event, Generation
 from weft.server.seeds.schemas import BranchStopped, BranchText, Done, Start
 from weft.settings import Settings
 
-__all__ = ["Stream", "prepared"]
+__all__ = ["ChunkEncoder", "prepared"]
 
 DEFAULT_N = 8
 """Default number of completions per prompt."""
@@ -46,7 +46,7 @@ def prepared(data: request_fields.CompletionFields, settings: Settings) -> reque
     return msgspec.structs.replace(data, stream=True, n=n)
 
 
-class Stream:
+class ChunkEncoder:
     """Encodes one event for each token that adds text, in order of time. Completions are numbered over all prompts.
 
     Withheld text (half a character, or a possible beginning of a stop string) comes with the token that completes it, or else in
