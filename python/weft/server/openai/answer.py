@@ -25,12 +25,12 @@ from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
 
-__all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
+__all__ = ["FINISH_REASONS", "ResponseContext", "wants_usage"]
 
 FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "cancelled"}
 
 
-class Answered:
+class ResponseContext:
     """A response: its id, the usage of its branches, and the optional data that the body requests."""
 
     def __init__(self, prefix: str, data: CompletionFields, generation: Generation, service: Service, *, with_top: bool) -> None:

@@ -10,7 +10,7 @@ from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
 from weft.chat.answer.written import WrittenMessage
 from weft.server import request_fields
-from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
+from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
 from weft.server.openai.chat_schemas import (
     CalledFunction,
     ChatChoice,
@@ -68,7 +68,7 @@ class _ResponseState:
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
-        self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
+        self._context = ResponseContext("chatcmpl", data, generation, service, with_top=with_top)
         self._spoken = Spoken(answer, partial(generation.text_before, 0))
         generation.takes_forks = generation.reads_forks = True
         self._is_of_before = bool(data.functions)
@@ -105,16 +105,16 @@ class ChunkEncoder(_ResponseState):
                 return [*self._opening(prompt, event), *self._said(prompt, event), *self._ending(prompt, event)]
 
     def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
-        progress = self._about.progress(prompt, event)
+        progress = self._context.progress(prompt, event)
         if progress is None:
             return []
-        chunk = self._role(self._about.first_index(prompt))
+        chunk = self._role(self._context.first_index(prompt))
         chunk.prompt_progress = progress
-        chunk.timings = self._about.prompt_timings(event)
+        chunk.timings = self._context.prompt_timings(event)
         return [chunk]
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
-        index = self._about.index(prompt, event)
+        index = self._context.index(prompt, event)
         if index in self._begun:
             return []
         self._begun.add(index)
@@ -125,7 +125,7 @@ class ChunkEncoder(_ResponseState):
 
     def _said(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
-        index = self._about.index(prompt, event)
+        index = self._context.index(prompt, event)
         told = drawn(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._spoken.read(event)]
@@ -134,9 +134,9 @@ class ChunkEncoder(_ResponseState):
             deltas = [Delta(content="")]
         chunks = []
         for nth, delta in enumerate(deltas):
-            logprobs = None if told is None or nth else ChatLogprobs([self._about.token(index, told)])
+            logprobs = None if told is None or nth else ChatLogprobs([self._context.token(index, told)])
             chunk = self._chunk([ChunkChoice(index, delta, logprobs, None)])
-            chunk.timings = self._about.timings(prompt, event.index, n_predicted)
+            chunk.timings = self._context.timings(prompt, event.index, n_predicted)
             chunks.append(chunk)
         return chunks
 
@@ -162,22 +162,22 @@ class ChunkEncoder(_ResponseState):
     def _ending(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         if isinstance(event, Token):
             return []
-        self._about.finish(prompt, event)
-        index = self._about.index(prompt, event)
+        self._context.finish(prompt, event)
+        index = self._context.index(prompt, event)
         chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event), told_score(event))])
         chunk.timings = timings([event.usage])
-        chunk.verbose = self._about.verbose(prompt, event)
-        chunk.cache_explanation = self._about.explanation(prompt, event)
+        chunk.verbose = self._context.verbose(prompt, event)
+        chunk.cache_explanation = self._context.explanation(prompt, event)
         return [chunk]
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        about = self._about
+        context = self._context
         return ChatChunk(
-            id=about.id,
+            id=context.id,
             object="chat.completion.chunk",
-            created=about.created,
-            model=about.model,
-            system_fingerprint=about.build,
+            created=context.created,
+            model=context.model,
+            system_fingerprint=context.build,
             choices=choices,
             usage=None if self._include_usage else msgspec.UNSET,
         )
@@ -187,8 +187,8 @@ class ChunkEncoder(_ResponseState):
         if not self._include_usage:
             return sse.DONE
         last = self._chunk([])
-        last.usage = self._about.usage()
-        last.timings = timings(self._about.usages)
+        last.usage = self._context.usage()
+        last.timings = timings(self._context.usages)
         return sse.frame(last) + sse.DONE
 
 
@@ -221,19 +221,19 @@ class ResponseBuilder(_ResponseState):
             case Finished():
                 return self._finish(prompt, event)
             case _:
-                return self._take(self._about.index(prompt, event), event)
+                return self._take(self._context.index(prompt, event), event)
 
     def _take(self, index: int, token: Token) -> int:
         self._add_parts(index, token)
-        if index == 0 and self._about.is_verbose:
+        if index == 0 and self._context.is_verbose:
             self._texts.append(token.text)
             self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
         if (logprobs := drawn(token)) is not None:
-            told = msgspec.json.encode(self._about.token(index, logprobs))
+            told = msgspec.json.encode(self._context.token(index, logprobs))
             self._told.setdefault(index, []).append(told)
             n_bytes += len(told)
-            if index == 0 and (verbose := self._about.verbose_probability(logprobs)) is not None:
+            if index == 0 and (verbose := self._context.verbose_probability(logprobs)) is not None:
                 self._told_first.append(verbose)
                 n_bytes += len(verbose)
         return n_bytes
@@ -244,8 +244,8 @@ class ResponseBuilder(_ResponseState):
             message.add(part)
 
     def _finish(self, prompt: int, finished: Finished) -> int:
-        self._about.finish(prompt, finished)
-        index = self._about.index(prompt, finished)
+        self._context.finish(prompt, finished)
+        index = self._context.index(prompt, finished)
         self._add_parts(index, finished)
         message = self._message(self._messages.pop(index))
         logprobs = None
@@ -255,7 +255,7 @@ class ResponseBuilder(_ResponseState):
         self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), told_score(finished)))
         if index == 0:
             has_probabilities = bool(self._told_first)
-            self._verbose = self._about.verbose(
+            self._verbose = self._context.verbose(
                 prompt,
                 finished,
                 content="".join([*self._texts, finished.text]),
@@ -280,19 +280,19 @@ class ResponseBuilder(_ResponseState):
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
-        about = self._about
+        context = self._context
         frame = msgspec.json.encode(
             ChatCompletion(
-                id=about.id,
+                id=context.id,
                 object="chat.completion",
-                created=about.created,
-                model=about.model,
-                system_fingerprint=about.build,
+                created=context.created,
+                model=context.model,
+                system_fingerprint=context.build,
                 choices=sorted(self._choices, key=lambda choice: choice.index),
-                usage=about.usage(),
-                timings=timings(about.usages),
+                usage=context.usage(),
+                timings=timings(context.usages),
                 verbose=self._verbose,
-                cache_explanation=about.explanations(),
+                cache_explanation=context.explanations(),
             )
         )
         return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._told_first))

@@ -7,7 +7,7 @@ import msgspec
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
-from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
+from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
@@ -70,7 +70,7 @@ class _ResponseState:
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         # 0 requests the sampled token only.
         with_top = data.logprobs != 0
-        self._about = Answered("cmpl", data, generation, service, with_top=with_top)
+        self._context = ResponseContext("cmpl", data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
         generation.takes_forks = len(generation.streams) == 1 and self._echo is None
         self._offsets: dict[int, Offsets] = {}
@@ -90,9 +90,9 @@ class _ResponseState:
         return Logprobs(
             tokens=[chosen.text],
             token_logprobs=[chosen.logprob],
-            top_logprobs=[likely_by_text(token) if self._about.with_top(index) else {}],
+            top_logprobs=[likely_by_text(token) if self._context.with_top(index) else {}],
             text_offset=[offsets.next(chosen.bytes)],
-            content=[self._about.token(index, token)],
+            content=[self._context.token(index, token)],
         )
 
 
@@ -126,16 +126,16 @@ class ChunkEncoder(_ResponseState):
         return [*self._opening(prompt, event), *map(sse.frame, chunks)]
 
     def _progress(self, prompt: int, event: Progress) -> list[CompletionChunk]:
-        progress = self._about.progress(prompt, event)
+        progress = self._context.progress(prompt, event)
         if progress is None:
             return []
-        chunk = self._chunk([Choice("", self._about.first_index(prompt), None, None)])
+        chunk = self._chunk([Choice("", self._context.first_index(prompt), None, None)])
         chunk.prompt_progress = progress
-        chunk.timings = self._about.prompt_timings(event)
+        chunk.timings = self._context.prompt_timings(event)
         return [chunk]
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[bytes]:
-        index = self._about.index(prompt, event)
+        index = self._context.index(prompt, event)
         if self._echo is None or index in self._begun:
             return []
         self._begun.add(index)
@@ -148,37 +148,37 @@ class ChunkEncoder(_ResponseState):
         told = drawn(token)
         if not token.text and told is None:
             return []
-        index = self._about.index(prompt, token)
+        index = self._context.index(prompt, token)
         logprobs = None if told is None else self._drawn(prompt, index, told)
         chunk = self._chunk([Choice(token.text, index, logprobs, None)])
-        chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
+        chunk.timings = self._context.timings(prompt, token.index, token.n_predicted)
         return [chunk]
 
     def _rest(self, prompt: int, finished: Finished) -> list[CompletionChunk]:
         if not finished.text:
             return []
-        chunk = self._chunk([Choice(finished.text, self._about.index(prompt, finished), None, None)])
-        chunk.timings = self._about.timings(prompt, finished.index, finished.usage.n_predicted)
+        chunk = self._chunk([Choice(finished.text, self._context.index(prompt, finished), None, None)])
+        chunk.timings = self._context.timings(prompt, finished.index, finished.usage.n_predicted)
         return [chunk]
 
     def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
-        self._about.finish(prompt, finished)
+        self._context.finish(prompt, finished)
         chunk = self._chunk(
-            [Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason], told_score(finished))]
+            [Choice("", self._context.index(prompt, finished), None, FINISH_REASONS[finished.reason], told_score(finished))]
         )
         chunk.timings = timings([finished.usage])
-        chunk.verbose = self._about.verbose(prompt, finished)
-        chunk.cache_explanation = self._about.explanation(prompt, finished)
+        chunk.verbose = self._context.verbose(prompt, finished)
+        chunk.cache_explanation = self._context.explanation(prompt, finished)
         return chunk
 
     def _chunk(self, choices: list[Choice]) -> CompletionChunk:
-        about = self._about
+        context = self._context
         return CompletionChunk(
-            id=about.id,
+            id=context.id,
             object="text_completion",
-            created=about.created,
-            model=about.model,
-            system_fingerprint=about.build,
+            created=context.created,
+            model=context.model,
+            system_fingerprint=context.build,
             choices=choices,
             usage=None if self._include_usage else msgspec.UNSET,
         )
@@ -188,8 +188,8 @@ class ChunkEncoder(_ResponseState):
         if not self._include_usage:
             return sse.DONE
         last = self._chunk([])
-        last.usage = self._about.usage()
-        last.timings = timings(self._about.usages)
+        last.usage = self._context.usage()
+        last.timings = timings(self._context.usages)
         return sse.frame(last) + sse.DONE
 
 
@@ -232,7 +232,7 @@ class ResponseBuilder(_ResponseState):
                 return self._take(prompt, event)
 
     def _take(self, prompt: int, token: Token) -> int:
-        index = self._about.index(prompt, token)
+        index = self._context.index(prompt, token)
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
@@ -243,7 +243,7 @@ class ResponseBuilder(_ResponseState):
         if not self._tells_logprobs and index < self._n_asked:
             return n_bytes
         n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
-        if self._may_be_first(index) and (verbose := self._about.verbose_probability(told)) is not None:
+        if self._may_be_first(index) and (verbose := self._context.verbose_probability(told)) is not None:
             self._told.setdefault(index, []).append(verbose)
             n_bytes += len(verbose)
         return n_bytes
@@ -253,8 +253,8 @@ class ResponseBuilder(_ResponseState):
         return index < self._n_firsts
 
     def _finish(self, prompt: int, finished: Finished) -> int:
-        self._about.finish(prompt, finished)
-        index = self._about.index(prompt, finished)
+        self._context.finish(prompt, finished)
+        index = self._context.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
         written, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
         if (drawn := self._logprobs.pop(index, None)) is not None:
@@ -264,28 +264,28 @@ class ResponseBuilder(_ResponseState):
         gaps = None if logprobs is None else logprobs.gaps
         self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason], told_score(finished)))
         if self._may_be_first(index):
-            self._verbose[index] = self._about.verbose(
+            self._verbose[index] = self._context.verbose(
                 prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._told
             )
         return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
-        about = self._about
+        context = self._context
         told = self._best.told(self._choices)
         first = told[0][0]
         frame = msgspec.json.encode(
             CompletionObject(
-                id=about.id,
+                id=context.id,
                 object="text_completion",
-                created=about.created,
-                model=about.model,
-                system_fingerprint=about.build,
+                created=context.created,
+                model=context.model,
+                system_fingerprint=context.build,
                 choices=[choice for _, choice in told],
-                usage=about.usage(),
-                timings=timings(about.usages),
+                usage=context.usage(),
+                timings=timings(context.usages),
                 verbose=self._verbose.get(first, msgspec.UNSET),
-                cache_explanation=about.explanations(),
+                cache_explanation=context.explanations(),
             )
         )
         lists = [one for index, _ in told for one in self._gaps.get(index, ())]
