@@ -9,7 +9,7 @@ from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, CallArguments, CallBegun, Content, Part, Thought
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.server.run.chat import Spoken
+from weft.server.run.chat import BranchParsers
 
 USAGE = Usage(n_computed=1, n_cached=2, n_predicted=1, n_held=3, prompt_ms=1.0, predicted_ms=1.0)
 
@@ -20,7 +20,7 @@ def token(index: int, text: str) -> Token:
 
 
 def test_what_is_neither_thought_nor_call_is_content_and_the_rest_comes_at_the_end() -> None:
-    spoken = Spoken(PLAIN)
+    spoken = BranchParsers(PLAIN)
     assert spoken.read(token(0, "He")) == [Content("He")]
     assert spoken.read(token(1, "")) == []
     finished = Finished(index=0, reason="end", text="y", usage=USAGE, slot=0)
@@ -36,13 +36,13 @@ WRITTEN = (
 TOOLS = (Tool("weather", {"type": "object", "properties": {"city": {"type": "string"}}}),)
 
 
-def reading(before: str = "") -> Spoken:
+def reading(before: str = "") -> BranchParsers:
     """Branch 5 of a chat with a tool was forked behind this text."""
     form = FamilyForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS))
-    return Spoken(form, lambda index: before if index == 5 else "")
+    return BranchParsers(form, lambda index: before if index == 5 else "")
 
 
-def said(spoken: Spoken, text: str) -> tuple[list[Part], bool]:
+def said(spoken: BranchParsers, text: str) -> tuple[list[Part], bool]:
     """What comes of a text of branch 5, and whether it is a call."""
     parts = [part for piece in text for part in spoken.read(token(5, piece))]
     end = Finished(index=5, reason="end", text="", usage=USAGE, slot=0)
@@ -103,7 +103,7 @@ KIMI = (
 )
 def test_numbered_ids_go_on_from_where_the_branch_of_a_fork_was(behind: str, ids: list[str]) -> None:
     at = KIMI.index(behind) + len(behind)
-    spoken = Spoken(FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
+    spoken = BranchParsers(FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
     parts, _ = said(spoken, KIMI[at:])
     assert [part.id for part in parts if isinstance(part, CallBegun)] == ids
     # Another choice counts its own.

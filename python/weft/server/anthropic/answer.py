@@ -29,7 +29,7 @@ from weft.server.anthropic.schemas import (
     Usage,
 )
 from weft.server.run import sse
-from weft.server.run.chat import Spoken
+from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
 from weft.server.run.service import Service
@@ -69,7 +69,7 @@ class _ResponseState:
         self._model = service.model_name
         self._generation = generation
         self._n_prompt = generation.streams[0].n_prompt
-        self._spoken = Spoken(form)
+        self._parsers = BranchParsers(form)
         self._shows_thoughts = data.thinking is None or data.thinking.display != "omitted"
         self._stops = frozenset(data.stop_sequences or ())
 
@@ -80,7 +80,7 @@ class _ResponseState:
         if stop is not None and stop not in self._stops:
             # Stop string of the chat template.
             reason, stop = "end_turn", None
-        if reason == "end_turn" and self._spoken.calls(finished):
+        if reason == "end_turn" and self._parsers.calls(finished):
             reason = "tool_use"
         return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
 
@@ -113,12 +113,12 @@ class ChunkEncoder(_ResponseState):
             case Progress():
                 return self._begin(event.n_cached)
             case Finished():
-                said = [told for part in self._spoken.read(event) for told in self._said(part)]
+                said = [told for part in self._parsers.read(event) for told in self._said(part)]
                 end, usage = self._ended(event)
                 last = MessageDelta(end, usage, self._generation.explanation(0, event))
                 return [*self._begin(event.usage.n_cached), *said, *self._close(), last, MessageStop()]
             case _:
-                return [*self._begin(0), *(told for part in self._spoken.read(event) for told in self._said(part))]
+                return [*self._begin(0), *(told for part in self._parsers.read(event) for told in self._said(part))]
 
     def _begin(self, n_cached: int) -> list[Told]:
         if self._is_begun:
@@ -174,7 +174,7 @@ class ResponseBuilder(_ResponseState):
         return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
 
     def _add(self, event: Token | Finished) -> int:
-        parts = self._spoken.read(event)
+        parts = self._parsers.read(event)
         for part in parts:
             self._take(part)
         if isinstance(event, Finished):

@@ -14,7 +14,7 @@ from weft.chat.replies import WHOLE_REASONS
 from weft.server.ollama.schemas import Call, CallFunction, ChatAnswer, GenerateAnswer, Said
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
-from weft.server.run.chat import Spoken
+from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
@@ -141,7 +141,7 @@ class _ResponseState:
         model: Model | None = None,
     ) -> None:
         self._shape = shape
-        self._spoken = Spoken(form)
+        self._parsers = BranchParsers(form)
         self._generation = generation
         self._began = began
         self._with_top = bool(data.top_logprobs)
@@ -159,7 +159,7 @@ class _ResponseState:
         """Returns the content that an event adds."""
         said = _Stretch()
         calls: list[Call] = []
-        for part in self._spoken.read(event):
+        for part in self._parsers.read(event):
             self._take(part, said, calls)
         if isinstance(event, Token):
             if (told := drawn(event)) is not None:
@@ -167,7 +167,7 @@ class _ResponseState:
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            is_cut = self._spoken.is_cut(event.index)
+            is_cut = self._parsers.is_cut(event.index)
             self._end_call(said, calls, is_cut=is_cut and event.reason != "end", is_truncated=event.reason not in WHOLE_REASONS)
         said.calls = calls
         return said

@@ -25,7 +25,7 @@ from weft.server.openai.chat_schemas import (
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, timings, told_score
 from weft.server.run import sse
-from weft.server.run.chat import Spoken
+from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
@@ -69,13 +69,13 @@ class _ResponseState:
         # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._context = ResponseContext("chatcmpl", data, generation, service, with_top=with_top)
-        self._spoken = Spoken(answer, partial(generation.text_before, 0))
+        self._parsers = BranchParsers(answer, partial(generation.text_before, 0))
         generation.takes_forks = generation.reads_forks = True
         self._is_of_before = bool(data.functions)
         """Whether calls use the deprecated `function_call` instead of `tool_calls`."""
 
     def _finish_reason(self, finished: Finished) -> str:
-        if self._spoken.calls(finished):
+        if self._parsers.calls(finished):
             return "function_call" if self._is_of_before else "tool_calls"
         return FINISH_REASONS[finished.reason]
 
@@ -128,7 +128,7 @@ class ChunkEncoder(_ResponseState):
         index = self._context.index(prompt, event)
         told = drawn(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
-        deltas = [self._delta(part) for part in self._spoken.read(event)]
+        deltas = [self._delta(part) for part in self._parsers.read(event)]
         if not deltas and told is not None:
             # Its text is withheld, or it is a control token.
             deltas = [Delta(content="")]
@@ -240,7 +240,7 @@ class ResponseBuilder(_ResponseState):
 
     def _add_parts(self, index: int, event: Token | Finished) -> None:
         message = self._messages.setdefault(index, WrittenMessage())
-        for part in self._spoken.read(event):
+        for part in self._parsers.read(event):
             message.add(part)
 
     def _finish(self, prompt: int, finished: Finished) -> int:

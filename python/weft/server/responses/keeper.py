@@ -34,7 +34,7 @@ from weft.server.responses.schemas import (
 from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, KeptItem, Node, Store
 from weft.server.responses.writing import Writing, usage
 from weft.server.run.caller import Caller
-from weft.server.run.chat import Spoken, begin, count
+from weft.server.run.chat import BranchParsers, begin, count
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import TOKEN_BYTES, ResponseReservation
 from weft.server.run.executor import Purpose
@@ -257,13 +257,13 @@ class ResponseService:
         asked = await self._asked(data, caller.owner)
         asked = asked._replace(chat=translate.compaction(data, asked.chat))
         generation, form = await self._begun(data, asked)
-        spoken, said = Spoken(form), []
+        parsers, said = BranchParsers(form), []
         cost: Usage | None = None
         try:
             with ResponseReservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
-                        said += [part.text for part in spoken.read(event) if isinstance(part, Content)]
+                        said += [part.text for part in parsers.read(event) if isinstance(part, Content)]
                         collected.grow(TOKEN_BYTES + len(event.text))
                         if isinstance(event, Finished):
                             cost = usage(generation.streams[0].n_prompt, event)

@@ -24,7 +24,7 @@ from weft.server.responses.schemas import (
     Response,
     Usage,
 )
-from weft.server.run.chat import Spoken
+from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
@@ -106,7 +106,7 @@ class Writing:
         """Their JSON in chunks, encoded once."""
         response.output = _LIST_GAP
         self._generation = generation
-        self._spoken = Spoken(form)
+        self._parsers = BranchParsers(form)
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
         self._with_top = with_top
         self._is_opaque = is_opaque
@@ -144,7 +144,7 @@ class Writing:
         if isinstance(event, Token):
             n_bytes += TOKEN_BYTES + self._take_logprobs(event)
             self._n_unread += 1
-        for part in self._spoken.read(event):
+        for part in self._parsers.read(event):
             made += self._part(part)
         if isinstance(event, Finished):
             made += self._finish(event)
@@ -261,7 +261,7 @@ class Writing:
         is_whole = finished.reason in ("end", "stop")
         if self._open is None and not self.items:
             yield from self._turn_to(Message)
-        is_cut = not is_whole or (finished.reason == "stop" and self._spoken.is_cut(finished.index))
+        is_cut = not is_whole or (finished.reason == "stop" and self._parsers.is_cut(finished.index))
         yield from self._close("incomplete" if is_cut else "completed")
         self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)

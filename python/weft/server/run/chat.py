@@ -19,7 +19,7 @@ from weft.server.run.service import Service
 from weft.server.run.submission import BranchAsked, Submission, each_branch
 from weft.settings import Settings
 
-__all__ = ["Spoken", "begin", "count", "submission"]
+__all__ = ["BranchParsers", "begin", "count", "submission"]
 
 _Asked = TypeVar("_Asked", Submission, BranchAsked)
 
@@ -96,7 +96,7 @@ def _with(asked: _Asked, template: Request, sent_as: Mapping[str, str]) -> _Aske
     return msgspec.structs.replace(asked, template=template, sent_as={**asked.sent_as, **sent_as})
 
 
-class Spoken:
+class BranchParsers:
     """Parses the text of each branch of a chat into message parts."""
 
     def __init__(self, form: AnswerForm, before: Callable[[int], str] = lambda _: "") -> None:
