@@ -21,7 +21,7 @@ from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thou
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
 from weft.server.anthropic.schemas import CountTokens, CreateMessage
-from weft.server.anthropic.translate import asked
+from weft.server.anthropic.translate import parse
 from weft.settings import Settings
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -238,7 +238,7 @@ TOOL: Json = {
 
 def read(**body: Json) -> Json:
     """What a body becomes."""
-    return asked(cast("CreateMessage", _decoded({"messages": MESSAGES} | body)))
+    return parse(cast("CreateMessage", _decoded({"messages": MESSAGES} | body)))
 
 
 def _decoded(body: Json, kind: type = CreateMessage) -> Json:
@@ -539,7 +539,7 @@ async def test_a_schema_holds(client: httpx.AsyncClient) -> None:
 
 
 def test_a_count_has_all_fields_of_a_chat_but_those_of_writing() -> None:
-    assert asked(_decoded({"messages": MESSAGES}, CountTokens)).fields.n is None
+    assert parse(_decoded({"messages": MESSAGES}, CountTokens)).fields.n is None
 
 
 async def test_many_turns_of_one_side_are_read_in_a_moment(client: httpx.AsyncClient) -> None:

@@ -12,7 +12,7 @@ from weft.server import request_fields
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
-from weft.server.anthropic.translate import Marked, asked, check_version
+from weft.server.anthropic.translate import Marked, check_version, parse
 from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.chat import begin
@@ -35,7 +35,7 @@ async def create_message(
 ) -> Answer[MessageObject]:
     """Answers a chat."""
     check_version(version)
-    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data, service.chat.lasting)
+    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     try:
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:
@@ -68,7 +68,7 @@ def _keep(marked: Marked, generation: Generation, service: Service) -> None:
 async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
     check_version(version)
-    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), asked, data)
+    chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     try:
         prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
     except InvalidRequest as error:

@@ -14,7 +14,7 @@ from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields
 
-__all__ = ["TTLS_S", "VERSION", "Asked", "Marked", "asked", "check_version"]
+__all__ = ["TTLS_S", "VERSION", "Marked", "ParsedRequest", "check_version", "parse"]
 
 VERSION = "2023-06-01"
 """The first version with these events. Version 2026-10-21 only removes fields, which are still accepted here."""
@@ -53,7 +53,7 @@ _SENT_AS = {
 """Anthropic's names of chat fields."""
 
 
-class Asked(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A parsed chat."""
 
     fields: ChatFields
@@ -105,7 +105,7 @@ def check_version(version: str | None) -> None:
         raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
-def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> Asked:
+def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> ParsedRequest:
     """Returns the chat of a body.
 
     Args:
@@ -125,7 +125,7 @@ def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
         said.add(f"messages[{position}]", message.role, message.content)
     messages = [turn.message() for turn in said.turns]
     fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
-    return Asked(fields, said.turns, _marked(data, fields, lasting))
+    return ParsedRequest(fields, said.turns, _marked(data, fields, lasting))
 
 
 def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> Marked | None:

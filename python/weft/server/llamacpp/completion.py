@@ -42,10 +42,10 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
     if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):
         raise InvalidRequest("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
     words = [data.anti_prompt] if isinstance(data.anti_prompt, str) else data.anti_prompt or ()
-    asked = _with_stop(_submission(data, settings), words)
+    parsed = _with_stop(_submission(data, settings), words)
     if not data.image_data:
-        return asked
-    return msgspec.structs.replace(asked, prompts=[request_fields.with_images(data.prompt, data.image_data)])
+        return parsed
+    return msgspec.structs.replace(parsed, prompts=[request_fields.with_images(data.prompt, data.image_data)])
 
 
 def system_prompt(data: CompletionBody) -> SystemPrompt | None:
@@ -56,20 +56,20 @@ def system_prompt(data: CompletionBody) -> SystemPrompt | None:
     return data.system_prompt
 
 
-def following(asked: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
+def following(parsed: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
     """Returns the submission with the system prompt, given its tokens, before every prompt."""
-    return _with_stop(msgspec.structs.replace(asked, after=tokens), [common.anti_prompt])
+    return _with_stop(msgspec.structs.replace(parsed, after=tokens), [common.anti_prompt])
 
 
-def _with_stop(asked: Submission, words: Sequence[str]) -> Submission:
+def _with_stop(parsed: Submission, words: Sequence[str]) -> Submission:
     """Returns the submission with additional stop strings."""
 
     def with_them(template: Request) -> Request:
         more = [word for word in words if word and word not in template.stop]
         return msgspec.structs.replace(template, stop=[*template.stop, *more]) if more else template
 
-    branches = [msgspec.structs.replace(branch, template=with_them(branch.template)) for branch in asked.branches]
-    return msgspec.structs.replace(asked, template=with_them(asked.template), branches=branches)
+    branches = [msgspec.structs.replace(branch, template=with_them(branch.template)) for branch in parsed.branches]
+    return msgspec.structs.replace(parsed, template=with_them(parsed.template), branches=branches)
 
 
 def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submission:
@@ -88,8 +88,8 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
         snippets=data.input_extra or (),
         suffix_first=settings.spm_infill,
     )
-    asked = _submission(msgspec.structs.replace(data, prompt=""), settings)
-    return msgspec.structs.replace(asked, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
+    parsed = _submission(msgspec.structs.replace(data, prompt=""), settings)
+    return msgspec.structs.replace(parsed, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
 
 
 class _ResponseState:

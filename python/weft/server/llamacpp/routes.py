@@ -76,18 +76,18 @@ async def completion(
     if (other := completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
-    asked = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
+    parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
         if not is_trusted_sender():
             # Without the common system prompt: the response would reveal it and its stop strings, which other clients set.
-            return await _answer(data, asked, service, caller, other)
-        return await _answer(data, dialect.following(asked, common.current, common.tokens), service, caller, other)
+            return await _answer(data, parsed, service, caller, other)
+        return await _answer(data, dialect.following(parsed, common.current, common.tokens), service, caller, other)
     require_trusted_sender("the field system_prompt")
     # Media are decoded before the lock on the system prompt is taken.
-    asked = await service.with_media_read(asked)
+    parsed = await service.with_media_read(parsed)
     async with common.changed(new) as tokens:
-        return await _answer(data, dialect.following(asked, new, tokens), service, caller, other)
+        return await _answer(data, dialect.following(parsed, new, tokens), service, caller, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -96,14 +96,14 @@ async def infill(
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
     size = request_fields.branches_size(data)
-    asked = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
-    return await _answer(data, asked, service, caller)
+    parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
+    return await _answer(data, parsed, service, caller)
 
 
 async def _answer(
-    data: CompletionBody | InfillBody, asked: Submission, service: Service, caller: Caller, other: EventFormat | None = None
+    data: CompletionBody | InfillBody, parsed: Submission, service: Service, caller: Caller, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
-    generation = await service.submit(asked)
+    generation = await service.submit(parsed)
     if data.stream:
         form = (
             dialect.ChunkEncoder(data, generation, service.engine, service.model_name)
@@ -148,9 +148,11 @@ async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, the best first."""
-    asked = vectors.asked(data)
-    write = vectors.written(asked, service.model_name)
-    return Answer(AwaitedPieces(partial(run.rank, service, asked.query, asked.texts, write, name=asked.name), service.collected))
+    parsed = vectors.parse_rerank(data)
+    write = vectors.written(parsed, service.model_name)
+    return Answer(
+        AwaitedPieces(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
+    )
 
 
 @get("/tokenizer_info", responses=ERRORS)
@@ -207,25 +209,25 @@ async def slot_action(
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
-    asked = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedAnswer(partial(_act, service.slot_files, asked)))
+    parsed = places.slot_action(id_slot, action, data)
+    return Answer(AwaitedAnswer(partial(_act, service.slot_files, parsed)))
 
 
-async def _act(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
     try:
-        return await _do(files, asked)
+        return await _do(files, parsed)
     except InvalidRequest as error:
         raise places.blame(error) from None
 
 
-async def _do(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
-    match asked.action:
+async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+    match parsed.action:
         case places.Action.SAVE:
-            return places.saved(asked, await files.save(asked.slot, asked.filename))
+            return places.saved(parsed, await files.save(parsed.slot, parsed.filename))
         case places.Action.RESTORE:
-            return places.restored(asked, await files.restore(asked.slot, asked.filename))
+            return places.restored(parsed, await files.restore(parsed.slot, parsed.filename))
         case places.Action.ERASE:
-            return SlotErased(asked.slot, await files.erase(asked.slot))
+            return SlotErased(parsed.slot, await files.erase(parsed.slot))
 
 
 @get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)

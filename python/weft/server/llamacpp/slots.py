@@ -144,11 +144,11 @@ def blame(error: InvalidRequest) -> InvalidRequest:
     return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
 
 
-def saved(asked: SlotAction, file: PrefixFile) -> SlotSaved:
+def saved(action: SlotAction, file: PrefixFile) -> SlotSaved:
     """Returns the response to saving."""
-    return SlotSaved(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
+    return SlotSaved(action.slot, action.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
 
 
-def restored(asked: SlotAction, file: PrefixFile) -> SlotRestored:
+def restored(action: SlotAction, file: PrefixFile) -> SlotRestored:
     """Returns the response to restoring."""
-    return SlotRestored(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
+    return SlotRestored(action.slot, action.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))

@@ -21,9 +21,9 @@ from weft.server.run.pieces import json_list
 from weft.server.run.submission import SentPrompt
 from weft.server.run.vectors import Written
 
-__all__ = ["Asked", "asked", "form", "texts", "written"]
+__all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]
 
-Told = TypeVar("Told")
+IncludedT = TypeVar("IncludedT")
 
 
 def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
@@ -53,7 +53,7 @@ def _write(vectors: CompactEmbeddings) -> list[bytes]:
     return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed rerank request."""
 
     query: str
@@ -62,11 +62,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     texts: Sequence[str]
     n_top: int
     """Maximum number of results."""
-    tells_texts: bool
+    returns_texts: bool
     is_tei: bool
 
 
-def asked(data: RerankBody) -> Asked:
+def parse_rerank(data: RerankBody) -> RerankRequest:
     """Returns the rerank request of a body."""
     if data.truncate:
         raise InvalidRequest("truncate", "truncate is not supported: no text is ever cut; leave it out")
@@ -78,31 +78,31 @@ def asked(data: RerankBody) -> Asked:
         raise InvalidRequest(name, "documents must be given, as a list of one string or more")
     if data.top_n is not None and data.top_n < 0:
         raise InvalidRequest("top_n", f"top_n is {data.top_n}; it must be 0 or more")
-    return Asked(
+    return RerankRequest(
         query=data.query,
         name=name,
         texts=[document.text if isinstance(document, Document) else document for document in given],
         n_top=len(given) if data.top_n is None else data.top_n,
-        tells_texts=bool(data.return_text or data.return_documents),
+        returns_texts=bool(data.return_text or data.return_documents),
         is_tei=data.texts is not None,
     )
 
 
-def written(asked: Asked, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
+def written(request: RerankRequest, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
     """Returns a function that encodes the scores."""
 
     def write(vectors: CompactEmbeddings) -> list[bytes]:
         scores = memoryview(vectors.data()).cast("f").tolist()
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.n_top]
-        if asked.is_tei:
-            rows = [RankedByTei(index, scores[index], _told(asked, asked.texts[index])) for index in order]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.n_top]
+        if request.is_tei:
+            rows = [RankedByTei(index, scores[index], _told(request, request.texts[index])) for index in order]
             return [msgspec.json.encode(rows)]
-        ranked = [Ranked(index, scores[index], _told(asked, Document(asked.texts[index]))) for index in order]
+        ranked = [Ranked(index, scores[index], _told(request, Document(request.texts[index]))) for index in order]
         n_tokens = sum(vectors.n_tokens)
         return [msgspec.json.encode(RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
 
     return write
 
 
-def _told(asked: Asked, told: Told) -> Told | msgspec.UnsetType:
-    return told if asked.tells_texts else msgspec.UNSET
+def _told(request: RerankRequest, told: IncludedT) -> IncludedT | msgspec.UnsetType:
+    return told if request.returns_texts else msgspec.UNSET

@@ -66,15 +66,15 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
-    asked = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
-    translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
+    parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
+    translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = await _begin_raw(data, asked, service) if is_raw else await _begin(asked, service, data.context)
+        generation, form = await _begin_raw(data, parsed, service) if is_raw else await _begin(parsed, service, data.context)
     except InvalidRequest as error:
         raise translate.blame(error, is_chat=False) from None
     began.hand_over()
-    return _answer(asked, generation, form, shape, began, service=service, tells_context=not is_raw)
+    return _answer(parsed, generation, form, shape, began, service=service, tells_context=not is_raw)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
@@ -85,20 +85,22 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
         return _only_loaded(service, shape, data.keep_alive)
     began = answer.Began(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
-    asked = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
-    translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
+    parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
+    translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = await _begin(asked, service)
+        generation, form = await _begin(parsed, service)
     except InvalidRequest as error:
         raise translate.blame(error) from None
     began.hand_over()
-    return _answer(asked, generation, form, shape, began, service=service)
+    return _answer(parsed, generation, form, shape, began, service=service)
 
 
-async def _begin(asked: translate.Asked, service: Service, context: Sequence[int] | None = None) -> tuple[Generation, AnswerForm]:
+async def _begin(
+    parsed: translate.ParsedRequest, service: Service, context: Sequence[int] | None = None
+) -> tuple[Generation, AnswerForm]:
     """Submits a chat, optionally after the context of an earlier response."""
-    fields = asked.fields
+    fields = parsed.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
     if context:
         try:
@@ -112,15 +114,15 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
         assert isinstance(tokens, list), "pictures are refused beside a context"
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
         prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
-    sent = _as_asked(asked, await submission(fields, prompt, service))
+    sent = _with_options(parsed, await submission(fields, prompt, service))
     return await service.submit(sent), prompt.answer_to(sent.template)
 
 
-async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Service) -> tuple[Generation, AnswerForm]:
+async def _begin_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> tuple[Generation, AnswerForm]:
     """Submits a raw prompt or an infill."""
-    fields = asked.fields
+    fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
-    sent = _as_asked(asked, request_fields.submission(fields, service.settings, n_probs=n_probs))
+    sent = _with_options(parsed, request_fields.submission(fields, service.settings, n_probs=n_probs))
     if data.suffix:
         sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
     if (pictured := translate.pictured(data)) is not None:
@@ -128,14 +130,14 @@ async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Servic
     return await service.submit(sent), PLAIN
 
 
-def _as_asked(asked: translate.Asked, sent: Submission) -> Submission:
+def _with_options(parsed: translate.ParsedRequest, sent: Submission) -> Submission:
     """Adds options that chats have no fields for."""
-    more = {name: value for name in ("n_batch", "context_shift") if (value := getattr(asked, name)) is not None}
+    more = {name: value for name in ("n_batch", "context_shift") if (value := getattr(parsed, name)) is not None}
     return msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **more)) if more else sent
 
 
 def _answer(
-    asked: translate.Asked,
+    parsed: translate.ParsedRequest,
     generation: Generation,
     form: AnswerForm,
     shape: answer.AnswerShape,
@@ -144,7 +146,7 @@ def _answer(
     service: Service,
     tells_context: bool = False,
 ) -> Answer[Any]:
-    fields = asked.fields
+    fields = parsed.fields
     given = (fields, generation, form, shape, began)
     model = service.engine.model if tells_context else None
     if not fields.stream:

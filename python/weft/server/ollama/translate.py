@@ -25,7 +25,17 @@ from weft.server.ollama.schemas import (
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["Asked", "blame", "chat", "check_embedding", "check_thoughts", "generate_chat", "keep_alive_s", "pictured", "raw"]
+__all__ = [
+    "ParsedRequest",
+    "blame",
+    "chat",
+    "check_embedding",
+    "check_thoughts",
+    "generate_chat",
+    "keep_alive_s",
+    "pictured",
+    "raw",
+]
 
 MAX_TOP_LOGPROBS = 20
 
@@ -84,7 +94,7 @@ _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h)")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed body: chat fields, and options without one."""
 
     fields: ChatFields
@@ -113,22 +123,22 @@ def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
     return InvalidRequest(name, message)
 
 
-def chat(data: ChatBody, n_ctx: int) -> Asked:
+def chat(data: ChatBody, n_ctx: int) -> ParsedRequest:
     """Returns the chat of a body. `n_ctx` is the context of a completion, in tokens."""
     given = data.messages or []
-    return _asked(data, n_ctx, messages=_messages(given), tools=data.tools or None)
+    return _parse(data, n_ctx, messages=_messages(given), tools=data.tools or None)
 
 
-def generate_chat(data: GenerateBody, n_ctx: int) -> Asked:
+def generate_chat(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     """Returns a chat of the system message, if any, and one user message."""
     messages = [ChatMessage(role="system", content=data.system)] if data.system else []
     messages.append(_message(GivenMessage(role="user", content=data.prompt, images=data.images)))
     if data.images and data.context:
         raise InvalidRequest("images", "images cannot stand beside a context; leave one of them out")
-    return _asked(data, n_ctx, messages=messages)
+    return _parse(data, n_ctx, messages=messages)
 
 
-def raw(data: GenerateBody, n_ctx: int) -> Asked:
+def raw(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     """Returns a completion without chat template, or an infill."""
     kind = "raw" if data.raw else "suffix"
     for name in ("system", "context", *(() if data.raw else ("images",))):
@@ -136,7 +146,7 @@ def raw(data: GenerateBody, n_ctx: int) -> Asked:
             raise InvalidRequest(name, f"{name} cannot stand beside {kind}; leave one of them out")
     if data.think:
         raise InvalidRequest("think", f"think cannot stand beside {kind}; leave one of them out")
-    return _asked(data, n_ctx, prompt=data.prompt)
+    return _parse(data, n_ctx, prompt=data.prompt)
 
 
 def pictured(data: GenerateBody) -> MediaPrompt | None:
@@ -149,11 +159,11 @@ def pictured(data: GenerateBody) -> MediaPrompt | None:
     return request_fields.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
 
 
-def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (each field has its own type)
+def _parse(data: Writing, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
     _refuse(data)
     options = data.options or Options()
     _check_options(options, n_ctx)
-    return Asked(
+    return ParsedRequest(
         fields=ChatFields(
             n=1,
             stream=data.stream is not False,
@@ -231,13 +241,13 @@ def _logprobs(data: Writing) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
 
 
-def check_thoughts(asked: Asked, model: str, *, thinks: bool) -> None:
+def check_thoughts(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:
     """Refuses reasoning for models without it, as Ollama does.
 
     Raises:
         InvalidRequest: Reasoning is enabled.
     """
-    if asked.fields.enable_thinking and not thinks:
+    if parsed.fields.enable_thinking and not thinks:
         raise InvalidRequest("think", f'"{model}" does not support thinking; leave think out')
 
 

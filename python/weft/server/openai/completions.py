@@ -31,37 +31,37 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
     request_fields.refuse_endless_thought(data)
     # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
-    asked = request_fields.submission(data, settings, n_probs=n_probs)
-    asked = _with_best_of(data, asked)
-    if data.echo and (asked.suffix or any(branch.suffix for branch in asked.branches)):
+    parsed = request_fields.submission(data, settings, n_probs=n_probs)
+    parsed = _with_best_of(data, parsed)
+    if data.echo and (parsed.suffix or any(branch.suffix for branch in parsed.branches)):
         raise InvalidRequest("echo", "echo is not supported beside suffix_prompt; leave one of them out")
     if data.suffix:
         if data.echo:
             raise InvalidRequest("echo", "echo is not supported beside suffix; leave one of them out")
         gap = Gap(suffix=[data.suffix], suffix_first=settings.spm_infill)
-        return msgspec.structs.replace(asked, gap=gap)
+        return msgspec.structs.replace(parsed, gap=gap)
     if not data.echo or data.logprobs is None:
-        return asked
-    template = msgspec.structs.replace(asked.template, prompt_logprobs=data.logprobs)
-    return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"prompt_logprobs": "logprobs"})
+        return parsed
+    template = msgspec.structs.replace(parsed.template, prompt_logprobs=data.logprobs)
+    return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"prompt_logprobs": "logprobs"})
 
 
-def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
+def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     """Returns the submission with `best_of` completions and their logprobs."""
-    if data.best_of in (None, 1, asked.template.n):  # Clients send 1 as the default.
-        return asked
-    if asked.branches:
+    if data.best_of in (None, 1, parsed.template.n):  # Clients send 1 as the default.
+        return parsed
+    if parsed.branches:
         raise InvalidRequest("best_of", "best_of compares completions of one kind; leave it out, or the branches")
-    if asked.template.beam_width is not None or asked.template.diverse == "beam":
+    if parsed.template.beam_width is not None or parsed.template.diverse == "beam":
         raise InvalidRequest("best_of", "best_of compares what is drawn, and a search its beams; leave one of them out")
-    if data.best_of < asked.template.n:
-        raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {asked.template.n}")
-    if asked.stream:
+    if data.best_of < parsed.template.n:
+        raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {parsed.template.n}")
+    if parsed.stream:
         raise InvalidRequest(
             "best_of", "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
         )
-    template = msgspec.structs.replace(asked.template, n=data.best_of, n_probs=max(asked.template.n_probs, 1))
-    return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"n": "best_of"})
+    template = msgspec.structs.replace(parsed.template, n=data.best_of, n_probs=max(parsed.template.n_probs, 1))
+    return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})
 
 
 class _ResponseState:

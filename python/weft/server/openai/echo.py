@@ -50,7 +50,7 @@ class Echo:
     def text(self, prompt: int) -> str:
         """Returns a prompt as it was sent, with tokens as text."""
         if prompt not in self._texts:
-            pieces = self._generation.asked.prompts[prompt]
+            pieces = self._generation.submission.prompts[prompt]
             if isinstance(pieces, MediaPrompt):
                 self._texts[prompt] = pieces.text
             elif isinstance(pieces, TokenIds | MixedPrompt):

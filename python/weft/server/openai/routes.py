@@ -39,8 +39,8 @@ async def create_completion(
     if (other := event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
-    asked = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
-    generation = await service.submit(asked)
+    parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
+    generation = await service.submit(parsed)
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.ResponseBuilder(data, generation, service), service.collected))
     form = completions.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)

@@ -9,7 +9,7 @@ from weft.server.request_fields.adapters import refuse_adapters
 from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, ForkFields, LogitBias, Prompt, TextPrompt
-from weft.server.request_fields.forks import fork_asked
+from weft.server.request_fields.forks import fork_submission
 from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
@@ -33,7 +33,7 @@ __all__ = [
     "chat_files",
     "constraint",
     "first_given",
-    "fork_asked",
+    "fork_submission",
     "n_completions",
     "paths",
     "pieces",

@@ -28,19 +28,19 @@ def constraint(body: CompletionFields) -> Constraint | None:
     Raises:
         InvalidRequest: There are several constraints, or the format is unknown.
     """
-    asked = []
+    parsed = []
     if body.grammar:
-        asked.append(Constraint(grammar=body.grammar))
+        parsed.append(Constraint(grammar=body.grammar))
     if body.json_schema is not None:
-        asked.append(Constraint(json_schema=_text(body.json_schema), field="json_schema"))
+        parsed.append(Constraint(json_schema=_text(body.json_schema), field="json_schema"))
     if body.response_format:
         schema = _schema(body.response_format)
         if schema is not None:
-            asked.append(Constraint(json_schema=schema, field="response_format"))
-    if len(asked) > 1:
-        first, second, *_ = asked
+            parsed.append(Constraint(json_schema=schema, field="response_format"))
+    if len(parsed) > 1:
+        first, second, *_ = parsed
         raise InvalidRequest(second.field, f"{second.field} cannot stand beside {first.field}; give one of them")
-    return asked[0] if asked else None
+    return parsed[0] if parsed else None
 
 
 def _schema(response_format: dict[str, Any]) -> str | None:

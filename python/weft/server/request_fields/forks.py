@@ -6,10 +6,10 @@ from weft.request.branches import FORK_FIELDS
 from weft.server.request_fields.fields import FORK_NAMES, CompletionFields, ForkFields
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt
 from weft.server.request_fields.requests import template
-from weft.server.run.submission import ForkAsked
+from weft.server.run.submission import ForkSubmission
 from weft.settings import Settings
 
-__all__ = ["fork_asked"]
+__all__ = ["fork_submission"]
 
 _OTHER_NAMES = {
     "n_predict": ("max_tokens",),
@@ -22,21 +22,21 @@ _OTHER_NAMES = {
 """Request fields that a body names differently."""
 
 
-def fork_asked(own: ForkFields, settings: Settings) -> ForkAsked:
+def fork_submission(own: ForkFields, settings: Settings) -> ForkSubmission:
     """Returns the options that a body sets for forks, as request fields.
 
     Raises:
         InvalidRequest: A field is invalid.
     """
     given = {name: value for name in FORK_NAMES if (value := getattr(own, name)) is not None}
-    asked = template(CompletionFields(**given), settings, n=1)
+    parsed = template(CompletionFields(**given), settings, n=1)
     changed = {field for name in given for field in _OTHER_NAMES.get(name, (name,))} & FORK_FIELDS
-    options: dict[str, Any] = {name: getattr(asked, name) for name in changed}
+    options: dict[str, Any] = {name: getattr(parsed, name) for name in changed}
     if own.n_probs is not None:
         options["n_probs"] = own.n_probs
     options.pop("logit_bias", None)
     options.pop("penalty_prompt", None)
-    return ForkAsked(
+    return ForkSubmission(
         options=options,
         logit_bias=None if own.logit_bias is None else logit_bias(own.logit_bias),
         penalty_prompt=None if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),

@@ -16,7 +16,7 @@ from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.samplers import samplers
 from weft.server.request_fields.thoughts import blamed_for_thoughts, tagged_thought, triggers
-from weft.server.run.submission import BranchAsked, Submission, each_branch
+from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
 __all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
@@ -90,7 +90,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     return msgspec.structs.replace(of_all, branches=branches)
 
 
-def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: Submission) -> BranchAsked:
+def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: Submission) -> BranchSubmission:
     """Returns the options of one branch. Lists that it shares with the body are not parsed again.
 
     Args:
@@ -100,9 +100,9 @@ def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_a
         of_all: The submission without branches.
     """
     n_probs = of_all.template.n_probs if own.n_probs is None else own.n_probs
-    asked = template(alone, settings, n_probs=n_probs, n=1)
-    return BranchAsked(
-        template=asked,
+    parsed = template(alone, settings, n_probs=n_probs, n=1)
+    return BranchSubmission(
+        template=parsed,
         logit_bias=of_all.logit_bias if own.logit_bias is None else logit_bias(own.logit_bias),
         penalty_prompt=of_all.penalty_prompt if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
         suffix=of_all.suffix if own.suffix_prompt is None else pieces(own.suffix_prompt),
@@ -113,10 +113,10 @@ def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_a
 
 def _names(body: CompletionFields) -> dict[str, str]:
     """Returns the names that a body uses for fields that branches may spell differently."""
-    asked = constraint(body)
+    parsed = constraint(body)
     return {
         "max_tokens": first_given(body, *_LIMIT)[0],
-        **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
+        **({} if parsed is None else {"grammar": parsed.field, "json_schema": parsed.field}),
     }
 
 
@@ -127,7 +127,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         value = getattr(body, name)
         return _default(settings, name) if value is None else _held(name, value)
 
-    asked = constraint(body)
+    parsed = constraint(body)
     return Request(
         prompt=(),
         n=n_completions(body, settings) if n is None else n,
@@ -138,8 +138,8 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         dry_base=_default(settings, "dry_base") if body.dry_base is None or body.dry_base < 1 else body.dry_base,
         dry_sequence_breakers=_breakers(body, settings),
         n_probs=n_probs,
-        grammar=_default(settings, "grammar") if asked is None else asked.grammar,
-        json_schema=_default(settings, "json_schema") if asked is None else asked.json_schema,
+        grammar=_default(settings, "grammar") if parsed is None else parsed.grammar,
+        json_schema=_default(settings, "json_schema") if parsed is None else parsed.json_schema,
         grammar_lazy=body.grammar_lazy is True,
         grammar_triggers=triggers(body),
         preserved_tokens=tuple(body.preserved_tokens or ()),

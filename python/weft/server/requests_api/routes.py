@@ -20,7 +20,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer
-from weft.server.run.submission import ForkAsked
+from weft.server.run.submission import ForkSubmission
 
 __all__ = ["router"]
 
@@ -72,16 +72,16 @@ async def fork(
     """
     generation = _found(service, request_id)
     prompt, place = _place(generation, request_id, index)
-    asked = translate.fork_asked(ForkBody() if data is None else data, service.settings)
-    if not asked.own_stream:
-        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, place), asked)))
-    own = await service.fork(generation, prompt, place, asked)
-    assert isinstance(own, Generation), "forks were asked for that have a stream of their own"
+    parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
+    if not parsed.own_stream:
+        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, place), parsed)))
+    own = await service.fork(generation, prompt, place, parsed)
+    assert isinstance(own, Generation), "forks were parsed for that have a stream of their own"
     return Answer(StreamedAnswer(own, ForkEncoder(own), service.settings.ping_s))
 
 
-async def _fork(service: Service, generation: Generation, branch: tuple[int, int], asked: ForkAsked) -> Forked:
-    indices = await service.fork(generation, *branch, asked)
+async def _fork(service: Service, generation: Generation, branch: tuple[int, int], parsed: ForkSubmission) -> Forked:
+    indices = await service.fork(generation, *branch, parsed)
     assert not isinstance(indices, Generation), "they come into the request's stream"
     return Forked(indices)
 

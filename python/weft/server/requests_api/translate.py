@@ -11,10 +11,10 @@ from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, 
 from weft.server.response_fields import Branches
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.submission import ForkAsked
+from weft.server.run.submission import ForkSubmission
 from weft.settings import Settings
 
-__all__ = ["MAX_TOLD", "branch_of", "fork_asked", "n_branches", "report", "reports"]
+__all__ = ["MAX_TOLD", "branch_of", "fork_submission", "n_branches", "report", "reports"]
 
 MAX_TOLD = 256
 """Maximum branches of a report, which includes settings and text of each."""
@@ -65,7 +65,7 @@ def n_branches(generation: Generation) -> int:
     return sum(generation.n_branches(prompt) for prompt in range(len(generation.streams)))
 
 
-def fork_asked(data: ForkBody, settings: Settings) -> ForkAsked:
+def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
     """Returns the fork request of a body.
 
     Raises:
@@ -73,7 +73,7 @@ def fork_asked(data: ForkBody, settings: Settings) -> ForkAsked:
     """
     at, unit = _place(data.at)
     return msgspec.structs.replace(
-        request_fields.fork_asked(data, settings),
+        request_fields.fork_submission(data, settings),
         n=1 if data.n is None else data.n,
         at=at,
         unit=unit,
@@ -104,7 +104,7 @@ def _summary(generation: Generation, slots: Slots) -> RequestSummary:
         id=generation.id,
         id_task=numbers,
         created=int(generation.created),
-        stream=generation.asked.stream,
+        stream=generation.submission.stream,
         n_prompts=len(numbers),
         n_branches=n_branches(generation),
         n_finished=generation.n_finished,

@@ -14,7 +14,7 @@ __all__ = ["projected"]
 
 def projected(result: CompletionResult, generation: Generation) -> Any:  # noqa: ANN401 (a result, or parts of one)
     """Returns the parts of a result by requested path, or the whole result if there are no paths. Missing parts are omitted."""
-    paths = generation.asked.response_fields
+    paths = generation.submission.response_fields
     if not paths:
         return result
     schema = result.generation_settings.json_schema

@@ -120,9 +120,9 @@ class Branches:
             n_ctx=self._engine.limits.n_ctx_slot,
             model=self._model,
             end_tokens=self._end_tokens,
-            stream=generation.asked.stream,
-            timings_per_token=generation.asked.timings_per_token,
-            reasoning_format=generation.asked.reasoning_format,
+            stream=generation.submission.stream,
+            timings_per_token=generation.submission.timings_per_token,
+            reasoning_format=generation.submission.reasoning_format,
         )
 
     def prompt_text(self, prompt: int, index: int) -> str:

@@ -54,7 +54,7 @@ _NAMES = {"response_format": "text", "json_schema": "text", "messages": "input",
 """Body names of chat fields."""
 
 
-class _Asked(NamedTuple):
+class _ParsedRequest(NamedTuple):
     """A parsed body, with the conversation that it continues."""
 
     chat: ChatFields
@@ -101,27 +101,27 @@ class ResponseService:
             raise
 
     async def _create(self, data: CreateResponse, caller: Caller, conversation: KeptConversation | None) -> ASGIResponse:
-        asked = await self._asked(data, caller.owner)
+        parsed = await self._parse(data, caller.owner)
         keeps = data.store is not False
-        if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
+        if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
             message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
             raise InvalidRequest("input", f"{message}. Send it with store set to false, and without a conversation")
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With context shifting, an abandoned background response would continue forever.
-            asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
+            parsed.chat.max_completion_tokens = self._service.engine.limits.n_ctx
         if conversation is not None:
-            _check_ids("input", [*conversation.items, *asked.given], "the conversation")
+            _check_ids("input", [*conversation.items, *parsed.given], "the conversation")
         elif keeps:
             _check_ids(
-                "input", [*(() if asked.node is None else asked.node.items()), *asked.given], "what is kept of the response"
+                "input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], "what is kept of the response"
             )
-        generation, form = await self._begun(data, asked)
+        generation, form = await self._begun(data, parsed)
         within = None if conversation is None else conversation.id
-        response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
+        response = translate.response(data, self._service.settings, self._service.model_name, within, parsed.removed)
         kept = Kept(
             caller.owner,
             response.id,
-            Node(asked.node, self.store.known(caller.owner, asked.given)),
+            Node(parsed.node, self.store.known(caller.owner, parsed.given)),
             in_background=data.background is True,
         )
         writing = Writing(
@@ -143,7 +143,7 @@ class ResponseService:
         if not (data.stream or data.background):
             return WholeAnswer(generation, ResponseBuilder(writing), self._service.collected, failure=writing.fail)
         stream = ChunkEncoder(writing, collected)
-        ping_s = request_fields.ping_s(asked.chat, self._service.settings)
+        ping_s = request_fields.ping_s(parsed.chat, self._service.settings)
         answer = StreamedAnswer(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
         name = caller.conversation or (response.id if data.background else None)
         if name is None:
@@ -157,32 +157,32 @@ class ResponseService:
         kept.recording = ref(recorded.recording)
         return recorded if data.stream else PiecedAnswer(writing.told())
 
-    async def _begun(self, data: ResponseFields, asked: _Asked) -> tuple[Generation, AnswerForm]:
+    async def _begun(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
         try:
-            chat = await self._fitting(asked) if data.truncation == "auto" else asked.chat
-            return await begin(chat, self._service, n_more=asked.n_earlier)
+            chat = await self._fitting(parsed) if data.truncation == "auto" else parsed.chat
+            return await begin(chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
             raise _blamed(error) from None
 
-    async def _fitting(self, asked: _Asked) -> ChatFields:
+    async def _fitting(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
-        if any(media_parts(asked.chat.messages or ())):
+        if any(media_parts(parsed.chat.messages or ())):
             raise InvalidRequest("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
         n_ctx = self._service.engine.limits.n_ctx_slot
-        n_most = n_ctx - min(asked.chat.max_completion_tokens or 1, n_ctx // 2)
-        begins = translate.turns(asked.chat)
+        n_most = n_ctx - min(parsed.chat.max_completion_tokens or 1, n_ctx // 2)
+        begins = translate.turns(parsed.chat)
         fewest, most = 0, len(begins) - 1
         while fewest < most:
             middle = (fewest + most) // 2
-            if await self._fits(translate.without(asked.chat, begins, middle), asked, n_most):
+            if await self._fits(translate.without(parsed.chat, begins, middle), parsed, n_most):
                 most = middle
             else:
                 fewest = middle + 1
-        return translate.without(asked.chat, begins, fewest)
+        return translate.without(parsed.chat, begins, fewest)
 
-    async def _fits(self, chat: ChatFields, asked: _Asked, n_most: int) -> bool:
+    async def _fits(self, chat: ChatFields, parsed: _ParsedRequest, n_most: int) -> bool:
         try:
-            return await count(chat, self._service, n_more=asked.n_earlier) <= n_most
+            return await count(chat, self._service, n_more=parsed.n_earlier) <= n_most
         except ContextOverflow:
             return False
 
@@ -203,7 +203,7 @@ class ResponseService:
                 if goes_on:
                     conversation.went_on(kept.node)
 
-    async def _asked(self, data: ResponseFields, owner: Owner) -> _Asked:
+    async def _parse(self, data: ResponseFields, owner: Owner) -> _ParsedRequest:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
         if conversation is not None:
             node = conversation.node()
@@ -245,18 +245,18 @@ class ResponseService:
     async def count(self, data: CountBody, caller: Caller) -> int:
         """Returns the number of prompt tokens that a response would have."""
         translate.check(data)
-        asked = await self._asked(data, caller.owner)
+        parsed = await self._parse(data, caller.owner)
         try:
-            return await count(asked.chat, self._service, n_more=asked.n_earlier)
+            return await count(parsed.chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
             raise _blamed(error) from None
 
     async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
         """Summarizes a conversation, so that it can be continued with a shorter prompt."""
         translate.check(data)
-        asked = await self._asked(data, caller.owner)
-        asked = asked._replace(chat=translate.compaction(data, asked.chat))
-        generation, form = await self._begun(data, asked)
+        parsed = await self._parse(data, caller.owner)
+        parsed = parsed._replace(chat=translate.compaction(data, parsed.chat))
+        generation, form = await self._begun(data, parsed)
         parsers, said = BranchParsers(form), []
         cost: Usage | None = None
         try:
@@ -270,7 +270,7 @@ class ResponseService:
         finally:
             generation.close()
         assert cost is not None, "a stream ends with its branch's end"
-        stay = [item for item in asked.said if isinstance(item, Message) and item.role == "user"]
+        stay = [item for item in parsed.said if isinstance(item, Message) and item.role == "user"]
         return CompactedResponse(
             id=items.new_id("resp"),
             object="response.compaction",
@@ -368,7 +368,7 @@ def _translated(
     given: list[Item],
     earlier: Sequence[KeptItem],
     node: Node | None,
-) -> _Asked:
+) -> _ParsedRequest:
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
     said = [*before, *given]
     if not said and data.instructions is None:
@@ -376,7 +376,7 @@ def _translated(
     messages, removed = items.messages(said)
     chat = translate.chat(data, items.system_first(messages, data.instructions))
     n_earlier = sum(item.n_json for item in earlier)
-    return _Asked(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
+    return _ParsedRequest(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
 
 
 def _blamed(error: InvalidRequest) -> InvalidRequest:

@@ -212,28 +212,28 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     return fields
 
 
-def compaction(data: CompactBody, asked: ChatFields) -> ChatFields:
+def compaction(data: CompactBody, fields: ChatFields) -> ChatFields:
     """Returns the chat in which the model summarizes another."""
     return msgspec.structs.replace(
-        asked,
-        messages=[*(asked.messages or ()), ChatMessage(role="user", content=_COMPACT)],
+        fields,
+        messages=[*(fields.messages or ()), ChatMessage(role="user", content=_COMPACT)],
         max_completion_tokens=_limit(data.max_output_tokens),
         # The functions stay in the prompt, which is cached; the summary must not call any.
-        tool_choice=None if asked.tools is None else "none",
+        tool_choice=None if fields.tools is None else "none",
     )
 
 
-def turns(asked: ChatFields) -> list[int]:
+def turns(fields: ChatFields) -> list[int]:
     """Returns the positions at which turns begin: each at a user message, the first one after the system messages."""
-    messages = asked.messages or []
+    messages = fields.messages or []
     n_told = next((nth for nth, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
     return [n_told, *(nth for nth, message in enumerate(messages) if nth > n_told and message.role == "user")]
 
 
-def without(asked: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFields:
+def without(fields: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFields:
     """Returns the chat without its oldest turns; leading system messages remain."""
-    messages = asked.messages or []
-    return msgspec.structs.replace(asked, messages=[*messages[: begins[0]], *messages[begins[n_oldest] :]])
+    messages = fields.messages or []
+    return msgspec.structs.replace(fields, messages=[*messages[: begins[0]], *messages[begins[n_oldest] :]])
 
 
 def _limit(given: int | None) -> int | None:

@@ -16,12 +16,12 @@ from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.submission import BranchAsked, Submission, each_branch
+from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
 __all__ = ["BranchParsers", "begin", "count", "submission"]
 
-_Asked = TypeVar("_Asked", Submission, BranchAsked)
+_SubmissionT = TypeVar("_SubmissionT", Submission, BranchSubmission)
 
 STRETCH = 1_024
 """Characters of the text before a fork that are parsed in one step."""
@@ -41,8 +41,8 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
     """
     files = request_fields.chat_files(data.messages)
     prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
-    asked = await submission(data, prompt, service)
-    return await service.submit(asked), prompt.answer_to(asked.template)
+    parsed = await submission(data, prompt, service)
+    return await service.submit(parsed), prompt.answer_to(parsed.template)
 
 
 async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
@@ -70,13 +70,13 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     """Returns the submission for a rendered chat. The reasoning budget applies even to models without reasoning."""
     # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
-    asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
+    parsed = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(
-        asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
+        parsed.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
     )
-    asked = msgspec.structs.replace(asked, n_volatile=prompt.n_volatile)
+    parsed = msgspec.structs.replace(parsed, n_volatile=prompt.n_volatile)
     if prompt.held is None:
-        return msgspec.structs.replace(asked, template=template)
+        return msgspec.structs.replace(parsed, template=template)
     held = partial(
         prompt.held.request,
         budget=settings.reasoning_budget,
@@ -85,15 +85,15 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     blamed = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
     try:
         template = held(template)
-        branches = each_branch(asked.branches, lambda branch: _with(branch, held(branch.template), blamed))
+        branches = each_branch(parsed.branches, lambda branch: _with(branch, held(branch.template), blamed))
     except InvalidRequest as error:
-        raise asked.blame(error) from None
-    return _with(msgspec.structs.replace(asked, branches=branches), template, blamed)
+        raise parsed.blame(error) from None
+    return _with(msgspec.structs.replace(parsed, branches=branches), template, blamed)
 
 
-def _with(asked: _Asked, template: Request, sent_as: Mapping[str, str]) -> _Asked:
+def _with(parsed: _SubmissionT, template: Request, sent_as: Mapping[str, str]) -> _SubmissionT:
     """Returns the submission with another template and additional field names."""
-    return msgspec.structs.replace(asked, template=template, sent_as={**asked.sent_as, **sent_as})
+    return msgspec.structs.replace(parsed, template=template, sent_as={**parsed.sent_as, **sent_as})
 
 
 class BranchParsers:

@@ -38,7 +38,7 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: 
     """
     try:
         for _ in range(1 + MAX_REDIRECTS):
-            found = await _asked(address, hosts, max_bytes, executor)
+            found = await _request(address, hosts, max_bytes, executor)
             if isinstance(found, bytes):
                 return found
             address = urljoin(address, found)
@@ -49,7 +49,7 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: 
     raise UnreadableError(f"it is redirected more than {MAX_REDIRECTS} times")
 
 
-async def _asked(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes | str:
+async def _request(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes | str:
     """Returns the file's bytes, or the location of a redirect."""
     parts = _parts(address)
     backend = _Backend(executor, is_named=_may_ask(parts, hosts))

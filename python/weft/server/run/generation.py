@@ -58,7 +58,7 @@ class Generation:
 
     def __init__(
         self,
-        asked: Submission,
+        submission: Submission,
         requests: Sequence[Request],
         streams: Sequence[Stream],
         usage_counters: UsageCounters,
@@ -72,7 +72,7 @@ class Generation:
         """Digest of the client's API key."""
         self.created = time.time()
         """Unix timestamp in seconds."""
-        self.asked = asked
+        self.submission = submission
         self.schema_parts = schema_parts or SchemaParts()
         """Parsed schemas for the response's fields."""
         self.requests = requests
@@ -89,7 +89,7 @@ class Generation:
         self._branches: dict[int, list[Request]] = {}
         """Branch requests of prompts whose branches differ."""
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
-        self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
+        self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in submission.branches)], default=0) >= HEAVY
         self.takes_forks = False
         """Whether the response can include forks. Set by its encoder."""
         self.reads_forks = False
@@ -173,7 +173,7 @@ class Generation:
         try:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
         except InvalidRequest as error:  # A remote engine reports invalid requests on the first read.
-            raise self.asked.blame(error) from None
+            raise self.submission.blame(error) from None
         if not self._is_heavy:
             if self._scheduler is None:
                 self._scheduler = current_scheduler()
@@ -215,16 +215,16 @@ class Generation:
         self._reasons[branch] = finished.reason
         if finished.explanation is not None:
             told = self._told(finished.explanation)
-            if self.asked.template.explain_cache:
+            if self.submission.template.explain_cache:
                 self.explanations[branch[0]] = told
             logger.debug("the cache for request %d: %s", told.request_id, told.short)
 
     def _told(self, explanation: CacheExplanation) -> CacheExplanation:
-        return msgspec.structs.replace(explanation, n_volatile=self.asked.n_volatile)
+        return msgspec.structs.replace(explanation, n_volatile=self.submission.n_volatile)
 
     def explanations_by_now(self) -> dict[int, CacheExplanation]:
         """Returns `explanations` including those of prompts whose first branch is running. Thread-safe."""
-        if not self.asked.template.explain_cache:
+        if not self.submission.template.explain_cache:
             return {}
         begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
         return {prompt: self._told(explanation) for prompt, explanation in begun if explanation is not None}

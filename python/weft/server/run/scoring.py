@@ -13,7 +13,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
 
-__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "Asked", "Task", "Written", "score"]
+__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "ScoreRequest", "Task", "Written", "score"]
 
 MAX_CONTINUATIONS = 4096
 """Maximum continuations of a request, over all prompts."""
@@ -35,7 +35,7 @@ class Task(msgspec.Struct, frozen=True):
     continuations: Sequence[Sequence[Piece]]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A scoring request."""
 
     tasks: Sequence[Task]
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
 
-async def score(service: Service, asked: Asked, write: Written, collected: ResponseReservation) -> list[bytes]:
+async def score(service: Service, request: ScoreRequest, write: Written, collected: ResponseReservation) -> list[bytes]:
     """Scores continuations and returns the JSON.
 
     Raises:
@@ -61,27 +61,27 @@ async def score(service: Service, asked: Asked, write: Written, collected: Respo
         NotSupported: The model computes embeddings only.
     """
     service.check_writes()
-    n_continuations = sum(len(task.continuations) for task in asked.tasks)
+    n_continuations = sum(len(task.continuations) for task in request.tasks)
     if n_continuations > MAX_CONTINUATIONS:
         message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are scored at once"
         raise InvalidRequest("continuations", message)
-    size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in asked.tasks)
+    size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in request.tasks)
     owner = current_owner()
-    tasks = await service.executor.run(Purpose.PROMPT, size, _read, service, asked.tasks)
-    n_scored = sum(len(text) for _, continuations in tasks for text in continuations) * (1 + asked.n_probs)
+    tasks = await service.executor.run(Purpose.PROMPT, size, _read, service, request.tasks)
+    n_scored = sum(len(text) for _, continuations in tasks for text in continuations) * (1 + request.n_probs)
     if n_scored > MAX_SCORED:
         message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
         raise InvalidRequest("continuations", message)
     collected.grow(n_scored * SCORED_BYTES)
     template = Request(
         prompt=(),
-        use_cache=asked.use_cache,
-        adapters=service.adapters(asked.adapters),
-        priority=asked.priority,
+        use_cache=request.use_cache,
+        adapters=service.adapters(request.adapters),
+        priority=request.priority,
         owner=owner,
     )
     try:
-        made = await scores_of(service.engine, tasks, template, asked.n_probs)
+        made = await scores_of(service.engine, tasks, template, request.n_probs)
     except InvalidRequest as error:
         if error.param != "adapters":
             raise

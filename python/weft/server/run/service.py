@@ -47,7 +47,7 @@ from weft.server.run.pins import Pins
 from weft.server.run.recording import Recordings
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.sleep import Sleep
-from weft.server.run.submission import ForkAsked, Gap, Piece, SentPrompt, Submission, size_of
+from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import UsageCounters
 from weft.server.run.turns import KeyedLock
@@ -195,9 +195,9 @@ class Service:
             return
         # A prompt of this length is refused after the request's other fields were validated.
         too_long = [0] * self.engine.limits.n_ctx_slot
-        asked = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
+        submission = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
-            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, asked)
+            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, submission)
         except ContextOverflow:
             pass
         except InvalidRequest as error:
@@ -341,7 +341,7 @@ class Service:
     def _makes_only_vectors(self) -> bool:
         return self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
 
-    async def submit(self, asked: Submission) -> Generation:
+    async def submit(self, submission: Submission) -> Generation:
         """Submits one request for each prompt: either all of them or none.
 
         Raises:
@@ -355,18 +355,18 @@ class Service:
             NotSupported: The model computes embeddings only.
             CrossOriginError: A page of an untrusted origin requests `explain_cache`, which reveals texts of other clients.
         """
-        if asked.template.explain_cache:
+        if submission.template.explain_cache:
             require_trusted_sender("the field explain_cache")
-        asked = await self.with_media_read(asked)
+        submission = await self.with_media_read(submission)
         # Reading the vocabulary takes up to a third of a second for 150,000 entries.
-        size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        schema_parts = SchemaParts(asked.response_fields)
-        begun = await self.executor.run(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
-        generation = Generation(asked, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
+        size = LONG_TEXT + 1 if submission.looks_through_vocabulary else submission.size
+        schema_parts = SchemaParts(submission.response_fields)
+        begun = await self.executor.run(Purpose.PROMPT, size, self._begin, submission, current_owner(), schema_parts)
+        generation = Generation(submission, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
 
-    async def fork(self, generation: Generation, prompt: int, place: int, asked: ForkAsked) -> list[int] | Generation:
+    async def fork(self, generation: Generation, prompt: int, place: int, submission: ForkSubmission) -> list[int] | Generation:
         """Forks a branch.
 
         Returns:
@@ -376,13 +376,13 @@ class Service:
             InvalidRequest: A field is out of range, or the source's response cannot include forks.
             WeftError: As [`Stream.fork`][weft.Stream.fork].
         """
-        if not asked.own_stream and not generation.takes_forks:
+        if not submission.own_stream and not generation.takes_forks:
             message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
             raise InvalidRequest("stream", message)
-        size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        told = (generation.asked.prompts[prompt], asked, generation.schema_parts)
+        size = LONG_TEXT + 1 if submission.looks_through_vocabulary else submission.size
+        told = (generation.submission.prompts[prompt], submission, generation.schema_parts)
         options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *told)
-        making = asyncio.create_task(self._make_forks(generation, prompt, place, asked, options=options, append=append))
+        making = asyncio.create_task(self._make_forks(generation, prompt, place, submission, options=options, append=append))
         try:
             # Completes even if the client disconnects: unregistered forks could not be cancelled.
             return await asyncio.shield(making)
@@ -391,24 +391,37 @@ class Service:
             raise
 
     async def _make_forks(
-        self, generation: Generation, prompt: int, place: int, asked: ForkAsked, *, options: dict[str, Any], append: list[int]
+        self,
+        generation: Generation,
+        prompt: int,
+        place: int,
+        submission: ForkSubmission,
+        *,
+        options: dict[str, Any],
+        append: list[int],
     ) -> list[int] | Generation:
         source = generation.branch(prompt, place)
         try:
             appended = self.engine.detokenize(append) if append else ""
         except InvalidRequest as error:
             raise InvalidRequest("append", error.message) from None
-        if generation.reads_forks and not asked.own_stream:
+        if generation.reads_forks and not submission.own_stream:
             n_before = len(generation.text_before(prompt, place)) + len(generation.text(prompt, place)) + len(appended)
-            if asked.n * n_before > MAX_READ_AGAIN:
+            if submission.n * n_before > MAX_READ_AGAIN:
                 message = (
-                    f"each of the {asked.n} forks would read {n_before} characters again for this chat's stream, {MAX_READ_AGAIN}"
+                    f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream, {MAX_READ_AGAIN}"
                     " together at most; set stream to true, which gives them one of their own, or ask for fewer"
                 )
                 raise InvalidRequest("n", message)
         with generation.forking():
             made = await generation.streams[prompt].fork(
-                place, n=asked.n, at=asked.at, unit=asked.unit, append=append or None, own_stream=asked.own_stream, **options
+                place,
+                n=submission.n,
+                at=submission.at,
+                unit=submission.unit,
+                append=append or None,
+                own_stream=submission.own_stream,
+                **options,
             )
             if isinstance(made, list):
                 seed = options.get("seed")
@@ -418,22 +431,24 @@ class Service:
                 asks_likely = generation.asks_likely(prompt, place) if n_probs is None else n_probs > 0
                 generation.add_forks(prompt, made, request, appended, asks_likely=asks_likely)
                 return made
-        alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
-        requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
+        alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
+        requests = [_forked(source, submission.n, {**options, "seed": made.seed})]
         own = Generation(alone, requests, [made], self.usage_counters, owner=generation.owner)
         self._generations.add(own)
         return own
 
-    def _fork_options(self, sent: SentPrompt, asked: ForkAsked, schema_parts: SchemaParts) -> tuple[dict[str, Any], list[int]]:
+    def _fork_options(
+        self, sent: SentPrompt, submission: ForkSubmission, schema_parts: SchemaParts
+    ) -> tuple[dict[str, Any], list[int]]:
         """Returns the forks' options, and the tokens to append to the text before them."""
-        options = {**asked.options}
-        if asked.logit_bias is not None:
-            options["logit_bias"] = self._biases(asked.logit_bias)
-        if asked.penalty_prompt is not None:
-            options["penalty_prompt"] = self._penalty_prompt(asked.penalty_prompt)
+        options = {**submission.options}
+        if submission.logit_bias is not None:
+            options["logit_bias"] = self._biases(submission.logit_bias)
+        if submission.penalty_prompt is not None:
+            options["penalty_prompt"] = self._penalty_prompt(submission.penalty_prompt)
         if isinstance(schema := options.get("json_schema"), str):
             schema_parts.of(schema)
-        return options, self._tokens_on(asked.append, parse_special=_reads_special(sent))
+        return options, self._tokens_on(submission.append, parse_special=_reads_special(sent))
 
     def check_writes(self) -> None:
         """Refuses completions and scoring if the server computes embeddings only.
@@ -445,7 +460,7 @@ class Service:
             flag = "--embeddings" if self.settings.embeddings else "--reranking"
             raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
 
-    async def with_media_read(self, asked: Submission) -> Submission:
+    async def with_media_read(self, submission: Submission) -> Submission:
         """Returns the submission with its images and audio decoded.
 
         Raises:
@@ -454,16 +469,16 @@ class Service:
             WeftError: As `MediaReader.read`.
         """
         self.check_writes()
-        if not any(isinstance(prompt, MediaPrompt) for prompt in asked.prompts):
-            return asked
-        if asked.gap is not None:
+        if not any(isinstance(prompt, MediaPrompt) for prompt in submission.prompts):
+            return submission
+        if submission.gap is not None:
             raise InvalidRequest(
                 "prompt", "a prompt with pictures or sounds cannot stand before a gap; leave out what follows it"
             )
-        if asked.template.prompt_logprobs is not None:
+        if submission.template.prompt_logprobs is not None:
             message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
-            raise asked.blame(InvalidRequest("prompt_logprobs", message))
-        return msgspec.structs.replace(asked, prompts=await self.with_media(asked.prompts))
+            raise submission.blame(InvalidRequest("prompt_logprobs", message))
+        return msgspec.structs.replace(submission, prompts=await self.with_media(submission.prompts))
 
     async def with_media(self, prompts: Sequence[SentPrompt]) -> Sequence[SentPrompt]:
         """Returns the prompts with their images and audio decoded. Raises as `MediaReader.read`."""
@@ -473,16 +488,16 @@ class Service:
         media = iter(await self.media.read(files))
         return [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in prompts]
 
-    def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
+    def adapters(self, submission: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
         """Returns every loaded adapter with its scale, with the requested scales applied, or None if none are loaded.
 
         The result fixes the scales for all prompts of a request, even if the server's scales change meanwhile, and is part of the
         response.
         """
         loaded = self.engine.adapters
-        if asked is None:
+        if submission is None:
             return [(adapter.id, adapter.scale) for adapter in loaded] or None
-        scales = dict(asked)
+        scales = dict(submission)
         # The engine refuses unknown adapters.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
 
@@ -503,9 +518,9 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, asked: Submission, owner: str | None, schema_parts: SchemaParts) -> tuple[list[Request], list[Stream]]:
+    def _begin(self, submission: Submission, owner: str | None, schema_parts: SchemaParts) -> tuple[list[Request], list[Stream]]:
         """Tokenizes every prompt, submits its request, and parses the schemas for the response's fields."""
-        requests = self._requests(asked, owner)
+        requests = self._requests(submission, owner)
         streams: list[Stream] = []
         try:
             for request in requests:
@@ -516,43 +531,45 @@ class Service:
             for stream in streams:
                 stream.close()
             if isinstance(error, InvalidRequest):
-                raise asked.blame(error) from None
+                raise submission.blame(error) from None
             raise
         return requests, streams
 
-    def _requests(self, asked: Submission, owner: str | None) -> list[Request]:
+    def _requests(self, submission: Submission, owner: str | None) -> list[Request]:
         limit = self.engine.limits.max_queue
-        if len(asked.prompts) > limit:
-            raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
-        slot = None if asked.slot is None else asked.slot % self.engine.limits.n_slots
+        if len(submission.prompts) > limit:
+            raise InvalidRequest("prompt", f"there are {len(submission.prompts)} prompts; at most {limit} may wait")
+        slot = None if submission.slot is None else submission.slot % self.engine.limits.n_slots
         template = msgspec.structs.replace(
-            asked.template,
-            logit_bias=self._biases(asked.logit_bias),
-            penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
-            adapters=self.adapters(asked.template.adapters),
+            submission.template,
+            logit_bias=self._biases(submission.logit_bias),
+            penalty_prompt=self._penalty_prompt(submission.penalty_prompt),
+            adapters=self.adapters(submission.template.adapters),
             slot=slot,
             owner=owner,
             # The log shows it even if the body does not request it.
-            explain_cache=asked.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
+            explain_cache=submission.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
         )
-        if asked.gap is None:
-            for prompt in asked.prompts:
+        if submission.gap is None:
+            for prompt in submission.prompts:
                 self.check_length(prompt)
-            prompts: Iterable[Sequence[int] | MixedPrompt] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
+            prompts: Iterable[Sequence[int] | MixedPrompt] = (
+                self._prompt(prompt, submission.after) for prompt in submission.prompts
+            )
         else:
-            prefixes = [prompt for prompt in asked.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
-            prompts = self._around_gap(prefixes, asked.gap, template.max_tokens)
+            prefixes = [prompt for prompt in submission.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
+            prompts = self._around_gap(prefixes, submission.gap, template.max_tokens)
         requests = [
-            self._with_branches(msgspec.structs.replace(template, prompt=prompt), asked, sent)
-            for prompt, sent in zip(prompts, asked.prompts, strict=True)
+            self._with_branches(msgspec.structs.replace(template, prompt=prompt), submission, sent)
+            for prompt, sent in zip(prompts, submission.prompts, strict=True)
         ]
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
-                raise asked.blame(error)
+                raise submission.blame(error)
         return requests
 
-    def _with_branches(self, request: Request, asked: Submission, sent: SentPrompt) -> Request:
+    def _with_branches(self, request: Request, submission: Submission, sent: SentPrompt) -> Request:
         """Adds the suffix prompt and, if they differ, the branches."""
         # If a prompt was given as tokens, text after it is not parsed for special tokens either.
         parse_special = _reads_special(sent)
@@ -560,22 +577,22 @@ class Service:
         def suffix(pieces: Sequence[Piece]) -> Sequence[int] | None:
             return self._tokens_on(pieces, parse_special=parse_special) or None
 
-        if asked.suffix:
-            request = msgspec.structs.replace(request, suffix_prompt=suffix(asked.suffix))
-        if not asked.branches:
+        if submission.suffix:
+            request = msgspec.structs.replace(request, suffix_prompt=suffix(submission.suffix))
+        if not submission.branches:
             return request
         branches = [
             msgspec.structs.replace(
                 branch.template,
-                logit_bias=request.logit_bias if branch.logit_bias is asked.logit_bias else self._biases(branch.logit_bias),
+                logit_bias=request.logit_bias if branch.logit_bias is submission.logit_bias else self._biases(branch.logit_bias),
                 penalty_prompt=request.penalty_prompt
-                if branch.penalty_prompt is asked.penalty_prompt
+                if branch.penalty_prompt is submission.penalty_prompt
                 else self._penalty_prompt(branch.penalty_prompt),
                 adapters=self.adapters(branch.template.adapters),
                 suffix_prompt=suffix(branch.suffix),
                 seed=branch.template.seed if branch.has_seed else None,
             )
-            for branch in asked.branches
+            for branch in submission.branches
         ]
         seed = int.from_bytes(os.urandom(4)) if request.seed is None else request.seed
         own = tuple(cast("BranchOptions", {name: getattr(one, name) for name in BRANCH_FIELDS}) for one in branches)
@@ -739,8 +756,10 @@ def _reads_special(sent: SentPrompt) -> bool:
 
 def _schemas(requests: Sequence[Request]) -> set[str]:
     """Returns the JSON schemas that constrain branches. All prompts have the same ones."""
-    asked = [of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)]
-    return {schema for schema in asked if isinstance(schema, str)}
+    submission = [
+        of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)
+    ]
+    return {schema for schema in submission if isinstance(schema, str)}
 
 
 def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:

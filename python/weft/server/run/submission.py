@@ -11,7 +11,7 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["BranchAsked", "ForkAsked", "Gap", "Piece", "SentPrompt", "Submission", "each_branch", "size_of"]
+__all__ = ["BranchSubmission", "ForkSubmission", "Gap", "Piece", "SentPrompt", "Submission", "each_branch", "size_of"]
 
 _Read = TypeVar("_Read")
 _Made = TypeVar("_Made")
@@ -48,7 +48,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
         return size_of(self.suffix) + size_of(self.begun) + sum(len(one.filename) + len(one.text) for one in self.snippets)
 
 
-class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
+class BranchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """One branch of each prompt, if branches differ."""
 
     template: Request
@@ -69,7 +69,7 @@ class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
         return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
 
 
-class ForkAsked(msgspec.Struct, frozen=True, kw_only=True):
+class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """Forks of one branch."""
 
     options: Mapping[str, Any]
@@ -114,7 +114,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Text that the penalties use in place of the prompt. It is not parsed for special tokens."""
     suffix: Sequence[Piece] = ()
     """Text after each prompt."""
-    branches: Sequence[BranchAsked] = ()
+    branches: Sequence[BranchSubmission] = ()
     """The branches of each prompt, if they differ; as many as the template's `n`."""
     gap: Gap | None = None
     """Gap after the prompts, for infill."""
@@ -147,7 +147,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     def looks_through_vocabulary(self) -> bool:
         """Whether submitting reads the whole vocabulary, as for a grammar, a schema, or DRY sampling."""
         templates = [self.template, *(branch.template for branch in self.branches)]
-        return any(asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0 for asked in templates)
+        return any(
+            template.grammar is not None or template.json_schema is not None or template.dry_multiplier != 0
+            for template in templates
+        )
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """Returns the error with the body's name of the field, which may be a branch's."""

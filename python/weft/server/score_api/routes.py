@@ -21,7 +21,7 @@ __all__ = ["router"]
 async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidation[Service]]) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
     write = partial(translate.written, data, service.model_name)
-    return Answer(AwaitedPieces(partial(score, service, translate.asked(data), write), service.collected))
+    return Answer(AwaitedPieces(partial(score, service, translate.score_request(data), write), service.collected))
 
 
 def router() -> Routes:

@@ -8,7 +8,7 @@ from weft import InvalidRequest, Logprob, Score, ScoredToken
 from weft.scoring import MAX_PROBS
 from weft.server.request_fields.adapters import adapters
 from weft.server.response_fields.probabilities import TokenLogprob
-from weft.server.run.scoring import Asked, Task
+from weft.server.run.scoring import ScoreRequest, Task
 from weft.server.run.submission import Piece
 from weft.server.score_api.schemas import (
     ContinuationScore,
@@ -20,13 +20,13 @@ from weft.server.score_api.schemas import (
     TokenScore,
 )
 
-__all__ = ["LOWEST", "asked", "written"]
+__all__ = ["LOWEST", "score_request", "written"]
 
 LOWEST = -3.4028234663852886e38
 """Reported in place of minus infinity, which JSON cannot represent: the lowest 32-bit float."""
 
 
-def asked(data: ScoreBody) -> Asked:
+def score_request(data: ScoreBody) -> ScoreRequest:
     """Returns the scoring request of a body."""
     if data.tasks is not None and (data.prompt is not None or data.continuations is not None):
         raise InvalidRequest("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
@@ -37,7 +37,7 @@ def asked(data: ScoreBody) -> Asked:
     n_probs = data.n_probs or 0
     if not 0 <= n_probs <= MAX_PROBS:
         raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
-    return Asked(
+    return ScoreRequest(
         tasks=tasks,
         n_probs=n_probs,
         use_cache=data.cache_prompt is not False,

@@ -44,9 +44,9 @@ def submission(data: StreamBody, settings: Settings) -> Submission:
         "repeat_penalty": data.repeat_penalty,
         "temperature": data.temp,
     }
-    asked = request_fields.submission(request_fields.CompletionFields(**fields), settings, n_probs=("n_probs", None))
-    template = msgspec.structs.replace(asked.template, n_batch=data.n_batch)
-    return msgspec.structs.replace(asked, template=template, sent_as={"temperature": "temp", "max_tokens": "num_predict"})
+    parsed = request_fields.submission(request_fields.CompletionFields(**fields), settings, n_probs=("n_probs", None))
+    template = msgspec.structs.replace(parsed.template, n_batch=data.n_batch)
+    return msgspec.structs.replace(parsed, template=template, sent_as={"temperature": "temp", "max_tokens": "num_predict"})
 
 
 def _plain(text: str) -> bytes:

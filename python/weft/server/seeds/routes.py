@@ -25,11 +25,11 @@ async def stream(
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
     content_type, write = plain.line_form(format)
-    asked = plain.submission(data, service.settings)
+    parsed = plain.submission(data, service.settings)
     if data.cache:
         require_trusted_sender("the field cache")
         await recall(service, data.cache, data.prompt or "")
-    generation = await service.submit(asked)
+    generation = await service.submit(parsed)
     headers = sse.HEADERS | {"content-type": content_type}
     form = plain.LineEncoder(data.prompt or "", write)
     return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
