@@ -405,15 +405,15 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, body:
 
 
 def test_an_error_of_a_picture_names_where_it_is() -> None:
-    error = translate.blame(InvalidRequest("image_data", "image_data[2].data is no picture"), is_chat=False)
+    error = translate.rename_parameter(InvalidRequest("image_data", "image_data[2].data is no picture"), is_chat=False)
     assert (error.param, error.message) == ("images", "images[2] is no picture")
-    error = translate.blame(InvalidRequest("prompt", "prompt is too odd"))
+    error = translate.rename_parameter(InvalidRequest("prompt", "prompt is too odd"))
     assert (error.param, error.message) == ("messages", "messages is too odd")
 
 
 def test_an_error_names_the_field_of_the_body() -> None:
     told = [
-        translate.blame(error).message
+        translate.rename_parameter(error).message
         for error in (
             InvalidRequest("n_predict", "n_predict is -3"),
             InvalidRequest("messages", "messages[1].content[0].image_url.url: no"),

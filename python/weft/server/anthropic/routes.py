@@ -39,7 +39,7 @@ async def create_message(
     try:
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:
-        raise chat.blame(error) from None
+        raise chat.rename_parameter(error) from None
     if chat.marked is not None:
         _keep(chat.marked, generation, service)
     if not data.stream:
@@ -72,7 +72,7 @@ async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, 
     try:
         prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
     except InvalidRequest as error:
-        raise chat.blame(error) from None
+        raise chat.rename_parameter(error) from None
     return TokensCounted(len(prompt.tokens))
 
 

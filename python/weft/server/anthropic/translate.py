@@ -62,7 +62,7 @@ class ParsedRequest(NamedTuple):
     marked: "Marked | None" = None
     """The prefix marked for reuse, if any."""
 
-    def blame(self, error: InvalidRequest) -> InvalidRequest:
+    def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
         """Returns the error with the names of the body's fields."""
         name = _SENT_AS.get(error.param, error.param)
         message = error.message

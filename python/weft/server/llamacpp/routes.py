@@ -217,7 +217,7 @@ async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotR
     try:
         return await _do(files, parsed)
     except InvalidRequest as error:
-        raise places.blame(error) from None
+        raise places.rename_parameter(error) from None
 
 
 async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:

@@ -24,7 +24,18 @@ from weft.server.llamacpp.schemas import (
 from weft.server.response_fields import Branches, GenerationSettings
 from weft.server.run.service import Service
 
-__all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "of_engine", "restored", "saved", "slot_action", "slots"]
+__all__ = [
+    "Action",
+    "SlotAction",
+    "are_all_busy",
+    "health",
+    "of_engine",
+    "rename_parameter",
+    "restored",
+    "saved",
+    "slot_action",
+    "slots",
+]
 
 NO_SLOT = "no slot available"
 
@@ -139,7 +150,7 @@ def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 
-def blame(error: InvalidRequest) -> InvalidRequest:
+def rename_parameter(error: InvalidRequest) -> InvalidRequest:
     """Returns the error with llama-server's name for the slot."""
     return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
 

@@ -72,7 +72,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     try:
         generation, form = await _begin_raw(data, parsed, service) if is_raw else await _begin(parsed, service, data.context)
     except InvalidRequest as error:
-        raise translate.blame(error, is_chat=False) from None
+        raise translate.rename_parameter(error, is_chat=False) from None
     began.hand_over()
     return _answer(parsed, generation, form, shape, began, service=service, tells_context=not is_raw)
 
@@ -91,7 +91,7 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     try:
         generation, form = await _begin(parsed, service)
     except InvalidRequest as error:
-        raise translate.blame(error) from None
+        raise translate.rename_parameter(error) from None
     began.hand_over()
     return _answer(parsed, generation, form, shape, began, service=service)
 
@@ -217,7 +217,7 @@ async def _embed(
     try:
         return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequest as error:
-        raise translate.blame(error, is_chat=False) from None
+        raise translate.rename_parameter(error, is_chat=False) from None
 
 
 def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:

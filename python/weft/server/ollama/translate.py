@@ -27,7 +27,6 @@ from weft.server.run.media_files import MediaPrompt
 
 __all__ = [
     "ParsedRequest",
-    "blame",
     "chat",
     "check_embedding",
     "check_thoughts",
@@ -35,6 +34,7 @@ __all__ = [
     "keep_alive_s",
     "pictured",
     "raw",
+    "rename_parameter",
 ]
 
 MAX_TOP_LOGPROBS = 20
@@ -102,7 +102,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     context_shift: bool | None
 
 
-def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
+def rename_parameter(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
     """Returns the error with the names of the body's fields.
 
     Args:

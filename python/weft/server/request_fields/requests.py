@@ -15,7 +15,7 @@ from weft.server.request_fields.fields import BranchFields, CompletionFields
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.samplers import samplers
-from weft.server.request_fields.thoughts import blamed_for_thoughts, tagged_thought, triggers
+from weft.server.request_fields.thoughts import reasoning_parameter, tagged_thought, triggers
 from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
@@ -78,7 +78,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "n_probs": "n_probs" if value is None else name,  # If the body does not set it, only branches can.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
-            "thought": blamed_for_thoughts(body),
+            "thought": reasoning_parameter(body),
             **_names(body),
         },
         reasoning_format=body.reasoning_format or settings.reasoning_format,

@@ -7,7 +7,7 @@ from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["blamed_for_thoughts", "budget_message", "refuse_endless_thought", "tagged_thought", "thought", "triggers"]
+__all__ = ["budget_message", "reasoning_parameter", "refuse_endless_thought", "tagged_thought", "thought", "triggers"]
 
 MAX_TAGS = 16
 """Maximum end markers of reasoning."""
@@ -75,7 +75,7 @@ def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[st
     raise InvalidRequest("reasoning_budget_message", f"reasoning_budget_message {why}")
 
 
-def blamed_for_thoughts(body: CompletionFields) -> str:
+def reasoning_parameter(body: CompletionFields) -> str:
     """Returns the field to report if the engine refuses the reasoning configuration: the message or the end markers."""
     tags = [body.reasoning_budget_end_tag or "", *(body.reasoning_budget_end_tags or ()), body.reasoning_budget_start_tag or ""]
     are_bounded = len(tags) - 2 <= MAX_TAGS and all(len(tag.encode()) <= MAX_TAG_BYTES for tag in tags)

@@ -162,7 +162,7 @@ class ResponseService:
             chat = await self._fitting(parsed) if data.truncation == "auto" else parsed.chat
             return await begin(chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
-            raise _blamed(error) from None
+            raise _rename_parameter(error) from None
 
     async def _fitting(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
@@ -249,7 +249,7 @@ class ResponseService:
         try:
             return await count(parsed.chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
-            raise _blamed(error) from None
+            raise _rename_parameter(error) from None
 
     async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
         """Summarizes a conversation, so that it can be continued with a shorter prompt."""
@@ -379,7 +379,7 @@ def _translated(
     return _ParsedRequest(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
 
 
-def _blamed(error: InvalidRequest) -> InvalidRequest:
+def _rename_parameter(error: InvalidRequest) -> InvalidRequest:
     """Returns the error with the body's name of the field."""
     name = _NAMES.get(error.param, error.param)
     message = error.message

@@ -82,13 +82,13 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
         budget=settings.reasoning_budget,
         message=request_fields.budget_message(data, settings, prompt.held.ends),
     )
-    blamed = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
+    sent_as = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
     try:
         template = held(template)
-        branches = each_branch(parsed.branches, lambda branch: _with(branch, held(branch.template), blamed))
+        branches = each_branch(parsed.branches, lambda branch: _with(branch, held(branch.template), sent_as))
     except InvalidRequest as error:
-        raise parsed.blame(error) from None
-    return _with(msgspec.structs.replace(parsed, branches=branches), template, blamed)
+        raise parsed.rename_parameter(error) from None
+    return _with(msgspec.structs.replace(parsed, branches=branches), template, sent_as)
 
 
 def _with(parsed: _SubmissionT, template: Request, sent_as: Mapping[str, str]) -> _SubmissionT:

@@ -173,7 +173,7 @@ class Generation:
         try:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
         except InvalidRequest as error:  # A remote engine reports invalid requests on the first read.
-            raise self.submission.blame(error) from None
+            raise self.submission.rename_parameter(error) from None
         if not self._is_heavy:
             if self._scheduler is None:
                 self._scheduler = current_scheduler()

@@ -477,7 +477,7 @@ class Service:
             )
         if submission.template.prompt_logprobs is not None:
             message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
-            raise submission.blame(InvalidRequest("prompt_logprobs", message))
+            raise submission.rename_parameter(InvalidRequest("prompt_logprobs", message))
         return msgspec.structs.replace(submission, prompts=await self.with_media(submission.prompts))
 
     async def with_media(self, prompts: Sequence[SentPrompt]) -> Sequence[SentPrompt]:
@@ -531,7 +531,7 @@ class Service:
             for stream in streams:
                 stream.close()
             if isinstance(error, InvalidRequest):
-                raise submission.blame(error) from None
+                raise submission.rename_parameter(error) from None
             raise
         return requests, streams
 
@@ -566,7 +566,7 @@ class Service:
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
-                raise submission.blame(error)
+                raise submission.rename_parameter(error)
         return requests
 
     def _with_branches(self, request: Request, submission: Submission, sent: SentPrompt) -> Request:

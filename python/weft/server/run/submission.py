@@ -152,7 +152,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
             for template in templates
         )
 
-    def blame(self, error: InvalidRequest) -> InvalidRequest:
+    def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
         """Returns the error with the body's name of the field, which may be a branch's."""
         names, place = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):

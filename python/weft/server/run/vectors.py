@@ -55,7 +55,7 @@ async def embed(
     for field, number in (("embd_normalize", how), ("dimensions", dimensions)):
         if number is not None and abs(number) > MAX_NUMBER:
             raise InvalidRequest(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
-    with _blaming(name):
+    with _renaming_parameter(name):
         read = await service.with_media(texts)
 
     def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
@@ -89,7 +89,7 @@ async def _vectors(
 ) -> CompactEmbeddings:
     service.n_vectors += 1
     try:
-        with _blaming(name):
+        with _renaming_parameter(name):
             pending = await service.executor.run(Purpose.PROMPT, size, begin)
             return await pending
     finally:
@@ -97,7 +97,7 @@ async def _vectors(
 
 
 @contextmanager
-def _blaming(name: str) -> Iterator[None]:
+def _renaming_parameter(name: str) -> Iterator[None]:
     """Renames the parameter of errors about the texts to the body's field `name`."""
     try:
         yield
