@@ -568,14 +568,14 @@ async def test_numbers_below_0_are_no_tokens_of_a_client(seeing: Client) -> None
 
 async def test_the_cache_and_the_slots_tell_a_picture_by_its_marker(seeing: Client) -> None:
     service = seeing.app.service
-    service.tells_texts = True
+    service.exposes_texts = True
     data = {"prompt_string": "told in a slot <__media__>.", "multimodal_data": [in_base64(png_of(55))]}
     running = asyncio.create_task(complete(seeing, data, n_predict=2000, ignore_eos=True, stream=True, id_slot=3))
     await wait_until(lambda: n_processing(service.engine) > 0)
     busy = [slot for slot in (await seeing.get("/slots")).json() if slot["is_processing"]]
     assert [slot["prompt"].replace("▁", " ").count("<__media__>") for slot in busy] == [1]
     assert (await running).status_code == 200
-    service.tells_texts = False
+    service.exposes_texts = False
     texts = [node["text"] for node in (await seeing.get("/cache")).json()["nodes"]]
     assert any("slot" in text and "<__media__>" in text for text in texts)
 

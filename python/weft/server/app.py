@@ -23,7 +23,7 @@ from weft._native import VERSION
 from weft.server.anthropic import errors as anthropic
 from weft.server.anthropic.routes import router as anthropic_router
 from weft.server.auth import current_owner
-from weft.server.awake import Awake
+from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
@@ -136,12 +136,12 @@ def create_app(
     Raises:
         InvalidConfig: The file of API keys cannot be read.
     """
-    remembered = (
+    snapshots = (
         *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),
         *(models.models, models.model),
         *(ollama_models.listed, ollama_models.shown),
     )
-    service = Service(engine, settings or Settings(), remembered)
+    service = Service(engine, settings or Settings(), snapshots)
     errors = Errors({"/v1/messages": anthropic.shape, "/api": ollama.shape})
     gateway = Gateway(service, errors)
 
@@ -197,7 +197,7 @@ def create_app(
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
         event_emitter_backend=NoEvents,
-        middleware=[] if service.sleep.after_s is None else [Awake(service.sleep)],
+        middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},
         # Routes that read a body use `JsonRequest`, whose limit depends on the model.
         request_max_body_size=None,

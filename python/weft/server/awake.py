@@ -10,7 +10,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from weft.server.run.sleep import Sleep
 
-__all__ = ["NEEDS_NO_MODEL", "Awake", "arrived_ns"]
+__all__ = ["NEEDS_NO_MODEL", "KeepAwake", "arrived_ns"]
 
 NEEDS_NO_MODEL: dict[str, Any] = {"needs_no_model": True}
 """`opt` of routes that answer without the model. They neither load it nor postpone its unloading."""
@@ -25,7 +25,7 @@ def arrived_ns() -> int:
     return time.monotonic_ns() if arrived is None else arrived
 
 
-class Awake(ASGIMiddleware):
+class KeepAwake(ASGIMiddleware):
     """Keeps the model loaded during every request, except on routes marked with `NEEDS_NO_MODEL`."""
 
     scopes = (ScopeType.HTTP,)

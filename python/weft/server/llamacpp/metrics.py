@@ -30,7 +30,7 @@ def of_engine(service: Service) -> list[Family]:
         *_vectors(engine.vector_stats()),
         *_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
     ]
-    before = service.told_before(of_engine)
+    before = service.previous_snapshot(of_engine)
     if before is not None:
         families = [now.after(then) for now, then in zip(families, before[:-1], strict=True)]
     # Counted per process, not per engine.

@@ -235,7 +235,7 @@ async def prometheus_metrics(service: ServiceDependency) -> Response[str]:
     """Metrics in Prometheus' text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    of_engine = service.told(metrics.of_engine)
+    of_engine = service.snapshot(metrics.of_engine)
     if not service.engine.is_running:
         of_engine = metrics.without_engine(of_engine)
     families = metrics.families(of_engine, service.usage_counters, service.refusals)
@@ -247,7 +247,7 @@ async def prometheus_metrics(service: ServiceDependency) -> Response[str]:
 async def props(service: ServiceDependency) -> Properties:
     """The server and its model."""
     await service.compiled_chat()
-    told = msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
+    told = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     return told if is_trusted_sender() else properties.without_texts(told)
 
 

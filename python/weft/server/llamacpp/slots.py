@@ -98,7 +98,7 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlo
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
-    text = generation.text(prompt, index) if service.tells_texts else None
+    text = generation.text(prompt, index) if service.exposes_texts else None
     return FullSlot(
         **msgspec.structs.asdict(settings),
         **about,
@@ -115,13 +115,13 @@ def are_all_busy(listed: list[Slot | FullSlot]) -> bool:
 
 def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
     """Returns the number of idle and busy slots. With `is_2024`, the status also reports if all are busy."""
-    stats = service.told(of_engine)
+    stats = service.snapshot(of_engine)
     n_busy = sum(slot.is_processing for slot in stats)
     return Health(
         status=NO_SLOT if is_2024 and n_busy == len(stats) else "ok",
         slots_idle=len(stats) - n_busy,
         slots_processing=n_busy,
-        slots=service.told(slots) if include_slots else msgspec.UNSET,
+        slots=service.snapshot(slots) if include_slots else msgspec.UNSET,
     )
 
 

@@ -171,7 +171,7 @@ def _told(whole: object) -> Answer[Any]:
 
 def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
     if (seconds := translate.keep_alive_s(keep_alive)) is not None:
-        service.sleep.sooner(seconds)
+        service.sleep.shorten_timeout(seconds)
 
 
 @post("/api/embed", status_code=200, responses=ERRORS)
@@ -260,14 +260,14 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 async def tags(service: ServiceDependency) -> ServedModels:
     """The served model."""
     await service.compiled_chat()
-    return service.told(models.listed)
+    return service.snapshot(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def show(service: ServiceDependency) -> ModelShown:
     """The served model. The body is ignored."""
     await service.compiled_chat()
-    return service.told(models.shown)
+    return service.snapshot(models.shown)
 
 
 @get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)

@@ -81,13 +81,13 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: ServiceDepe
 @get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def list_models(service: ServiceDependency) -> ModelList:
     """The served model."""
-    return service.told(models.models)
+    return service.snapshot(models.models)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def retrieve_model(service: ServiceDependency) -> ModelCard:
     """The served model, under any name."""
-    return service.told(models.model)
+    return service.snapshot(models.model)
 
 
 def router() -> Routes:

@@ -57,7 +57,7 @@ MAX_NAME = 256
 Owner = str | None
 """Digest of the client's API key; None if the server has no keys."""
 
-Awake = Callable[[], AbstractAsyncContextManager[None]]
+KeepLoaded = Callable[[], AbstractAsyncContextManager[None]]
 """Context manager that keeps the model loaded."""
 
 
@@ -88,7 +88,7 @@ class Recording:
         self,
         name: str,
         answer: StreamedAnswer,
-        awake: Awake,
+        keep_loaded: KeepLoaded,
         room: "_Room",
         grace_s: float | None,
     ) -> None:
@@ -103,7 +103,7 @@ class Recording:
         """Response headers, once the stream has started."""
         self._answer: StreamedAnswer | None = answer
         """The response that generates the stream, until its end."""
-        self._awake = awake
+        self._keep_loaded = keep_loaded
         self._room = room
         self._grace_s = grace_s
         self._kept = bytearray()
@@ -226,7 +226,7 @@ class Recording:
 
     async def _write(self, answer: StreamedAnswer) -> None:
         try:
-            async with self._awake():
+            async with self._keep_loaded():
                 await answer.write(self._take)
         except Exception as error:  # noqa: BLE001 (readers receive it)
             # Without the traceback, which refers to this object.
@@ -327,11 +327,11 @@ class Recordings:
     """The recorded streams of a server, by owner and name.
 
     Args:
-        awake: Context manager that keeps the model loaded.
+        keep_loaded: Context manager that keeps the model loaded.
     """
 
-    def __init__(self, awake: Awake) -> None:
-        self._awake = awake
+    def __init__(self, keep_loaded: KeepLoaded) -> None:
+        self._keep_loaded = keep_loaded
         self._all: dict[tuple[Owner, str], Recording] = {}
         self._room = _Room(self._make_room, self._forget_old)
 
@@ -356,7 +356,7 @@ class Recordings:
         except BaseException:
             answer.close()
             raise
-        recording = self._all[owner, name] = Recording(name, answer, self._awake, self._room, grace_s)
+        recording = self._all[owner, name] = Recording(name, answer, self._keep_loaded, self._room, grace_s)
         return recording
 
     def find(self, owner: Owner, name: str) -> Recording | None:

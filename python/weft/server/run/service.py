@@ -83,13 +83,13 @@ MAX_READ_AGAIN = 65_536
 class Service:
     """An engine, its settings, and its active generations."""
 
-    def __init__(self, engine: Engine, settings: Settings, remembered: "Sequence[Callable[[Service], object]]" = ()) -> None:
+    def __init__(self, engine: Engine, settings: Settings, snapshots: "Sequence[Callable[[Service], object]]" = ()) -> None:
         """Creates a service for an engine that is not running yet.
 
         Args:
             engine: The engine.
             settings: The server's settings and defaults of request fields.
-            remembered: Functions of the running engine whose results are stored when the model is unloaded; see [`Service.told`].
+            snapshots: Functions of the running engine whose results are stored when the model is unloaded; see [`Service.snapshot`].
         """
         self.engine = engine
         self.settings = settings
@@ -106,19 +106,19 @@ class Service:
         self.cache_lock = KeyedLock()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.executor)
-        self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
+        self.exposes_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` includes prompts and generated text, set by llama-server's environment variable."""
         self.loading: Mapping[str, Any] = {}
         """Progress of loading the model, reported with the error 503."""
         self.n_vectors = 0
         """Embedding requests that are queued or running."""
-        self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
+        self.sleep = Sleep(settings.sleep_idle_s, unload=self._unload, reload=self._reload)
         self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.cache_lock)
         self.recordings = Recordings(self.sleep.request)
         """Resumable streams."""
-        self._remembered = remembered
-        self._kept: dict[Callable[[Service], Any], Any] = {}
-        self._copies: list[SavedPrefix] = []
+        self._snapshot_functions = snapshots
+        self._snapshots: dict[Callable[[Service], Any], Any] = {}
+        self._cache_exports: list[SavedPrefix] = []
         """Cache contents outside the device, while the model is unloaded."""
         self._is_started = False
         self._is_ready = False
@@ -211,26 +211,26 @@ class Service:
         except (ContextOverflow, PinsFull) as error:
             raise InvalidConfig("system_prompt", str(error)) from None
 
-    async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
+    async def _unload(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model. Returns False if a request arrived before unloading began."""
         await self.pins.remember()
-        copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
+        cache_exports = await self.engine.copy_store(goes_on=lambda: not is_needed())
         if is_needed():
             return False
-        self._kept = {make: make(self) for make in self._remembered}
-        logger.info("no request for %g s: unloading the model, which the next one loads again", self.sleep.patience_s)
+        self._snapshots = {make: make(self) for make in self._snapshot_functions}
+        logger.info("no request for %g s: unloading the model, which the next one loads again", self.sleep.timeout_s)
         await self.engine.sleep()
         # Not earlier: if the model stays loaded, its cache stays valid.
-        self._copies = copies
+        self._cache_exports = cache_exports
         # Tracebacks form reference cycles that may hold the model. No request is waiting at this time.
         gc.collect()
         return True
 
-    async def _bring_back(self) -> None:
+    async def _reload(self) -> None:
         """Reloads the model and restores the state around it. On failure the model stays unloaded."""
         began = time.monotonic()
         try:
-            await self._load_again()
+            await self._restore_state()
         except EngineStopped:
             raise
         except Exception as error:
@@ -240,14 +240,14 @@ class Service:
             raise
         logger.info("the model is loaded again after %.1f s", time.monotonic() - began)
 
-    async def _load_again(self) -> None:
+    async def _restore_state(self) -> None:
         if not self.engine.is_running:
             await self.engine.wake()
         # The file may have been replaced.
         self.chat = ChatFormat(self.engine, self.settings, self.usage_counters.count_malformed_call)
         self.chat.check_settings()
         self.chat.compile()
-        await self.engine.load_copies(self._copies)
+        await self.engine.load_copies(self._cache_exports)
         try:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
@@ -257,17 +257,17 @@ class Service:
             logger.warning("the saved prompt could not be restored: %s", error)
         common = self.common_prompt.prefix
         pinned = await self.pins.again()
-        self.common_prompt.stands_in(None if common is None else pinned.get(common.id))
+        self.common_prompt.set_prefix(None if common is None else pinned.get(common.id))
         # Not earlier: a retry after a failure needs them.
-        self._copies = []
+        self._cache_exports = []
 
-    def told(self, make: "Callable[[Service], Made]") -> Made:
-        """Returns `make(self)`, or the result stored when the model was unloaded. `make` must be one of `remembered`."""
-        return make(self) if self.engine.is_running else cast("Made", self._kept[make])
+    def snapshot(self, make: "Callable[[Service], Made]") -> Made:
+        """Returns `make(self)`, or the result stored when the model was unloaded. `make` must be one of `snapshots`."""
+        return make(self) if self.engine.is_running else cast("Made", self._snapshots[make])
 
-    def told_before(self, make: "Callable[[Service], Made]") -> Made | None:
+    def previous_snapshot(self, make: "Callable[[Service], Made]") -> Made | None:
         """Returns the result of `make` from the last unloading, or None if the model was never unloaded."""
-        return self._kept.get(make)
+        return self._snapshots.get(make)
 
     async def until_dead(self) -> None:
         """Returns once the started engine has stopped without a call of `stop_engine`."""
@@ -279,7 +279,7 @@ class Service:
         """Whether the engine is running, or can be woken by a request."""
         if self.engine.is_running:
             return True
-        return not self.sleep.is_awake and (self.sleep.is_turning or self.engine.is_asleep)
+        return not self.sleep.is_awake and (self.sleep.is_changing or self.engine.is_asleep)
 
     @property
     def is_idle(self) -> bool:

@@ -20,62 +20,62 @@ class Sleep:
 
     Args:
         after_s: Idle seconds after which the model is unloaded; None disables unloading.
-        let_go: Unloads the model and returns True. Returns False if its argument reports meanwhile that the model is needed.
-        bring_back: Reloads the model. Its exception is raised in all waiting requests; the next request retries.
+        unload: Unloads the model and returns True. Returns False if its argument reports meanwhile that the model is needed.
+        reload: Reloads the model. Its exception is raised in all waiting requests; the next request retries.
     """
 
     def __init__(
         self,
         after_s: float | None,
         *,
-        let_go: Callable[[Callable[[], bool]], Awaitable[bool]],
-        bring_back: Callable[[], Awaitable[None]],
+        unload: Callable[[Callable[[], bool]], Awaitable[bool]],
+        reload: Callable[[], Awaitable[None]],
     ) -> None:
         self.after_s = after_s
         self.is_awake = True
         """Whether the model is loaded. False while it is being unloaded or reloaded."""
-        self._let_go = let_go
-        self._bring_back = bring_back
+        self._unload = unload
+        self._reload = reload
         self._n_requests = 0
         """Requests and internal work that need the model."""
-        self._n_asked = 0
+        self._n_client_requests = 0
         """Requests of clients among them."""
         self._since_s = 0.0
         """End of the last client request, or time of the last load, on the event loop's clock."""
-        self._sooner_s: float | None = None
+        self._shorter_s: float | None = None
         """Shorter idle timeout requested by a client."""
         self._timer: asyncio.TimerHandle | None = None
-        self._turned: asyncio.Future[None] | None = None
+        self._transition: asyncio.Future[None] | None = None
         """Resolved when the model has been unloaded or reloaded; None while neither is in progress."""
-        self._turning: asyncio.Task[None] | None = None
+        self._transition_task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
-    def is_turning(self) -> bool:
+    def is_changing(self) -> bool:
         """Whether the model is being unloaded or reloaded."""
-        return self._turned is not None
+        return self._transition is not None
 
     def start(self) -> None:
         """Starts the idle timer. Called when the model has been loaded for the first time."""
-        self._count_anew()
+        self._restart_timer()
 
     def stop(self) -> None:
         """Stops unloading and reloading. Waiting requests raise EngineStopped."""
         self._is_stopped = True
         self._clear_timer()
-        if self._turned is not None and not self._turned.done():
-            self._turned.set_exception(EngineStopped())
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._transition is not None and not self._transition.done():
+            self._transition.set_exception(EngineStopped())
+        if self._transition_task is not None:
+            self._transition_task.cancel()
 
-    def sooner(self, seconds: float) -> None:
+    def shorten_timeout(self, seconds: float) -> None:
         """Sets a shorter idle timeout until the next request. Of concurrent requests, the last call applies."""
-        self._sooner_s = seconds
+        self._shorter_s = seconds
 
     @property
-    def patience_s(self) -> float | None:
+    def timeout_s(self) -> float | None:
         """Idle seconds after which the model is unloaded, with a client's timeout applied."""
-        return self.after_s if self.after_s is None or self._sooner_s is None else min(self.after_s, self._sooner_s)
+        return self.after_s if self.after_s is None or self._shorter_s is None else min(self.after_s, self._shorter_s)
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
@@ -84,15 +84,15 @@ class Sleep:
         Raises:
             WeftError: The model could not be reloaded.
         """
-        if self._n_asked == 0:
-            self._sooner_s = None
-        self._n_asked += 1
+        if self._n_client_requests == 0:
+            self._shorter_s = None
+        self._n_client_requests += 1
         try:
             async with self.work():
                 yield
         finally:
-            self._n_asked -= 1
-            self._count_anew()
+            self._n_client_requests -= 1
+            self._restart_timer()
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
@@ -108,64 +108,64 @@ class Sleep:
                 if self._is_stopped:
                     raise EngineStopped
                 # All waiting tasks share one load, which none of them can cancel.
-                await asyncio.shield(self._turned or self._turn(self._rise()))
+                await asyncio.shield(self._transition or self._run_transition(self._do_reload()))
             yield
         finally:
             self._n_requests -= 1
             self._set_timer()
 
-    def _count_anew(self) -> None:
+    def _restart_timer(self) -> None:
         self._since_s = asyncio.get_running_loop().time()
         self._set_timer()
 
     def _set_timer(self) -> None:
         self._clear_timer()
-        if self.patience_s is not None and self._n_requests == 0 and self.is_awake and not self._is_stopped:
-            self._timer = asyncio.get_running_loop().call_at(self._since_s + self.patience_s, self._doze)
+        if self.timeout_s is not None and self._n_requests == 0 and self.is_awake and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_at(self._since_s + self.timeout_s, self._start_unloading)
 
     def _clear_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _doze(self) -> None:
+    def _start_unloading(self) -> None:
         self.is_awake = False
-        self._turn(self._fall())
+        self._run_transition(self._do_unload())
 
-    async def _fall(self) -> None:
+    async def _do_unload(self) -> None:
         is_gone = False
         try:
-            is_gone = await self._let_go(lambda: self._n_requests > 0)
+            is_gone = await self._unload(lambda: self._n_requests > 0)
         except EngineStopped:  # The engine has died or is stopping; requests report that.
             pass
         except Exception:
             logger.exception("the model stays loaded")
         finally:
             self.is_awake = not is_gone
-            self._count_anew()
+            self._restart_timer()
 
-    async def _rise(self) -> None:
-        await self._bring_back()
+    async def _do_reload(self) -> None:
+        await self._reload()
         self.is_awake = True
         # All waiting requests may have been cancelled.
-        self._count_anew()
+        self._restart_timer()
 
-    def _turn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+    def _run_transition(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
-        self._turned = loop.create_future()
+        self._transition = loop.create_future()
         # Runs in its own context, independent of the first request, whose client may disconnect.
-        self._turning = loop.create_task(work, context=Context())
-        self._turning.add_done_callback(partial(self._settle, self._turned))
-        return self._turned
+        self._transition_task = loop.create_task(work, context=Context())
+        self._transition_task.add_done_callback(partial(self._settle, self._transition))
+        return self._transition
 
-    def _settle(self, turned: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
-        self._turned = self._turning = None
+    def _settle(self, transition: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
+        self._transition = self._transition_task = None
         failure = EngineStopped() if task.cancelled() else task.exception()
-        if turned.done():
+        if transition.done():
             pass
         elif failure is None:
-            turned.set_result(None)
+            transition.set_result(None)
         else:
-            turned.set_exception(failure)
+            transition.set_exception(failure)
         # Marks the exception as retrieved, since no task may be waiting.
-        turned.exception()
+        transition.exception()

@@ -76,7 +76,7 @@ class CommonPrompt:
         """The pinned prefix; None if there is no text or no room for it."""
         return self._prefix
 
-    def stands_in(self, prefix: Prefix | None) -> None:
+    def set_prefix(self, prefix: Prefix | None) -> None:
         """Sets the pinned prefix after the engine woke."""
         self._prefix = prefix
 
