@@ -297,7 +297,7 @@ async def test_what_cannot_be_unloaded_leaves_no_copies(
                 await server.complete(prompt_of(200, f"chat {number}"))
             await wait_until(lambda: "the model stays loaded" in caplog.text)
             assert await server.engine.copy_store() != []
-            assert server.app.service._copies == []
+            assert server.app.service._cache_exports == []
         await server.asleep()
 
 

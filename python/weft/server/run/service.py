@@ -89,7 +89,7 @@ class Service:
         Args:
             engine: The engine.
             settings: The server's settings and defaults of request fields.
-            snapshots: Functions of the running engine whose results are stored when the model is unloaded; see [`Service.snapshot`].
+            snapshots: Functions of the running engine, whose results [`Service.snapshot`] returns while the model is unloaded.
         """
         self.engine = engine
         self.settings = settings
@@ -195,9 +195,9 @@ class Service:
             return
         # A prompt of this length is refused after the request's other fields were validated.
         too_long = [0] * self.engine.limits.n_ctx_slot
-        submission = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
+        request = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
-            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, submission)
+            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, request)
         except ContextOverflow:
             pass
         except InvalidRequest as error:
@@ -409,8 +409,8 @@ class Service:
             n_before = len(generation.text_before(prompt, place)) + len(generation.text(prompt, place)) + len(appended)
             if submission.n * n_before > MAX_READ_AGAIN:
                 message = (
-                    f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream, {MAX_READ_AGAIN}"
-                    " together at most; set stream to true, which gives them one of their own, or ask for fewer"
+                    f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream,"
+                    f" {MAX_READ_AGAIN} together at most; set stream to true, which gives them one of their own, or ask for fewer"
                 )
                 raise InvalidRequest("n", message)
         with generation.forking():
@@ -488,16 +488,16 @@ class Service:
         media = iter(await self.media.read(files))
         return [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in prompts]
 
-    def adapters(self, submission: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
+    def adapters(self, requested: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
         """Returns every loaded adapter with its scale, with the requested scales applied, or None if none are loaded.
 
         The result fixes the scales for all prompts of a request, even if the server's scales change meanwhile, and is part of the
         response.
         """
         loaded = self.engine.adapters
-        if submission is None:
+        if requested is None:
             return [(adapter.id, adapter.scale) for adapter in loaded] or None
-        scales = dict(submission)
+        scales = dict(requested)
         # The engine refuses unknown adapters.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
 
@@ -756,10 +756,8 @@ def _reads_special(sent: SentPrompt) -> bool:
 
 def _schemas(requests: Sequence[Request]) -> set[str]:
     """Returns the JSON schemas that constrain branches. All prompts have the same ones."""
-    submission = [
-        of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)
-    ]
-    return {schema for schema in submission if isinstance(schema, str)}
+    schemas = [of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)]
+    return {schema for schema in schemas if isinstance(schema, str)}
 
 
 def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:
