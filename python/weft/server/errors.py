@@ -390,24 +390,24 @@ def _count(reason: Reason | None) -> None:
 def _describe_field(error: ValidationException) -> ErrorObject:
     """Describes the first field of a body or query that does not match its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
-    place = first.get("key", "")
-    if place in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
+    location = first.get("key", "")
+    if location in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
         _count(Reason.INVALID_FIELD)
         field = cut(unknown[1], MAX_SHOWN // 2)  # The name appears twice in the error.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
     said = in_json_words(str(first.get("message")))
-    if place in ("", "data"):
+    if location in ("", "data"):
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
             _count(Reason.INVALID_BODY)
             kind = "list" if said.startswith("Expected `array") else "object"
             message = "the body is empty; it must be JSON" if said == NO_BODY else f"the body must be a JSON {kind}"
             return ErrorObject(code=400, message=message, type="invalid_request_error")
-        place = entry[1]
+        location = entry[1]
     # The location may be inside the field: `stop[0]`, `stream_options.include_usage`.
-    field = INDEX.sub("", place).partition("[")[0].partition(".")[0]
+    field = INDEX.sub("", location).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
-    place = place.replace("[...]", ".*")
-    return ErrorObject(code=400, message=f"{cut(place)}: {cut(said)}", type="invalid_request_error", param=field or None)
+    location = location.replace("[...]", ".*")
+    return ErrorObject(code=400, message=f"{cut(location)}: {cut(said)}", type="invalid_request_error", param=field or None)
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")

@@ -68,14 +68,14 @@ class ParsedRequest(NamedTuple):
         message = error.message
         if message.startswith(f"{error.param} "):
             message = name + message.removeprefix(error.param)
-        message = _TOOL_PLACE.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
-        return InvalidRequest(name, _PLACE.sub(self._place, message))
+        message = _TOOL_LOCATION.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
+        return InvalidRequest(name, _LOCATION.sub(self._location, message))
 
-    def _place(self, found: re.Match[str]) -> str:
+    def _location(self, found: re.Match[str]) -> str:
         position, part = int(found[1]), found[2]
         if position >= len(self.turns):
             return found[0]
-        return self.turns[position].place if part is None else self.turns[position].image_place(int(part))
+        return self.turns[position].location if part is None else self.turns[position].image_location(int(part))
 
 
 class Marked(NamedTuple):
@@ -89,13 +89,13 @@ class Marked(NamedTuple):
     """A chat with this prefix and an empty message."""
 
 
-_PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
+_LOCATION = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
 """Location in a chat, in error messages."""
 
 _OF_TOOLS = {"": "", ".name": ".name", ".parameters": ".input_schema", ".strict": ".strict"}
 """Anthropic's names of function fields."""
 
-_TOOL_PLACE = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters|\.strict|)\b")
+_TOOL_LOCATION = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters|\.strict|)\b")
 """Location in a tool, in error messages."""
 
 
@@ -181,15 +181,15 @@ def _tools(data: CountTokens) -> dict[str, Any]:
     return fields
 
 
-def _tool(place: str, tool: ToolParam) -> dict[str, Any]:
+def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise InvalidRequest(
-            "tools", f"{place}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
+            "tools", f"{location}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
         )
     if tool.defer_loading:
-        raise InvalidRequest("tools", f"{place}.defer_loading is not supported; leave it out")
+        raise InvalidRequest("tools", f"{location}.defer_loading is not supported; leave it out")
     if tool.input_schema is None:
-        raise InvalidRequest("tools", f"{place}.input_schema must be given")
+        raise InvalidRequest("tools", f"{location}.input_schema must be given")
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
@@ -221,12 +221,12 @@ def _writing(data: CountTokens) -> dict[str, Any]:
 class _Turn:
     """A message under construction."""
 
-    def __init__(self, place: str, role: str) -> None:
-        self.place = place
+    def __init__(self, location: str, role: str) -> None:
+        self.location = location
         """Location in the body."""
         self.role = role
         self.parts: list[ContentPart] = []
-        self.image_places: list[str] = []
+        self.image_locations: list[str] = []
         """Locations of its images, in order."""
         self.thoughts: list[str] = []
         self.calls: list[dict[str, Any]] = []
@@ -253,10 +253,10 @@ class _Turn:
             return ""
         return self.parts[0].text or "" if len(self.parts) == 1 and self.parts[0].type == "text" else self.parts
 
-    def image_place(self, part: int) -> str:
+    def image_location(self, part: int) -> str:
         """Returns the location in the body of the image that is this part of the message."""
         nth = sum(before.type != "text" for before in self.parts[:part])
-        return f"{self.image_places[nth]}.source"
+        return f"{self.image_locations[nth]}.source"
 
 
 class _Said:
@@ -267,52 +267,52 @@ class _Said:
         self._names: dict[str, str] = {}
         """Tool names by call id."""
 
-    def add(self, place: str, role: str, content: str | list[Block]) -> None:
+    def add(self, location: str, role: str, content: str | list[Block]) -> None:
         """Adds a message."""
         match role:
             case "user":
-                self._user(place, content)
+                self._user(location, content)
             case "assistant":
-                self._assistant(place, content)
+                self._assistant(location, content)
             case "system":
-                self.system(place, content)
+                self.system(location, content)
             case _:
-                raise InvalidRequest("messages", f"{place}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
+                raise InvalidRequest("messages", f"{location}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
 
-    def system(self, place: str, content: str | list[Block]) -> None:
+    def system(self, location: str, content: str | list[Block]) -> None:
         """Adds a system message, which must be text."""
-        turn = self._turn(place, "system")
-        for where, block in _blocks(place if place == "system" else f"{place}.content", content):
+        turn = self._turn(location, "system")
+        for where, block in _blocks(location if location == "system" else f"{location}.content", content):
             if block.type != "text":
                 raise _no_such_block(where, block, "text")
             turn.parts.append(_text(where, block))
 
-    def _user(self, place: str, content: str | list[Block]) -> None:
+    def _user(self, location: str, content: str | list[Block]) -> None:
         is_empty = True
-        for where, block in _blocks(f"{place}.content", content):
+        for where, block in _blocks(f"{location}.content", content):
             is_empty = False
             if block.type == "tool_result":
                 self._result(where, block)
             else:
-                _take(self._turn(place, "user"), where, block, "text, image and tool_result")
+                _take(self._turn(location, "user"), where, block, "text, image and tool_result")
         if is_empty:
-            self._turn(place, "user")
+            self._turn(location, "user")
 
-    def _result(self, place: str, block: Block) -> None:
+    def _result(self, location: str, block: Block) -> None:
         if not block.tool_use_id:
-            raise InvalidRequest("messages", f"{place}.tool_use_id must be given")
-        turn = _Turn(place, "tool")
+            raise InvalidRequest("messages", f"{location}.tool_use_id must be given")
+        turn = _Turn(location, "tool")
         turn.call_id, turn.name = block.tool_use_id, self._names.get(block.tool_use_id)
         if block.is_error:
             # Templates have no other representation of errors.
             turn.parts.append(ContentPart("text", "Error:"))
-        for where, part in _blocks(f"{place}.content", block.content or ""):
+        for where, part in _blocks(f"{location}.content", block.content or ""):
             _take(turn, where, part, "text and image")
         self.turns.append(turn)
 
-    def _assistant(self, place: str, content: str | list[Block]) -> None:
-        turn = self._turn(place, "assistant")
-        for where, block in _blocks(f"{place}.content", content):
+    def _assistant(self, location: str, content: str | list[Block]) -> None:
+        turn = self._turn(location, "assistant")
+        for where, block in _blocks(f"{location}.content", content):
             match block.type:
                 case "text":
                     turn.parts.append(_text(where, block))
@@ -325,54 +325,54 @@ class _Said:
                 case _:
                     raise _no_such_block(where, block, "text, thinking, redacted_thinking and tool_use")
 
-    def _call(self, place: str, block: Block) -> dict[str, Any]:
+    def _call(self, location: str, block: Block) -> dict[str, Any]:
         if not block.id or not block.name:
-            raise InvalidRequest("messages", f"{place}.{'name' if block.id else 'id'} must be given")
+            raise InvalidRequest("messages", f"{location}.{'name' if block.id else 'id'} must be given")
         self._names[block.id] = block.name
         arguments = msgspec.json.encode(block.input or {}).decode()
         return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
 
-    def _turn(self, place: str, role: str) -> _Turn:
+    def _turn(self, location: str, role: str) -> _Turn:
         """Returns the last message if it has this role, else a new one."""
         if not self.turns or self.turns[-1].role != role:
-            self.turns.append(_Turn(place, role))
+            self.turns.append(_Turn(location, role))
         return self.turns[-1]
 
 
-def _take(turn: _Turn, place: str, block: Block, known: str) -> None:
+def _take(turn: _Turn, location: str, block: Block, known: str) -> None:
     """Adds a text or an image."""
     match block.type:
         case "text":
-            turn.parts.append(_text(place, block))
+            turn.parts.append(_text(location, block))
         case "image":
-            turn.parts.append(_image(place, block))
-            turn.image_places.append(place)
+            turn.parts.append(_image(location, block))
+            turn.image_locations.append(location)
         case _:
-            raise _no_such_block(place, block, known)
+            raise _no_such_block(location, block, known)
 
 
-def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
+def _blocks(location: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
     """Yields the blocks of a content with their locations."""
     if isinstance(content, str):
         if content:
-            yield place, Block(type="text", text=content)
+            yield location, Block(type="text", text=content)
         return
     for index, block in enumerate(content):
-        yield f"{place}[{index}]", block
+        yield f"{location}[{index}]", block
 
 
-def _field(place: str) -> str:
+def _field(location: str) -> str:
     """Returns the body's field that contains a location."""
-    return re.split(r"[.\[]", place, maxsplit=1)[0]
+    return re.split(r"[.\[]", location, maxsplit=1)[0]
 
 
-def _text(place: str, block: Block) -> ContentPart:
+def _text(location: str, block: Block) -> ContentPart:
     if block.text is None:
-        raise InvalidRequest(_field(place), f"{place}.text must be given")
+        raise InvalidRequest(_field(location), f"{location}.text must be given")
     return ContentPart("text", block.text)
 
 
-def _image(place: str, block: Block) -> ContentPart:
+def _image(location: str, block: Block) -> ContentPart:
     match block.source:
         case Source(type="base64", data=str() as data):
             # Not decoded here; the format is detected from the data.
@@ -380,8 +380,10 @@ def _image(place: str, block: Block) -> ContentPart:
         case Source(type="url", url=str() as url):
             return ContentPart("image_url", image_url=ImageUrl(url))
     kinds = "of the type 'base64' with its data, or 'url' with its url"
-    raise InvalidRequest("messages", f"{place}.source must be given, {kinds}")
+    raise InvalidRequest("messages", f"{location}.source must be given, {kinds}")
 
 
-def _no_such_block(place: str, block: Block, known: str) -> InvalidRequest:
-    return InvalidRequest(_field(place), f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")
+def _no_such_block(location: str, block: Block, known: str) -> InvalidRequest:
+    return InvalidRequest(
+        _field(location), f"{location}: blocks of the type {shown(block.type)} are not supported here, only {known}"
+    )

@@ -42,7 +42,7 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
     texts = prompt.prompt_string.split(MEDIA_MARKER)
     pieces: list[str | MediaFile] = [texts[0]]
     for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
-        pieces += [MediaFile(source=source, param="prompt", place=f"multimodal_data[{index}]"), text]
+        pieces += [MediaFile(source=source, param="prompt", location=f"multimodal_data[{index}]"), text]
     return MediaPrompt(_spoken(pieces))
 
 
@@ -59,7 +59,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     except msgspec.ValidationError as error:
         raise InvalidRequest("image_data", placed(error, "image_data")) from None
     files = {
-        image.id: MediaFile(source=image.data, param="image_data", place=f"image_data[{index}].data", kind="image")
+        image.id: MediaFile(source=image.data, param="image_data", location=f"image_data[{index}].data", kind="image")
         for index, image in enumerate(images)
     }
     if len(files) < len(images):
@@ -91,26 +91,26 @@ def chat_files(messages: Sequence[ChatMessage] | None) -> list[MediaFile]:
     Raises:
         InvalidRequest: A part lacks the data of its type.
     """
-    return [_taken(place, part) for place, part in media_parts(messages or ())]
+    return [_taken(location, part) for location, part in media_parts(messages or ())]
 
 
-def _taken(place: str, part: ContentPart) -> MediaFile:
+def _taken(location: str, part: ContentPart) -> MediaFile:
     picture, sound = part.image_url, part.input_audio
     part.image_url = part.input_audio = None
     match part.type:
         case "image_url":
             if picture is None or not picture.url:
-                raise InvalidRequest("messages", f"{place}.image_url.url must be given")
-            place = f"{place}.image_url.url"
-            return MediaFile(source=picture.url, param="messages", place=place, kind="image", may_be_address=True)
+                raise InvalidRequest("messages", f"{location}.image_url.url must be given")
+            location = f"{location}.image_url.url"
+            return MediaFile(source=picture.url, param="messages", location=location, kind="image", may_be_address=True)
         case "input_audio":
             if sound is None or not sound.data:
-                raise InvalidRequest("messages", f"{place}.input_audio.data must be given")
+                raise InvalidRequest("messages", f"{location}.input_audio.data must be given")
             # As in OpenAI's API and llama-server.
             if sound.format not in ("wav", "mp3"):
-                kind = f"{place}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
+                kind = f"{location}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
                 raise InvalidRequest("messages", kind)
-            return MediaFile(source=sound.data, param="messages", place=f"{place}.input_audio.data", kind="audio")
+            return MediaFile(source=sound.data, param="messages", location=f"{location}.input_audio.data", kind="audio")
         case _:
             kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
-            raise InvalidRequest("messages", f"{place}: {kind}")
+            raise InvalidRequest("messages", f"{location}: {kind}")

@@ -48,18 +48,18 @@ async def request(request_id: FromPath[str], service: ServiceDependency, first: 
 async def cancel(request_id: FromPath[str], service: ServiceDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(service, request_id)
-    for nth, (prompt, place) in enumerate(generation.unfinished()):
+    for nth, (prompt, branch_index) in enumerate(generation.unfinished()):
         if nth and nth % MAX_AT_ONCE == 0:
             await asyncio.sleep(0)
-        generation.streams[prompt].cancel(place)
+        generation.streams[prompt].cancel(branch_index)
 
 
 @delete("/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service: ServiceDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
     generation = _found(service, request_id)
-    prompt, place = _place(generation, request_id, index)
-    generation.streams[prompt].cancel(place)
+    prompt, branch_index = _branch(generation, request_id, index)
+    generation.streams[prompt].cancel(branch_index)
 
 
 @post("/requests/{request_id:str}/branches/{index:int}/fork", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -71,11 +71,11 @@ async def fork(
     With `stream` the forks get their own stream, which is the response; otherwise they join the stream of the request.
     """
     generation = _found(service, request_id)
-    prompt, place = _place(generation, request_id, index)
+    prompt, branch_index = _branch(generation, request_id, index)
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
     if not parsed.own_stream:
-        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, place), parsed)))
-    own = await service.fork(generation, prompt, place, parsed)
+        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, branch_index), parsed)))
+    own = await service.fork(generation, prompt, branch_index, parsed)
     assert isinstance(own, Generation), "forks were parsed for that have a stream of their own"
     return Answer(StreamedAnswer(own, ForkEncoder(own), service.settings.ping_s))
 
@@ -86,7 +86,7 @@ async def _fork(service: Service, generation: Generation, branch: tuple[int, int
     return Forked(indices)
 
 
-def _place(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
+def _branch(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
     """Returns the prompt of a branch and the branch's index within it."""
     found = translate.branch_of(generation, index)
     if found is None:

@@ -40,8 +40,8 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     slots = _slots(listed)
     branches = Branches(generation, service.engine, service.model_name)
     last = min(first + MAX_TOLD, n_branches(generation))
-    places = [place for index in range(first, last) if (place := branch_of(generation, index)) is not None]
-    told = [_branch(generation, branches, *place, slots) for place in places]
+    places = [branch_index for index in range(first, last) if (branch_index := branch_of(generation, index)) is not None]
+    told = [_branch(generation, branches, *branch_index, slots) for branch_index in places]
     summary = msgspec.structs.asdict(_summary(generation, slots))
     return RequestReport(**summary, branches=told, cache_explanation=_explanation(generation))
 
@@ -71,7 +71,7 @@ def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
     Raises:
         InvalidRequest: A field is invalid.
     """
-    at, unit = _place(data.at)
+    at, unit = _fork_position(data.at)
     return msgspec.structs.replace(
         request_fields.fork_submission(data, settings),
         n=1 if data.n is None else data.n,
@@ -82,7 +82,7 @@ def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
     )
 
 
-def _place(at: ForkPlace | None) -> tuple[int | None, Literal["token", "byte"]]:
+def _fork_position(at: ForkPlace | None) -> tuple[int | None, Literal["token", "byte"]]:
     if at is None:
         return None, "token"
     match at.token, at.byte:
@@ -112,15 +112,15 @@ def _summary(generation: Generation, slots: Slots) -> RequestSummary:
     )
 
 
-def _branch(generation: Generation, branches: Branches, prompt: int, place: int, slots: Slots) -> BranchReport:
-    slot = slots.get((generation.streams[prompt].request_id, place))
-    reason = generation.reason(prompt, place)
+def _branch(generation: Generation, branches: Branches, prompt: int, branch_index: int, slots: Slots) -> BranchReport:
+    slot = slots.get((generation.streams[prompt].request_id, branch_index))
+    reason = generation.reason(prompt, branch_index)
     return BranchReport(
-        index=prompt * branches.n + place,
+        index=prompt * branches.n + branch_index,
         state="finished" if reason is not None else "waiting" if slot is None else "running",
-        text=generation.text(prompt, place),
-        n_predicted=generation.n_predicted(prompt, place),
+        text=generation.text(prompt, branch_index),
+        n_predicted=generation.n_predicted(prompt, branch_index),
         reason=reason,
         id_slot=-1 if slot is None else slot,
-        params=branches.settings(prompt, place),
+        params=branches.settings(prompt, branch_index),
     )

@@ -89,13 +89,13 @@ def offset_after(recording: Recording, number: int) -> int:
         else:
             low = found[0] + 1
     # The prepended two bytes cancel out with the two newlines before the event.
-    place = kept.find(_BEFORE, low)
-    return recording.n_bytes if place < 0 else recording.n_dropped + place
+    offset = kept.find(_BEFORE, low)
+    return recording.n_bytes if offset < 0 else recording.n_dropped + offset
 
 
 def _next_number(kept: bytes, begin: int, end: int) -> tuple[int, int] | None:
     """Returns the position of the empty line before the first event that begins in this range, and the event's number."""
-    place = kept.find(_BEFORE, begin, end + len(_BEFORE) - 1)
-    if place < 0 or (found := _NUMBERED.match(kept, place)) is None:
+    offset = kept.find(_BEFORE, begin, end + len(_BEFORE) - 1)
+    if offset < 0 or (found := _NUMBERED.match(kept, offset)) is None:
         return None
-    return place, int(found[1])
+    return offset, int(found[1])

@@ -148,19 +148,19 @@ def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[It
     return [_read(item, f"{field}[{position}]", field) for position, item in enumerate(given)]
 
 
-def _read(given: dict[str, Any], place: str, field: str) -> Item | Reference:
+def _read(given: dict[str, Any], location: str, field: str) -> Item | Reference:
     kind = given.get("type") or ("message" if "role" in given else None)
     if kind not in _TYPES:
-        message = f"{place}.type is {shown(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
+        message = f"{location}.type is {shown(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
         raise InvalidRequest(field, message)
     try:
         item = msgspec.convert({**given, "type": kind, "id": given.get("id") or ""}, Item | Reference)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(field, placed(error, place)) from None
+        raise InvalidRequest(field, placed(error, location)) from None
     if isinstance(item, Message):
-        item.content = [_part(part, item.role, f"{place}.content[{n}]", field) for n, part in enumerate(_parts(item))]
+        item.content = [_part(part, item.role, f"{location}.content[{n}]", field) for n, part in enumerate(_parts(item))]
     if isinstance(item, CallOutput) and isinstance(item.output, list):
-        item.output = [_part(part, "tool", f"{place}.output[{n}]", field) for n, part in enumerate(item.output)]
+        item.output = [_part(part, "tool", f"{location}.output[{n}]", field) for n, part in enumerate(item.output)]
     return item if isinstance(item, Reference) else _named(item)
 
 
@@ -170,7 +170,7 @@ def _parts(message: Message) -> list[Part]:
     return [Part(type="output_text" if message.role == "assistant" else "input_text", text=message.content)]
 
 
-def _part(part: Part, role: str, place: str, field: str) -> Part:
+def _part(part: Part, role: str, location: str, field: str) -> Part:
     match part.type:
         case "input_text" | "output_text" | "text" if isinstance(part.text, str):
             if role != "assistant":
@@ -183,15 +183,15 @@ def _part(part: Part, role: str, place: str, field: str) -> Part:
         case "input_audio" if isinstance(part.input_audio, InputAudio) and role != "assistant":
             return Part(type="input_audio", input_audio=part.input_audio)
         case "input_text" | "output_text" | "text":
-            raise InvalidRequest(field, f"{place}.text must be given")
+            raise InvalidRequest(field, f"{location}.text must be given")
         case "input_image" if part.file_id:
-            raise InvalidRequest(field, f"{place}.file_id is not supported; give the picture as image_url")
+            raise InvalidRequest(field, f"{location}.file_id is not supported; give the picture as image_url")
         case "input_image":
-            raise InvalidRequest(field, f"{place}.image_url must be given")
+            raise InvalidRequest(field, f"{location}.image_url must be given")
         case _:
             kinds = "only input_text, output_text, refusal, input_image and input_audio"
             raise InvalidRequest(
-                field, f"{place}: parts of type {shown(part.type)} are not supported in what {role} says, {kinds}"
+                field, f"{location}: parts of type {shown(part.type)} are not supported in what {role} says, {kinds}"
             )
 
 

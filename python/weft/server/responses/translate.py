@@ -242,31 +242,31 @@ def _limit(given: int | None) -> int | None:
     return given
 
 
-def _tools(tool: dict[str, Any], place: str) -> list[dict[str, Any]]:
+def _tools(tool: dict[str, Any], location: str) -> list[dict[str, Any]]:
     """Returns a function, or the functions of a namespace, in the format of chats."""
     if tool.get("type") != "namespace":
-        return [_tool(tool, place)]
+        return [_tool(tool, location)]
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not namespace or BELOW in namespace:
-        raise InvalidRequest("tools", f"{place}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
+        raise InvalidRequest("tools", f"{location}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
     if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
-        raise InvalidRequest("tools", f"{place}.tools must be a list of functions")
-    known = [_tool(one, f"{place}.tools[{position}]") for position, one in enumerate(inner)]
+        raise InvalidRequest("tools", f"{location}.tools must be a list of functions")
+    known = [_tool(one, f"{location}.tools[{position}]") for position, one in enumerate(inner)]
     for one in known:
         one["function"]["name"] = f"{namespace}{BELOW}{one['function']['name']}"
     return known
 
 
-def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
+def _tool(tool: dict[str, Any], location: str) -> dict[str, Any]:
     """Returns a function in the format of chats."""
     if tool.get("type") != "function":
-        kind = f"{place}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
+        kind = f"{location}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
         raise InvalidRequest("tools", kind)
     if not isinstance(tool.get("name"), str):
-        raise InvalidRequest("tools", f"{place}.name must be given")
+        raise InvalidRequest("tools", f"{location}.name must be given")
     for name in ("allowed_callers", "async", "defer_loading", "output_schema"):
         if tool.get(name) and not (name == "allowed_callers" and tool[name] == ["direct"]):
-            raise InvalidRequest("tools", f"{place}.{name} is not supported; leave it out")
+            raise InvalidRequest("tools", f"{location}.{name} is not supported; leave it out")
     function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": function}
 

@@ -95,9 +95,9 @@ class MediaReader:
             try:
                 media.append(await self._read(file, n_left))
             except UnreadableError as error:
-                raise InvalidRequest(file.param, f"{file.place}: {error}") from None
+                raise InvalidRequest(file.param, f"{file.location}: {error}") from None
             except InvalidRequest as error:
-                raise InvalidRequest(file.param, f"{file.place}: {error.message}") from None
+                raise InvalidRequest(file.param, f"{file.location}: {error.message}") from None
             n_left -= media[-1].n_bytes
         return media
 
@@ -168,9 +168,9 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
     decoded = bytearray()
     rest, is_ended = "", False
     try:
-        for place in range(start, len(source), _PIECE):
+        for location in range(start, len(source), _PIECE):
             # For text without whitespace, `split` compares each character once.
-            text = rest + "".join(source[place : place + _PIECE].split())
+            text = rest + "".join(source[location : location + _PIECE].split())
             whole, rest = text[: len(text) // 4 * 4], text[len(text) // 4 * 4 :]
             if is_ended and text:
                 raise binascii.Error

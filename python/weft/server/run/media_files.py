@@ -24,7 +24,7 @@ class MediaFile(msgspec.Struct, frozen=True, kw_only=True):
     """Base64, a `data:` URI, or a URL."""
     param: str
     """Field that contains it."""
-    place: str
+    location: str
     """Location in the body, for error messages."""
     kind: Literal["image", "audio"] | None = None
     """Required kind; None for either."""

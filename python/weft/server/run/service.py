@@ -366,7 +366,9 @@ class Service:
         self._generations.add(generation)
         return generation
 
-    async def fork(self, generation: Generation, prompt: int, place: int, submission: ForkSubmission) -> list[int] | Generation:
+    async def fork(
+        self, generation: Generation, prompt: int, branch_index: int, submission: ForkSubmission
+    ) -> list[int] | Generation:
         """Forks a branch.
 
         Returns:
@@ -382,7 +384,9 @@ class Service:
         size = LONG_TEXT + 1 if submission.looks_through_vocabulary else submission.size
         told = (generation.submission.prompts[prompt], submission, generation.schema_parts)
         options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *told)
-        making = asyncio.create_task(self._make_forks(generation, prompt, place, submission, options=options, append=append))
+        making = asyncio.create_task(
+            self._make_forks(generation, prompt, branch_index, submission, options=options, append=append)
+        )
         try:
             # Completes even if the client disconnects: unregistered forks could not be cancelled.
             return await asyncio.shield(making)
@@ -394,19 +398,21 @@ class Service:
         self,
         generation: Generation,
         prompt: int,
-        place: int,
+        branch_index: int,
         submission: ForkSubmission,
         *,
         options: dict[str, Any],
         append: list[int],
     ) -> list[int] | Generation:
-        source = generation.branch(prompt, place)
+        source = generation.branch(prompt, branch_index)
         try:
             appended = self.engine.detokenize(append) if append else ""
         except InvalidRequest as error:
             raise InvalidRequest("append", error.message) from None
         if generation.reads_forks and not submission.own_stream:
-            n_before = len(generation.text_before(prompt, place)) + len(generation.text(prompt, place)) + len(appended)
+            n_before = (
+                len(generation.text_before(prompt, branch_index)) + len(generation.text(prompt, branch_index)) + len(appended)
+            )
             if submission.n * n_before > MAX_READ_AGAIN:
                 message = (
                     f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream,"
@@ -415,7 +421,7 @@ class Service:
                 raise InvalidRequest("n", message)
         with generation.forking():
             made = await generation.streams[prompt].fork(
-                place,
+                branch_index,
                 n=submission.n,
                 at=submission.at,
                 unit=submission.unit,
@@ -425,10 +431,10 @@ class Service:
             )
             if isinstance(made, list):
                 seed = options.get("seed")
-                first = (source.seed or 0) - place + made[0] if seed is None else seed
+                first = (source.seed or 0) - branch_index + made[0] if seed is None else seed
                 request = _forked(source, len(made), {**options, "seed": first % 2**32})
                 n_probs = options.get("n_probs")
-                asks_likely = generation.asks_likely(prompt, place) if n_probs is None else n_probs > 0
+                asks_likely = generation.asks_likely(prompt, branch_index) if n_probs is None else n_probs > 0
                 generation.add_forks(prompt, made, request, appended, asks_likely=asks_likely)
                 return made
         alone = msgspec.structs.replace(generation.submission, stream=True, branches=())

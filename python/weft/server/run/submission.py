@@ -154,12 +154,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
         """Returns the error with the body's name of the field, which may be a branch's."""
-        names, place = self.sent_as, ""
+        names, location = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
-            names, place = self.branches[int(of_branch[1])].sent_as, of_branch[0]
+            names, location = self.branches[int(of_branch[1])].sent_as, of_branch[0]
         name = names.get(error.param, error.param)
-        own = f"{place}{error.param} "
-        told = f"{place}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
+        own = f"{location}{error.param} "
+        told = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
         return InvalidRequest(name, told)
 
 
