@@ -274,7 +274,7 @@ async def test_a_fork_is_read_behind_what_its_branch_held_back_and_nothing_twice
     request, streams = weft.Request(prompt="a"), [ForkedStream(seam)]
     generation = Generation(cast("Any", SimpleNamespace(branches=())), [request], cast("Any", streams), UsageCounters())
     await generation.next_batches()
-    generation.add_forks(0, [1], request, "+", asks_likely=False)
+    generation.add_forks(0, [1], request, "+", requests_top_logprobs=False)
     assert generation.text_before(0, 1) == before
 
 

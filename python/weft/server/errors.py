@@ -122,8 +122,8 @@ NOT_SUPPORTED = _documented(501, "The server was started without the flag for th
 class StillLoadingError(Exception):
     """The model is still being loaded or downloaded. The response reports the progress in additional fields."""
 
-    def __init__(self, beside: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self.beside = beside
+    def __init__(self, extra_fields: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.extra_fields = extra_fields
         super().__init__("Loading model")
 
 
@@ -132,7 +132,7 @@ class SlotsBusyError(Exception):
 
     def __init__(self, health: msgspec.Struct | None = None) -> None:
         fields = {} if health is None else msgspec.structs.asdict(health)
-        self.beside = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        self.extra_fields = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         super().__init__("no slot available")
 
 
@@ -370,8 +370,8 @@ def _describe(error: Exception) -> ErrorObject:
     for row in _TABLE:
         if isinstance(error, row.kind):
             _count(row.reason)
-            told = {"message": str(error)} | row.more(error)
-            return ErrorObject(code=row.status, type=row.type, **told)
+            fields = {"message": str(error)} | row.more(error)
+            return ErrorObject(code=row.status, type=row.type, **fields)
     if isinstance(error, ValidationException):
         return _describe_field(error)
     if isinstance(error, HTTPException) and error.status_code < 500:
@@ -395,19 +395,19 @@ def _describe_field(error: ValidationException) -> ErrorObject:
         _count(Reason.INVALID_FIELD)
         field = cut(unknown[1], MAX_SHOWN // 2)  # The name appears twice in the error.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
-    said = in_json_words(str(first.get("message")))
+    reason = in_json_words(str(first.get("message")))
     if location in ("", "data"):
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
             _count(Reason.INVALID_BODY)
-            kind = "list" if said.startswith("Expected `array") else "object"
-            message = "the body is empty; it must be JSON" if said == NO_BODY else f"the body must be a JSON {kind}"
+            kind = "list" if reason.startswith("Expected `array") else "object"
+            message = "the body is empty; it must be JSON" if reason == NO_BODY else f"the body must be a JSON {kind}"
             return ErrorObject(code=400, message=message, type="invalid_request_error")
         location = entry[1]
     # The location may be inside the field: `stop[0]`, `stream_options.include_usage`.
     field = INDEX.sub("", location).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
     location = location.replace("[...]", ".*")
-    return ErrorObject(code=400, message=f"{cut(location)}: {cut(said)}", type="invalid_request_error", param=field or None)
+    return ErrorObject(code=400, message=f"{cut(location)}: {cut(reason)}", type="invalid_request_error", param=field or None)
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
@@ -467,6 +467,6 @@ def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Respon
     if isinstance(error, NotSupported | NotSupportedError):
         # Official clients retry a status of 500 or above unless this header forbids it.
         headers = {"x-should-retry": "false"}
-    beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
-    body = msgspec.json.encode({**also, **shape(described), **beside})
+    extra_fields = dict(error.extra_fields) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
+    body = msgspec.json.encode({**also, **shape(described), **extra_fields})
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

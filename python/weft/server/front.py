@@ -160,9 +160,9 @@ class Gateway:
 
 def _content_length(scope: HTTPScope) -> int | None:
     """Returns the body length that the headers announce, or None if there is none or the body is chunked."""
-    told = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
-    length = told.get(b"content-length", b"")
-    return int(length) if length.isdigit() and b"transfer-encoding" not in told else None
+    lengths = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
+    length = lengths.get(b"content-length", b"")
+    return int(length) if length.isdigit() and b"transfer-encoding" not in lengths else None
 
 
 def _health_of_2024(refusal: Exception) -> dict[str, str]:

@@ -18,7 +18,7 @@ from weft.server.response_fields import (
 )
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
@@ -96,12 +96,12 @@ class _ResponseState:
     """State shared by streamed and complete responses."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
-        generation.takes_forks = len(generation.streams) == 1
+        generation.accepts_forks = len(generation.streams) == 1
         self._branches = Branches(generation, engine, model)
         self._post_sampling = data.post_sampling_probs is True
 
     def _probability(self, token: Token) -> CompletionProbability | None:
-        told = drawn(token)
+        told = token_logprobs(token)
         return None if told is None else completion_probability(told, post_sampling=self._post_sampling)
 
 
@@ -121,18 +121,18 @@ class ChunkEncoder(_ResponseState):
         """Returns the frames of events of one prompt, in order."""
         frames: list[bytes] = []
         for event in events:
-            told = self._told(prompt, event)
+            told = self._payloads(prompt, event)
             if self._id is not msgspec.UNSET:
-                self._name(told)
+                self._add_id(told)
             frames += map(sse.frame, told)
         return frames
 
-    def _name(self, told: Sequence[object]) -> None:
+    def _add_id(self, told: Sequence[object]) -> None:
         """Adds the request's id to the stream's first event."""
         if (first := next((one for one in told if isinstance(one, CompletionEvent)), None)) is not None:
             first.id, self._id = self._id, msgspec.UNSET
 
-    def _told(self, prompt: int, event: Event) -> Sequence[object]:
+    def _payloads(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
             case Token():
                 return (self._token(prompt, event),)

@@ -63,9 +63,9 @@ def properties(service: Service) -> Properties:
     )
 
 
-def without_texts(told: Properties) -> Properties:
+def without_texts(report: Properties) -> Properties:
     """Returns the properties without texts that other clients may have set."""
-    return msgspec.structs.replace(told, system_prompt="", user_name="", assistant_name="")
+    return msgspec.structs.replace(report, system_prompt="", user_name="", assistant_name="")
 
 
 def default_settings(service: Service) -> GenerationSettings:

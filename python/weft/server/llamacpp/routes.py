@@ -121,8 +121,8 @@ async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> 
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
-    told = (ids, service.engine.model)
-    written = await service.executor.run(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
+    report = (ids, service.engine.model)
+    written = await service.executor.run(Purpose.TEXT, len(ids), tokens.tokens, *report, with_pieces=data.with_pieces is True)
     return Answer(PiecedAnswer(written))
 
 
@@ -179,10 +179,10 @@ async def health(
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
         require_trusted_sender("include_slots")
-    told = places.health(service, include_slots=include and service.settings.slots_endpoint, is_2024=include or fail)
-    if fail and not told.slots_idle:
-        raise SlotsBusyError(told)
-    return told
+    report = places.health(service, include_slots=include and service.settings.slots_endpoint, is_2024=include or fail)
+    if fail and not report.slots_idle:
+        raise SlotsBusyError(report)
+    return report
 
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
@@ -247,8 +247,8 @@ async def prometheus_metrics(service: ServiceDependency) -> Response[str]:
 async def props(service: ServiceDependency) -> Properties:
     """The server and its model."""
     await service.compiled_chat()
-    told = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
-    return told if is_trusted_sender() else properties.without_texts(told)
+    report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
+    return report if is_trusted_sender() else properties.without_texts(report)
 
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
@@ -271,9 +271,9 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: ServiceDep
 
     The system prompt, if any, is computed for it before the response.
     """
-    heard = properties.set_lora_adapters(service, data)
+    result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
-    return heard
+    return result
 
 
 def router() -> Routes:

@@ -73,8 +73,8 @@ def _with_pieces(ids: Sequence[int], model: Model) -> Iterator[bytes]:
     """Yields the JSON of tokens with their texts. Copying all of it in one step, up to 60 MB, would block the event loop."""
     for start in range(0, len(ids), N_TOKENS_AT_ONCE):
         end = start + N_TOKENS_AT_ONCE
-        told = model.pieces_json(ids.part(start, end) if isinstance(ids, TokenIds) else ids[start:end])
-        yield from _cut(b"," + told if start else told)
+        encoded = model.pieces_json(ids.part(start, end) if isinstance(ids, TokenIds) else ids[start:end])
+        yield from _cut(b"," + encoded if start else encoded)
 
 
 def _cut(written: bytes) -> list[bytes]:

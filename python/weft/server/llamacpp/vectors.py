@@ -95,14 +95,14 @@ def written(request: RerankRequest, model_name: str) -> Callable[[CompactEmbeddi
         scores = memoryview(vectors.data()).cast("f").tolist()
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.n_top]
         if request.is_tei:
-            rows = [RankedByTei(index, scores[index], _told(request, request.texts[index])) for index in order]
+            rows = [RankedByTei(index, scores[index], _if_requested(request, request.texts[index])) for index in order]
             return [msgspec.json.encode(rows)]
-        ranked = [Ranked(index, scores[index], _told(request, Document(request.texts[index]))) for index in order]
+        ranked = [Ranked(index, scores[index], _if_requested(request, Document(request.texts[index]))) for index in order]
         n_tokens = sum(vectors.n_tokens)
         return [msgspec.json.encode(RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
 
     return write
 
 
-def _told(request: RerankRequest, told: IncludedT) -> IncludedT | msgspec.UnsetType:
-    return told if request.returns_texts else msgspec.UNSET
+def _if_requested(request: RerankRequest, value: IncludedT) -> IncludedT | msgspec.UnsetType:
+    return value if request.returns_texts else msgspec.UNSET

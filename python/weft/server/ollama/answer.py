@@ -16,7 +16,7 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
 from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 
 __all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "ChunkEncoder", "GenerateForm", "ResponseBuilder", "now"]
@@ -162,7 +162,7 @@ class _ResponseState:
         for part in self._parsers.read(event):
             self._take(part, said, calls)
         if isinstance(event, Token):
-            if (told := drawn(event)) is not None:
+            if (told := token_logprobs(event)) is not None:
                 said.logprobs = [token_probability(told, with_top=self._with_top)]
             if self._context is not None:
                 self._context.append(event.token)

@@ -50,7 +50,7 @@ class ResponseContext:
         self._branches = Branches(generation, service.engine, service.model_name)
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
         self._with_top = with_top
-        self._asks_likely = generation.asks_likely
+        self._requests_top_logprobs = generation.requests_top_logprobs
         self._post_sampling = data.post_sampling_probs is True
         self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
@@ -71,11 +71,11 @@ class ResponseContext:
 
     def with_top(self, index: int) -> bool:
         """Returns whether a branch's logprobs include alternatives, as requested by the body or the fork."""
-        return self._with_top or self._asks_likely(0, index)
+        return self._with_top or self._requests_top_logprobs(0, index)
 
-    def token(self, index: int, drawn: CompactLogprobs) -> TokenProbability:
+    def token(self, index: int, logprobs: CompactLogprobs) -> TokenProbability:
         """Returns a sampled token's logprobs as encoded JSON."""
-        return token_probability(drawn, with_top=self.with_top(index), post_sampling=self._post_sampling)
+        return token_probability(logprobs, with_top=self.with_top(index), post_sampling=self._post_sampling)
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
         """Returns the timings of a branch after `n_predicted` tokens, or UNSET if events do not include them."""
@@ -91,11 +91,11 @@ class ResponseContext:
         """Returns the timings of a prompt in progress, or UNSET if events do not include them."""
         return msgspec.UNSET if self._running is None else Running.prompt_timings(progress)
 
-    def verbose_probability(self, drawn: CompactLogprobs) -> bytes | None:
+    def verbose_probability(self, logprobs: CompactLogprobs) -> bytes | None:
         """Returns a sampled token's logprobs in llama-server's format, or None if `__verbose` is not requested."""
         if not self.is_verbose:
             return None
-        return drawn.completion_json(self._post_sampling)
+        return logprobs.completion_json(self._post_sampling)
 
     def verbose(
         self,

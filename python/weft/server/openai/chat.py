@@ -23,11 +23,11 @@ from weft.server.openai.chat_schemas import (
     Message,
     ToolCall,
 )
-from weft.server.response_fields import CompletionResult, TokenProbability, timings, told_score
+from weft.server.response_fields import CompletionResult, TokenProbability, branch_score, timings
 from weft.server.run import sse
 from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
 
@@ -70,13 +70,13 @@ class _ResponseState:
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._context = ResponseContext("chatcmpl", data, generation, service, with_top=with_top)
         self._parsers = BranchParsers(answer, partial(generation.text_before, 0))
-        generation.takes_forks = generation.reads_forks = True
-        self._is_of_before = bool(data.functions)
+        generation.accepts_forks = generation.reparses_forks = True
+        self._uses_function_call = bool(data.functions)
         """Whether calls use the deprecated `function_call` instead of `tool_calls`."""
 
     def _finish_reason(self, finished: Finished) -> str:
         if self._parsers.calls(finished):
-            return "function_call" if self._is_of_before else "tool_calls"
+            return "function_call" if self._uses_function_call else "tool_calls"
         return FINISH_REASONS[finished.reason]
 
 
@@ -89,7 +89,7 @@ class ChunkEncoder(_ResponseState):
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         super().__init__(data, generation, service, answer)
         self._include_usage = wants_usage(data.stream_options)
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """Returns the frames of events of one prompt, in order."""
@@ -102,7 +102,7 @@ class ChunkEncoder(_ResponseState):
             case PromptLogprobs():
                 return []
             case _:
-                return [*self._opening(prompt, event), *self._said(prompt, event), *self._ending(prompt, event)]
+                return [*self._opening(prompt, event), *self._part_chunks(prompt, event), *self._ending(prompt, event)]
 
     def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
         progress = self._context.progress(prompt, event)
@@ -115,18 +115,18 @@ class ChunkEncoder(_ResponseState):
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         index = self._context.index(prompt, event)
-        if index in self._begun:
+        if index in self._started:
             return []
-        self._begun.add(index)
+        self._started.add(index)
         return [self._role(index)]
 
     def _role(self, index: int) -> ChatChunk:
         return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
 
-    def _said(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+    def _part_chunks(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
         index = self._context.index(prompt, event)
-        told = drawn(event) if isinstance(event, Token) else None
+        told = token_logprobs(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._parsers.read(event)]
         if not deltas and told is not None:
@@ -148,14 +148,14 @@ class ChunkEncoder(_ResponseState):
                 return Delta(reasoning_content=text)
             case CallBegun(call, call_id, name):
                 function = CalledFunction(name=name, arguments="")
-                if self._is_of_before:
+                if self._uses_function_call:
                     return Delta(function_call=function)
                 return Delta(tool_calls=[ToolCall(index=call, id=call_id, type="function", function=function)])
             case CallArguments(call, text):
                 function = CalledFunction(arguments=text)
                 return (
                     Delta(function_call=function)
-                    if self._is_of_before
+                    if self._uses_function_call
                     else Delta(tool_calls=[ToolCall(index=call, function=function)])
                 )
 
@@ -164,7 +164,7 @@ class ChunkEncoder(_ResponseState):
             return []
         self._context.finish(prompt, event)
         index = self._context.index(prompt, event)
-        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event), told_score(event))])
+        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event), branch_score(event))])
         chunk.timings = timings([event.usage])
         chunk.verbose = self._context.verbose(prompt, event)
         chunk.cache_explanation = self._context.explanation(prompt, event)
@@ -201,9 +201,9 @@ class ResponseBuilder(_ResponseState):
         self._texts: list[str] = []
         """Raw text of the first branch, for `__verbose`."""
         self._tokens: list[int] = []
-        self._told: dict[int, list[bytes]] = {}
+        self._logprobs: dict[int, list[bytes]] = {}
         """Encoded logprobs of each branch. Encoding all of them at the end would block the event loop."""
-        self._told_first: list[bytes] = []
+        self._verbose_probabilities: list[bytes] = []
         """Encoded probabilities of the first branch, for `__verbose`."""
         self._choices: list[ChatChoice] = []
         self._gaps: dict[int, list[bytes]] = {}
@@ -229,12 +229,12 @@ class ResponseBuilder(_ResponseState):
             self._texts.append(token.text)
             self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (logprobs := drawn(token)) is not None:
+        if (logprobs := token_logprobs(token)) is not None:
             told = msgspec.json.encode(self._context.token(index, logprobs))
-            self._told.setdefault(index, []).append(told)
+            self._logprobs.setdefault(index, []).append(told)
             n_bytes += len(told)
             if index == 0 and (verbose := self._context.verbose_probability(logprobs)) is not None:
-                self._told_first.append(verbose)
+                self._verbose_probabilities.append(verbose)
                 n_bytes += len(verbose)
         return n_bytes
 
@@ -249,12 +249,12 @@ class ResponseBuilder(_ResponseState):
         self._add_parts(index, finished)
         message = self._message(self._messages.pop(index))
         logprobs = None
-        if told := self._told.pop(index, []):
+        if told := self._logprobs.pop(index, []):
             logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
             self._gaps[index] = json_list(told)
-        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), told_score(finished)))
+        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), branch_score(finished)))
         if index == 0:
-            has_probabilities = bool(self._told_first)
+            has_probabilities = bool(self._verbose_probabilities)
             self._verbose = self._context.verbose(
                 prompt,
                 finished,
@@ -268,7 +268,7 @@ class ResponseBuilder(_ResponseState):
         message = Message("assistant", written.content or (None if written.calls else ""))
         if written.thought:
             message.reasoning_content = written.thought
-        if written.calls and self._is_of_before:
+        if written.calls and self._uses_function_call:
             _, name, arguments = written.calls[0]
             message.function_call = CalledFunction(name=name, arguments=arguments)
         elif written.calls:
@@ -295,4 +295,4 @@ class ResponseBuilder(_ResponseState):
                 cache_explanation=context.explanations(),
             )
         )
-        return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._told_first))
+        return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._verbose_probabilities))

@@ -13,10 +13,10 @@ from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, likely_by_text, timings, told_score
+from weft.server.response_fields import CompletionResult, branch_score, likely_by_text, timings
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
@@ -72,18 +72,18 @@ class _ResponseState:
         with_top = data.logprobs != 0
         self._context = ResponseContext("cmpl", data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
-        generation.takes_forks = len(generation.streams) == 1 and self._echo is None
+        generation.accepts_forks = len(generation.streams) == 1 and self._echo is None
         self._offsets: dict[int, Offsets] = {}
 
     def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
         """Returns the beginning of each branch's text."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
-    def _learn(self, prompt: int, told: PromptLogprobs) -> int:
+    def _add_prompt_logprobs(self, prompt: int, told: PromptLogprobs) -> int:
         """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
         return 0 if self._echo is None else self._echo.take(prompt, told)
 
-    def _drawn(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
+    def _token_lists(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
         """Returns the lists for one sampled token."""
         offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
         chosen = token.chosen
@@ -106,7 +106,7 @@ class ChunkEncoder(_ResponseState):
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         self._include_usage = wants_usage(data.stream_options)
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """Returns the frames of events of one prompt in order; the frame of the prompt itself is in chunks."""
@@ -117,7 +117,7 @@ class ChunkEncoder(_ResponseState):
             case Progress():
                 return [sse.frame(chunk) for chunk in self._progress(prompt, event)]
             case PromptLogprobs():
-                self._learn(prompt, event)
+                self._add_prompt_logprobs(prompt, event)
                 return []
             case Finished():
                 chunks = [*self._rest(prompt, event), self._ending(prompt, event)]
@@ -136,20 +136,20 @@ class ChunkEncoder(_ResponseState):
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[bytes]:
         index = self._context.index(prompt, event)
-        if self._echo is None or index in self._begun:
+        if self._echo is None or index in self._started:
             return []
-        self._begun.add(index)
+        self._started.add(index)
         text, logprobs = self._echoed(prompt)
         if logprobs is None:
             return [sse.frame(self._chunk([Choice(text, index, None, None)]))]
         return filled(sse.frame(self._chunk([Choice(text, index, logprobs.gaps, None)])), *logprobs.fillings())
 
     def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
-        told = drawn(token)
+        told = token_logprobs(token)
         if not token.text and told is None:
             return []
         index = self._context.index(prompt, token)
-        logprobs = None if told is None else self._drawn(prompt, index, told)
+        logprobs = None if told is None else self._token_lists(prompt, index, told)
         chunk = self._chunk([Choice(token.text, index, logprobs, None)])
         chunk.timings = self._context.timings(prompt, token.index, token.n_predicted)
         return [chunk]
@@ -164,7 +164,7 @@ class ChunkEncoder(_ResponseState):
     def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
         self._context.finish(prompt, finished)
         chunk = self._chunk(
-            [Choice("", self._context.index(prompt, finished), None, FINISH_REASONS[finished.reason], told_score(finished))]
+            [Choice("", self._context.index(prompt, finished), None, FINISH_REASONS[finished.reason], branch_score(finished))]
         )
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._context.verbose(prompt, finished)
@@ -198,20 +198,20 @@ class ResponseBuilder(_ResponseState):
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
-        n_told = len(data.branches or ()) or request_fields.n_completions(data, service.settings)
-        self._best = BestOf(n_told, generation.requests[0].n)
+        n_selected = len(data.branches or ()) or request_fields.n_completions(data, service.settings)
+        self._best = BestOf(n_selected, generation.requests[0].n)
         # With `best_of`, tokens have logprobs even if the client did not request them.
-        self._tells_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
+        self._includes_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
         # Logprobs of forks are always included, since only forks that request them have any.
         self._n_asked = generation.requests[0].n
         self._n_firsts = self._n_asked if self._best.chooses else 1
-        generation.takes_forks &= not self._best.chooses
+        generation.accepts_forks &= not self._best.chooses
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._logprobs: dict[int, LogprobLists] = {}
         self._gaps: dict[int, list[list[bytes]]] = {}
         """Contents of the choices' gaps."""
-        self._told: dict[int, list[bytes]] = {}
+        self._verbose_probabilities: dict[int, list[bytes]] = {}
         """Encoded probabilities of branches that may come first, for `__verbose`."""
         self._choices: list[Choice] = []
         self._verbose: dict[int, CompletionResult | msgspec.UnsetType] = {}
@@ -225,7 +225,7 @@ class ResponseBuilder(_ResponseState):
             case Progress():
                 return 0
             case PromptLogprobs():
-                return self._learn(prompt, event)
+                return self._add_prompt_logprobs(prompt, event)
             case Finished():
                 return self._finish(prompt, event)
             case _:
@@ -236,15 +236,15 @@ class ResponseBuilder(_ResponseState):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (told := drawn(token)) is None:
+        if (told := token_logprobs(token)) is None:
             return n_bytes
         if self._best.chooses:
             self._best.take(index, told.chosen.logprob)
-        if not self._tells_logprobs and index < self._n_asked:
+        if not self._includes_logprobs and index < self._n_asked:
             return n_bytes
-        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
+        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, told))
         if self._may_be_first(index) and (verbose := self._context.verbose_probability(told)) is not None:
-            self._told.setdefault(index, []).append(verbose)
+            self._verbose_probabilities.setdefault(index, []).append(verbose)
             n_bytes += len(verbose)
         return n_bytes
 
@@ -257,15 +257,15 @@ class ResponseBuilder(_ResponseState):
         index = self._context.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
         written, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
-        if (drawn := self._logprobs.pop(index, None)) is not None:
-            logprobs = drawn if logprobs is None else logprobs.followed_by(drawn)
+        if (token_logprobs := self._logprobs.pop(index, None)) is not None:
+            logprobs = token_logprobs if logprobs is None else logprobs.followed_by(token_logprobs)
         if logprobs is not None:
             self._gaps[index] = logprobs.fillings()
         gaps = None if logprobs is None else logprobs.gaps
-        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason], told_score(finished)))
+        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason], branch_score(finished)))
         if self._may_be_first(index):
             self._verbose[index] = self._context.verbose(
-                prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._told
+                prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._verbose_probabilities
             )
         return len(text) + len(finished.text)
 
@@ -289,4 +289,4 @@ class ResponseBuilder(_ResponseState):
             )
         )
         lists = [one for index, _ in told for one in self._gaps.get(index, ())]
-        return filled(frame, *lists, json_list(self._told.get(first, [])))
+        return filled(frame, *lists, json_list(self._verbose_probabilities.get(first, [])))

@@ -10,14 +10,14 @@ from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields import likely_by_text
-from weft.server.run.generation import Generation, told
+from weft.server.run.generation import Generation, prompt_logprobs
 from weft.server.run.media_files import MediaPrompt
 from weft.server.run.submission import Piece
 
 __all__ = ["Echo"]
 
 
-class _Told:
+class _PromptEcho:
     """Logprobs of a prompt received so far."""
 
     def __init__(self, n_put_before: int) -> None:
@@ -34,18 +34,18 @@ class Echo:
         self._generation = generation
         self._engine = engine
         self._with_top = with_top
-        self._told: dict[int, _Told] = {}
+        self._received: dict[int, _PromptEcho] = {}
         self._texts: dict[int, str] = {}
 
-    def take(self, prompt: int, stretch: PromptLogprobs) -> int:
+    def take(self, prompt: int, event: PromptLogprobs) -> int:
         """Adds logprobs of consecutive tokens of a prompt. Returns their size in bytes."""
         # The service has tokenized every prompt.
         tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
-        if (known := self._told.get(prompt)) is None:
+        if (known := self._received.get(prompt)) is None:
             n_put_before = len(self._engine.detokenize(tokens)) - len(self.text(prompt))
-            known = self._told[prompt] = _Told(max(n_put_before, 0))
-        places = range(stretch.start, stretch.start + len(stretch.logprobs))
-        return known.lists.add(self._lists(known, [tokens[place] for place in places], told(stretch)))
+            known = self._received[prompt] = _PromptEcho(max(n_put_before, 0))
+        places = range(event.start, event.start + len(event.logprobs))
+        return known.lists.add(self._lists(known, [tokens[place] for place in places], prompt_logprobs(event)))
 
     def text(self, prompt: int) -> str:
         """Returns a prompt as it was sent, with tokens as text."""
@@ -61,18 +61,18 @@ class Echo:
 
     def _spelt(self, pieces: Sequence[Piece]) -> str:
         texts = []
-        for is_text, stretch in groupby(pieces, key=lambda piece: isinstance(piece, str)):
-            alike: list[Any] = list(stretch)
+        for is_text, event in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+            alike: list[Any] = list(event)
             # Consecutive tokens are decoded together, as a character may span several.
             texts.append("".join(alike) if is_text else self._engine.detokenize(alike))
         return "".join(texts)
 
     def logprobs(self, prompt: int) -> LogprobLists | None:
         """Returns the logprobs of a prompt's tokens once complete, or None if they were not requested."""
-        told = self._told.get(prompt)
-        return None if told is None else told.lists
+        prompt_logprobs = self._received.get(prompt)
+        return None if prompt_logprobs is None else prompt_logprobs.lists
 
-    def _lists(self, known: _Told, tokens: Sequence[int], logprobs: Sequence[CompactLogprobs | None]) -> Logprobs:
+    def _lists(self, known: _PromptEcho, tokens: Sequence[int], logprobs: Sequence[CompactLogprobs | None]) -> Logprobs:
         spellings = [self._engine.model.token_bytes(token) for token in tokens]
         return Logprobs(
             tokens=[spelling.decode(errors="replace") for spelling in spellings],

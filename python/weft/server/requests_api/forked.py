@@ -17,14 +17,14 @@ class ForkEncoder:
     """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
 
     def __init__(self, generation: Generation) -> None:
-        generation.takes_forks = True
+        generation.accepts_forks = True
         self._id: str | msgspec.UnsetType = generation.id
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
         """Returns the frames of events, in order."""
-        return [sse.frame(self._told(event)) for event in events if not isinstance(event, Progress | PromptLogprobs)]
+        return [sse.frame(self._payloads(event)) for event in events if not isinstance(event, Progress | PromptLogprobs)]
 
-    def _told(self, event: Event) -> ForkEvent | ForkEnd:
+    def _payloads(self, event: Event) -> ForkEvent | ForkEnd:
         name, self._id = self._id, msgspec.UNSET
         if isinstance(event, Finished):
             usage = event.usage

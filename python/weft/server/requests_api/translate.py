@@ -41,15 +41,15 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     branches = Branches(generation, service.engine, service.model_name)
     last = min(first + MAX_TOLD, n_branches(generation))
     places = [branch_index for index in range(first, last) if (branch_index := branch_of(generation, index)) is not None]
-    told = [_branch(generation, branches, *branch_index, slots) for branch_index in places]
+    reports = [_branch(generation, branches, *branch_index, slots) for branch_index in places]
     summary = msgspec.structs.asdict(_summary(generation, slots))
-    return RequestReport(**summary, branches=told, cache_explanation=_explanation(generation))
+    return RequestReport(**summary, branches=reports, cache_explanation=_explanation(generation))
 
 
 def _explanation(generation: Generation) -> CacheExplanation | list[CacheExplanation | None] | msgspec.UnsetType:
     known = generation.explanations_by_now()
-    told = [known.get(prompt) for prompt in range(len(generation.requests))]
-    return msgspec.UNSET if not known else told if len(told) > 1 else known[0]
+    reports = [known.get(prompt) for prompt in range(len(generation.requests))]
+    return msgspec.UNSET if not known else reports if len(reports) > 1 else known[0]
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:

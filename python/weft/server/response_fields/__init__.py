@@ -9,7 +9,7 @@ from weft.server.response_fields.probabilities import (
 )
 from weft.server.response_fields.progress import PromptProgress, Running
 from weft.server.response_fields.projection import projected
-from weft.server.response_fields.result import Branches, CompletionResult, told_score
+from weft.server.response_fields.result import Branches, CompletionResult, branch_score
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.response_fields.timings import Timings, timings
@@ -24,11 +24,11 @@ __all__ = [
     "TextsUsage",
     "Timings",
     "TokenProbability",
+    "branch_score",
     "completion_probability",
     "generation_settings",
     "likely_by_text",
     "projected",
     "timings",
     "token_probability",
-    "told_score",
 ]

@@ -18,15 +18,15 @@ MAX_IN_HEADER = 8
 Explained = CacheExplanation | list[CacheExplanation] | msgspec.UnsetType
 
 
-def explanations_of(told: Mapping[int, CacheExplanation]) -> Explained:
+def explanations_of(by_prompt: Mapping[int, CacheExplanation]) -> Explained:
     """Returns the explanations of all prompts in order, or a single object if there is one."""
-    explanations = [told[prompt] for prompt in sorted(told)]
+    explanations = [by_prompt[prompt] for prompt in sorted(by_prompt)]
     if not explanations:
         return msgspec.UNSET
     return explanations[0] if len(explanations) == 1 else explanations
 
 
-def explanation_header(told: Mapping[int, CacheExplanation]) -> dict[str, str]:
+def explanation_header(by_prompt: Mapping[int, CacheExplanation]) -> dict[str, str]:
     """Returns the header with short explanations, or no header if there are none."""
-    shown = [told[prompt].short for prompt in sorted(told)[:MAX_IN_HEADER]]
+    shown = [by_prompt[prompt].short for prompt in sorted(by_prompt)[:MAX_IN_HEADER]]
     return {HEADER: ", ".join(shown)} if shown else {}

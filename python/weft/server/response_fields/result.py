@@ -11,7 +11,7 @@ from weft.server.response_fields.settings import GenerationSettings, generation_
 from weft.server.response_fields.timings import Timings, timings
 from weft.server.run.generation import Generation
 
-__all__ = ["Branches", "CompletionResult", "told_score"]
+__all__ = ["Branches", "CompletionResult", "branch_score"]
 
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
@@ -47,7 +47,7 @@ class CompletionResult(msgspec.Struct):
     """With `beam_width`: the branch's rank score; higher is better."""
 
 
-def told_score(finished: Finished) -> float | msgspec.UnsetType:
+def branch_score(finished: Finished) -> float | msgspec.UnsetType:
     """Returns the score of a branch, or UNSET."""
     return msgspec.UNSET if finished.score is None else finished.score
 
@@ -102,7 +102,7 @@ class Branches:
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
             cache_explanation=self.generation.explanation(prompt, finished),
-            score=told_score(finished),
+            score=branch_score(finished),
         )
 
     def slot(self, prompt: int) -> int:

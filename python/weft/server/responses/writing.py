@@ -26,7 +26,7 @@ from weft.server.responses.schemas import (
 )
 from weft.server.run.chat import BranchParsers
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
 
 __all__ = ["Writing", "usage"]
@@ -176,7 +176,7 @@ class Writing:
         return filled(self.frame(), list_of_pieces(self.output))
 
     def _take_logprobs(self, token: Token) -> int:
-        if (told := drawn(token)) is None:
+        if (told := token_logprobs(token)) is None:
             return 0
         self._untold.append(msgspec.Raw(told.token_json(self._with_top, False)))
         return len(self._untold[-1])

@@ -20,7 +20,7 @@ from weft.server.run.submission import Submission
 from weft.server.run.tally import UsageCounters
 from weft.server.run.writing import FairScheduler, current_scheduler, yield_fairly
 
-__all__ = ["Event", "Generation", "drawn", "told"]
+__all__ = ["Event", "Generation", "prompt_logprobs", "token_logprobs"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,11 @@ class _Fork(NamedTuple):
     """Origin of a forked branch."""
 
     source: int
-    n_said: int
+    n_source_tokens: int
     """Tokens of the source branch that precede the fork."""
     appended: str
     """Text inserted between the source's text and the fork's own."""
-    unshown: str = ""
+    hidden: str = ""
     """Text of the source at the fork position that neither branch emits."""
     n_shown_again: int = 0
     """Characters at the end of the source's text that the fork emits again."""
@@ -90,9 +90,9 @@ class Generation:
         """Branch requests of prompts whose branches differ."""
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
         self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in submission.branches)], default=0) >= HEAVY
-        self.takes_forks = False
+        self.accepts_forks = False
         """Whether the response can include forks. Set by its encoder."""
-        self.reads_forks = False
+        self.reparses_forks = False
         """Whether the encoder parses the text before a fork again."""
         self._forks: dict[tuple[int, int], Request] = {}
         """Requests of forked branches."""
@@ -100,7 +100,7 @@ class Generation:
         """Origins of forked branches."""
         self._n_forking = 0
         self._are_forks_known = asyncio.Event()
-        self._with_likely: set[tuple[int, int]] = set()
+        self._with_top_logprobs: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
         """Texts of each branch: one for each token, then the text withheld until its end."""
@@ -126,11 +126,13 @@ class Generation:
             self._branches[prompt] = branch_requests(request)
         return self._branches[prompt][index]
 
-    def asks_likely(self, prompt: int, index: int) -> bool:
+    def requests_top_logprobs(self, prompt: int, index: int) -> bool:
         """Returns whether a branch is a fork that requested top logprobs itself."""
-        return (prompt, index) in self._with_likely
+        return (prompt, index) in self._with_top_logprobs
 
-    def add_forks(self, prompt: int, indices: Sequence[int], request: Request, appended: str, *, asks_likely: bool) -> None:
+    def add_forks(
+        self, prompt: int, indices: Sequence[int], request: Request, appended: str, *, requests_top_logprobs: bool
+    ) -> None:
         """Registers forks that share the stream of their source.
 
         Args:
@@ -140,8 +142,8 @@ class Generation:
             appended: Text between the source's text and the forks'.
             asks_likely: Whether the forks request top logprobs.
         """
-        if asks_likely:
-            self._with_likely.update((prompt, index) for index in indices)
+        if requests_top_logprobs:
+            self._with_top_logprobs.update((prompt, index) for index in indices)
         seed = request.seed or 0
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
@@ -214,12 +216,12 @@ class Generation:
     def _end(self, branch: tuple[int, int], finished: Finished) -> None:
         self._reasons[branch] = finished.reason
         if finished.explanation is not None:
-            told = self._told(finished.explanation)
+            prompt_logprobs = self._with_volatile_count(finished.explanation)
             if self.submission.template.explain_cache:
-                self.explanations[branch[0]] = told
-            logger.debug("the cache for request %d: %s", told.request_id, told.short)
+                self.explanations[branch[0]] = prompt_logprobs
+            logger.debug("the cache for request %d: %s", prompt_logprobs.request_id, prompt_logprobs.short)
 
-    def _told(self, explanation: CacheExplanation) -> CacheExplanation:
+    def _with_volatile_count(self, explanation: CacheExplanation) -> CacheExplanation:
         return msgspec.structs.replace(explanation, n_volatile=self.submission.n_volatile)
 
     def explanations_by_now(self) -> dict[int, CacheExplanation]:
@@ -227,7 +229,7 @@ class Generation:
         if not self.submission.template.explain_cache:
             return {}
         begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
-        return {prompt: self._told(explanation) for prompt, explanation in begun if explanation is not None}
+        return {prompt: self._with_volatile_count(explanation) for prompt, explanation in begun if explanation is not None}
 
     def text(self, prompt: int, index: int) -> str:
         """Returns the text of a branch read so far."""
@@ -237,8 +239,8 @@ class Generation:
         """Returns the text between a prompt and a branch's own text, which is empty except for forks."""
         parts: list[str] = []
         while (fork := self._origins.get((prompt, index))) is not None:
-            shown = "".join(self._texts.get((prompt, fork.source), [])[: fork.n_said])
-            parts += [fork.appended, fork.unshown, shown[: len(shown) - fork.n_shown_again]]
+            shown = "".join(self._texts.get((prompt, fork.source), [])[: fork.n_source_tokens])
+            parts += [fork.appended, fork.hidden, shown[: len(shown) - fork.n_shown_again]]
             index = fork.source
         return "".join(reversed(parts))
 
@@ -333,14 +335,14 @@ class Generation:
         self.closed.set()
 
 
-def drawn(token: Token) -> CompactLogprobs | None:
+def token_logprobs(token: Token) -> CompactLogprobs | None:
     """Returns the logprobs of a token, which a [`Generation`] reads in compact form."""
     return cast("CompactLogprobs | None", token.logprobs)
 
 
-def told(stretch: PromptLogprobs) -> Sequence[CompactLogprobs | None]:
+def prompt_logprobs(event: PromptLogprobs) -> Sequence[CompactLogprobs | None]:
     """Returns the logprobs of a part of a prompt, in compact form."""
-    return cast("Sequence[CompactLogprobs | None]", stretch.logprobs)
+    return cast("Sequence[CompactLogprobs | None]", event.logprobs)
 
 
 async def _readable(stream: Stream) -> None:
@@ -350,9 +352,9 @@ async def _readable(stream: Stream) -> None:
 def _weight(event: Event) -> int:
     """Returns the cost of converting an event, relative to one without logprobs."""
     match event:
-        case Token() if (logprobs := drawn(event)) is not None:
+        case Token() if (logprobs := token_logprobs(event)) is not None:
             return 1 + len(logprobs)
         case PromptLogprobs():
-            return 1 + sum(1 + len(one) for one in told(event) if one is not None)
+            return 1 + sum(1 + len(one) for one in prompt_logprobs(event) if one is not None)
         case _:
             return 1

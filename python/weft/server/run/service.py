@@ -359,7 +359,7 @@ class Service:
             require_trusted_sender("the field explain_cache")
         submission = await self.with_media_read(submission)
         # Reading the vocabulary takes up to a third of a second for 150,000 entries.
-        size = LONG_TEXT + 1 if submission.looks_through_vocabulary else submission.size
+        size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
         schema_parts = SchemaParts(submission.response_fields)
         begun = await self.executor.run(Purpose.PROMPT, size, self._begin, submission, current_owner(), schema_parts)
         generation = Generation(submission, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
@@ -378,12 +378,12 @@ class Service:
             InvalidRequest: A field is out of range, or the source's response cannot include forks.
             WeftError: As [`Stream.fork`][weft.Stream.fork].
         """
-        if not submission.own_stream and not generation.takes_forks:
+        if not submission.own_stream and not generation.accepts_forks:
             message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
             raise InvalidRequest("stream", message)
-        size = LONG_TEXT + 1 if submission.looks_through_vocabulary else submission.size
-        told = (generation.submission.prompts[prompt], submission, generation.schema_parts)
-        options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *told)
+        size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
+        arguments = (generation.submission.prompts[prompt], submission, generation.schema_parts)
+        options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *arguments)
         making = asyncio.create_task(
             self._make_forks(generation, prompt, branch_index, submission, options=options, append=append)
         )
@@ -409,7 +409,7 @@ class Service:
             appended = self.engine.detokenize(append) if append else ""
         except InvalidRequest as error:
             raise InvalidRequest("append", error.message) from None
-        if generation.reads_forks and not submission.own_stream:
+        if generation.reparses_forks and not submission.own_stream:
             n_before = (
                 len(generation.text_before(prompt, branch_index)) + len(generation.text(prompt, branch_index)) + len(appended)
             )
@@ -434,8 +434,8 @@ class Service:
                 first = (source.seed or 0) - branch_index + made[0] if seed is None else seed
                 request = _forked(source, len(made), {**options, "seed": first % 2**32})
                 n_probs = options.get("n_probs")
-                asks_likely = generation.asks_likely(prompt, branch_index) if n_probs is None else n_probs > 0
-                generation.add_forks(prompt, made, request, appended, asks_likely=asks_likely)
+                requests_top_logprobs = generation.requests_top_logprobs(prompt, branch_index) if n_probs is None else n_probs > 0
+                generation.add_forks(prompt, made, request, appended, requests_top_logprobs=requests_top_logprobs)
                 return made
         alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
         requests = [_forked(source, submission.n, {**options, "seed": made.seed})]
@@ -623,8 +623,8 @@ class Service:
         """Yields infill prompts for the prefixes, truncated where they are too long."""
         model = self.engine.model
         if lacks := missing(model):
-            told = "".join(f"{name} token is missing. " for name in lacks)
-            raise NotSupportedError(f"Infill is not supported by this model: {told}")
+            arguments = "".join(f"{name} token is missing. " for name in lacks)
+            raise NotSupportedError(f"Infill is not supported by this model: {arguments}")
         plain = partial(self._tokens, add_special=False, parse_special=False)
         suffix, begun = plain(gap.suffix), self._tokens(gap.begun, add_special=False)
         for prefix in prefixes:
@@ -722,9 +722,9 @@ class Service:
             WeftError: As `MediaReader.read`.
         """
         media = await self.media.read(files)
-        size, told = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
+        size, arguments = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
         chat = await self.compiled_chat()
-        return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **told)
+        return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **arguments)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
@@ -781,7 +781,7 @@ def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
     n = n_tokens * (1 + max(n_likely, 0))
     if n <= MAX_PROMPT_LOGPROBS:
         return None
-    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
+    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are arguments"
     return InvalidRequest("prompt_logprobs", message)
 
 

@@ -93,8 +93,8 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
         return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.append)
 
     @property
-    def looks_through_vocabulary(self) -> bool:
-        """As [`Submission.looks_through_vocabulary`]."""
+    def scans_vocabulary(self) -> bool:
+        """As [`Submission.scans_vocabulary`]."""
         options = self.options
         held = options.get("grammar") is not None or options.get("json_schema") is not None
         return held or options.get("dry_multiplier", 0) != 0
@@ -144,7 +144,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         return prompts + n_behind + n_biases + n_branches + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
 
     @property
-    def looks_through_vocabulary(self) -> bool:
+    def scans_vocabulary(self) -> bool:
         """Whether submitting reads the whole vocabulary, as for a grammar, a schema, or DRY sampling."""
         templates = [self.template, *(branch.template for branch in self.branches)]
         return any(
@@ -159,8 +159,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
             names, location = self.branches[int(of_branch[1])].sent_as, of_branch[0]
         name = names.get(error.param, error.param)
         own = f"{location}{error.param} "
-        told = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
-        return InvalidRequest(name, told)
+        message = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
+        return InvalidRequest(name, message)
 
 
 def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:

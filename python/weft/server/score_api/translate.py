@@ -84,7 +84,7 @@ def _usage(scores: Sequence[Sequence[Score]]) -> ScoreUsage:
 def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool) -> ContinuationScore:
     return ContinuationScore(
         index=index,
-        logprob=_told(score.logprob),
+        logprob=_finite(score.logprob),
         n_tokens=score.n_tokens,
         is_greedy=score.is_greedy,
         tokens=[_token(token, n_probs) for token in score.tokens] if tells_tokens else msgspec.UNSET,
@@ -96,15 +96,15 @@ def _token(token: ScoredToken, n_probs: int) -> TokenScore:
         id=token.token,
         token=token.text,
         bytes=list(token.bytes),
-        logprob=_told(token.logprob),
+        logprob=_finite(token.logprob),
         is_greedy=token.is_greedy,
         top_logprobs=[_likely(top) for top in token.top] if n_probs else msgspec.UNSET,
     )
 
 
 def _likely(top: Logprob) -> TokenLogprob:
-    return TokenLogprob(top.token, top.text, list(top.bytes), _told(top.logprob))
+    return TokenLogprob(top.token, top.text, list(top.bytes), _finite(top.logprob))
 
 
-def _told(logprob: float) -> float:
+def _finite(logprob: float) -> float:
     return max(logprob, LOWEST)
