@@ -23,10 +23,10 @@ from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thou
 from weft.server import create_app
 from weft.server.responses import items, keeper, store
 from weft.server.responses import writing as writing_module
-from weft.server.responses.events import Told, frame
+from weft.server.responses.events import PendingEvent, frame
 from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
-from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
+from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import Writing
 from weft.server.run import collected, recording
@@ -76,7 +76,7 @@ def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
     return Writing(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
 
 
-def told_by(event: Told) -> Json:
+def told_by(event: PendingEvent) -> Json:
     """An event as a client reads it."""
     return json.loads(b"".join(frame(event)).split(b"\ndata: ")[1])
 
@@ -402,7 +402,7 @@ async def test_what_goes_on_from_a_response_in_a_conversation_has_what_the_conve
 def test_the_metadata_of_conversations_counts() -> None:
     within = Store()
     told = {f"{nth:064d}": "\U0001f600" * 512 for nth in range(16)}
-    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, dict(told)), [])
+    conversation = StoredConversation(None, Conversation("conv", "conversation", 0, dict(told)), [])
     within.keep_conversation(conversation)
     assert within.n_bytes > 16 * (64 + 4 * 512)
     within.change(conversation, {})
@@ -432,9 +432,9 @@ async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
     ended: list[Json] = []
     monkeyed = Store.finish
 
-    def finish(within: Store, made: Kept, encoded: bytes, written: Sequence[KeptItem]) -> None:
+    def finish(within: Store, made: StoredResponse, encoded: bytes, written: Sequence[StoredItem]) -> None:
         monkeyed(within, made, encoded, written)
-        ended.append(json.loads(b"".join(made.told())))
+        ended.append(json.loads(b"".join(made.json())))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "finish", finish)
@@ -486,8 +486,8 @@ async def test_an_id_is_once_in_what_is_kept_of_a_response() -> None:
 def test_of_items_of_one_id_the_last_that_is_kept_is_found() -> None:
     within = Store()
     for name in "ab":
-        given = KeptItem("msg_1", json.dumps({"type": "message", "role": "user", "content": name}).encode())
-        made = Kept(None, name, Node(None, [given]), in_background=False)
+        given = StoredItem("msg_1", json.dumps({"type": "message", "role": "user", "content": name}).encode())
+        made = StoredResponse(None, name, Node(None, [given]), in_background=False)
         within.keep(made)
         within.finish(made, b"{}", [])
     for name in "ba":
@@ -501,10 +501,10 @@ def test_of_items_of_one_id_the_last_that_is_kept_is_found() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_response_in_the_background_that_is_refused_is_not_kept(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_STREAMS", 0)
-    kept: list[Kept] = []
+    kept: list[StoredResponse] = []
     keeps = Store.keep
 
-    def keep(within: Store, made: Kept) -> None:
+    def keep(within: Store, made: StoredResponse) -> None:
         kept.append(made)
         keeps(within, made)
 
@@ -520,12 +520,12 @@ def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPa
     of = writing()
     of.begin()
     told = msgspec.Raw(b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[]}')
-    monkeypatch.setattr(Writing, "_take_logprobs", lambda self, _: self._untold.append(told) or len(told))
+    monkeypatch.setattr(Writing, "_take_logprobs", lambda self, _: self._pending_logprobs.append(told) or len(told))
     for nth in range(1, 101):
         of.take(token(0, "a", nth))
     made, _ = of.take(finished(0, n_predicted=100))
     frames = [frame(event) for event in made]
-    longs = [[id(piece) for piece in pieces if len(piece) >= 1_000] for pieces in [*frames, *of.output, of.told()]]
+    longs = [[id(piece) for piece in pieces if len(piece) >= 1_000] for pieces in [*frames, *of.output, of.json()]]
     # Done text, done part, done item, the completed response, what is kept, and what is told whole: the same bytes each.
     assert len(longs) == 6
     assert len(longs[0]) > 3
@@ -534,7 +534,7 @@ def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPa
     for event in events:
         EVENT.validate_python(event, strict=True)
     assert len(events[0]["logprobs"]) == 100
-    assert events[-1]["response"]["output"] == [events[2]["item"]] == json.loads(b"".join(of.told()))["output"]
+    assert events[-1]["response"]["output"] == [events[2]["item"]] == json.loads(b"".join(of.json()))["output"]
     assert json.loads(b"".join(of.output[0])) == events[2]["item"]
 
 
@@ -546,14 +546,14 @@ async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
 
 
-def kept_item(name: str, n_bytes: int) -> KeptItem:
+def kept_item(name: str, n_bytes: int) -> StoredItem:
     n_more = store.ITEM_BYTES + store.HELD_BYTES + store.PIECE_BYTES + getsizeof(name) + 2
-    return KeptItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
+    return StoredItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
 
 
-def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> Kept:
+def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> StoredResponse:
     """Keeps a response whose input takes so many bytes."""
-    made = Kept(owner, name, Node(parent, [kept_item(f"item of {name}", n_bytes)]), in_background=False)
+    made = StoredResponse(owner, name, Node(parent, [kept_item(f"item of {name}", n_bytes)]), in_background=False)
     within.keep(made)
     within.finish(made, b"{}", [])
     return made
@@ -609,7 +609,7 @@ def test_everything_that_is_kept_is_given_back() -> None:
     within = Store()
     first = keep(within, "a")
     second = keep(within, "b", first.node)
-    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, {}), [kept_item("x", 1000)])
+    conversation = StoredConversation(None, Conversation("conv", "conversation", 0, {}), [kept_item("x", 1000)])
     within.keep_conversation(conversation)
     within.add_items(conversation, [*second.node.given, kept_item("y", 1000)])
     within.remove_item(conversation, conversation.items[0])
@@ -621,7 +621,7 @@ def test_everything_that_is_kept_is_given_back() -> None:
 def test_what_is_being_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_KEPT", 1)
     within = Store()
-    running = Kept(None, "a", Node(None, []), in_background=True)
+    running = StoredResponse(None, "a", Node(None, []), in_background=True)
     within.keep(running)
     keep(within, "b")
     assert within.response(None, "a") is running
@@ -630,19 +630,19 @@ def test_what_is_being_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_item_is_held_once() -> None:
     within = Store()
     first = keep(within, "a")
-    [again] = within.known(None, [KeptItem("item of a", first.node.given[0].json)])
+    [again] = within.known(None, [StoredItem("item of a", first.node.given[0].json)])
     assert again is first.node.given[0]
-    [other] = within.known(None, [KeptItem("item of a", b"{}")])
+    [other] = within.known(None, [StoredItem("item of a", b"{}")])
     assert other is not first.node.given[0]
 
 
 def check_integrity(within: Store) -> None:
     """That what is counted is what is held."""
     nodes: set[Node] = set()
-    held: list[KeptItem] = []
+    held: list[StoredItem] = []
     n_bytes = sum(thing.n_bytes for thing in within._all.values())
     for thing in within._all.values():
-        if isinstance(thing, KeptConversation):
+        if isinstance(thing, StoredConversation):
             held += thing.items
         else:
             nodes.update(thing.node.path())
@@ -662,18 +662,18 @@ def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch
     monkeypatch.setattr(store, "MAX_KEPT_BYTES", 12 * store.KEPT_BYTES)
     draw = random.Random(seed)
     within = Store()
-    running: list[Kept] = []
+    running: list[StoredResponse] = []
     for step in range(300):
         there = list(within._all.values())
-        done = [thing for thing in there if isinstance(thing, Kept) and thing.frame is not None]
-        talks = [thing for thing in there if isinstance(thing, KeptConversation)]
+        done = [thing for thing in there if isinstance(thing, StoredResponse) and thing.frame is not None]
+        talks = [thing for thing in there if isinstance(thing, StoredConversation)]
         new = within.known(
             None, [kept_item(f"item {draw.randrange(20)}", 600 + draw.randrange(3)) for _ in range(draw.randrange(3))]
         )
         match draw.randrange(6):
             case 0 | 1:
                 parent = draw.choice(done).node if done and draw.random() < 0.7 else None
-                running.append(Kept(None, f"resp {step}", Node(parent, new), in_background=True))
+                running.append(StoredResponse(None, f"resp {step}", Node(parent, new), in_background=True))
                 within.keep(running[-1])
             case 2 if running:
                 ending = running.pop(draw.randrange(len(running)))
@@ -681,7 +681,7 @@ def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch
             case 3 if there:
                 within.remove(draw.choice(there))
             case 4:
-                within.keep_conversation(KeptConversation(None, Conversation(f"conv {step}", "conversation", 0, {}), new))
+                within.keep_conversation(StoredConversation(None, Conversation(f"conv {step}", "conversation", 0, {}), new))
             case 5 if talks:
                 talk = draw.choice(talks)
                 if talk.items and draw.random() < 0.5:

@@ -23,12 +23,12 @@ __all__ = [
     "ItemDone",
     "PartAdded",
     "PartDone",
+    "PendingEvent",
     "Queued",
     "TextDelta",
     "TextDone",
     "ThoughtDelta",
     "ThoughtDone",
-    "Told",
     "frame",
 ]
 
@@ -147,14 +147,14 @@ class ArgumentsDone(_InItem, tag="response.function_call_arguments.done"):
 _encode = msgspec.json.Encoder().encode
 
 
-class Told(NamedTuple):
+class PendingEvent(NamedTuple):
     """An event and the contents of its gaps, in order. Long contents are encoded once for all events that include them."""
 
     event: Event
     fillings: Sequence[Sequence[bytes]] = ()
 
 
-def frame(told: Told) -> list[bytes]:
+def frame(pending: PendingEvent) -> list[bytes]:
     """Returns a server-sent event in chunks, with its type as event name."""
-    tag = str(told.event.__struct_config__.tag)
-    return filled(b"event: " + tag.encode() + b"\ndata: " + _encode(told.event) + b"\n\n", *told.fillings)
+    tag = str(pending.event.__struct_config__.tag)
+    return filled(b"event: " + tag.encode() + b"\ndata: " + _encode(pending.event) + b"\n\n", *pending.fillings)

@@ -27,7 +27,7 @@ class ChunkEncoder:
 
     def opening(self) -> bytes:
         """Returns the events before any content."""
-        return b"".join(piece for told in self._writing.begin() for piece in events.frame(told))
+        return b"".join(piece for pending in self._writing.begin() for piece in events.frame(pending))
 
     def frames(self, prompt: int, happened: Sequence[Event]) -> list[bytes]:  # noqa: ARG002
         """Returns the frames of events in order, as chunks.
@@ -41,7 +41,7 @@ class ChunkEncoder:
             # Counted after the previous event's frames were returned, so that an error follows them.
             self._collected.grow(self._n_uncounted)
             made, self._n_uncounted = self._writing.take(event)
-            frames += [piece for told in made for piece in events.frame(told)]
+            frames += [piece for pending in made for piece in events.frame(pending)]
         return frames
 
     def end(self) -> bytes:
@@ -50,7 +50,7 @@ class ChunkEncoder:
 
     def failure(self, error: Exception) -> bytes:
         """Returns the events of a failed response."""
-        return b"".join(piece for told in self._writing.fail(error) for piece in events.frame(told))
+        return b"".join(piece for pending in self._writing.fail(error) for piece in events.frame(pending))
 
 
 class ResponseBuilder:
@@ -65,7 +65,7 @@ class ResponseBuilder:
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once the response is complete."""
-        return self._writing.told()
+        return self._writing.json()
 
 
 def offset_after(recording: Recording, number: int) -> int:

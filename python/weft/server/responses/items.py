@@ -237,40 +237,40 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
     Raises:
         InvalidRequest: A compacted conversation was made by another server.
     """
-    said: list[ChatMessage] = []
+    result: list[ChatMessage] = []
     removed: list[Transformation] = []
     for item in items:
         match item:
             case Message(role="assistant"):
-                _own(said, _is_silent).content = _content(item.content)
+                _assistant_message(result, _is_silent).content = _content(item.content)
             case Message():
-                said.append(ChatMessage(role=item.role, content=_content(item.content)))
+                result.append(ChatMessage(role=item.role, content=_content(item.content)))
             case Thought():
                 if (thought := _thought(item)) is None:
                     removed.append(Transformation(item.id))
                 elif thought:
-                    _own(said, _has_not_begun).reasoning_content = thought
+                    _assistant_message(result, _has_not_begun).reasoning_content = thought
             case Call(status="incomplete"):
                 # An interrupted call cannot have been executed, and its arguments are not valid JSON.
                 continue
             case Call():
-                own = _own(said, lambda _: True)
+                own = _assistant_message(result, lambda _: True)
                 own.tool_calls = [*(own.tool_calls or []), called(item)]
             case CallOutput():
-                said.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=_content(item.output)))
+                result.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=_content(item.output)))
             case Compaction():
-                said.append(ChatMessage(role="user", content=_summary(item)))
-    for message in said:
+                result.append(ChatMessage(role="user", content=_summary(item)))
+    for message in result:
         if _is_silent(message):  # It was interrupted during reasoning.
             message.content = ""
-    return said, removed
+    return result, removed
 
 
-def _own(said: list[ChatMessage], goes_on: Any) -> ChatMessage:  # noqa: ANN401 (a predicate)
+def _assistant_message(result: list[ChatMessage], accepts: Any) -> ChatMessage:  # noqa: ANN401 (a predicate)
     """Returns the current assistant message if the predicate accepts it, else a new one."""
-    if not said or said[-1].role != "assistant" or not goes_on(said[-1]):
-        said.append(ChatMessage(role="assistant"))
-    return said[-1]
+    if not result or result[-1].role != "assistant" or not accepts(result[-1]):
+        result.append(ChatMessage(role="assistant"))
+    return result[-1]
 
 
 def _is_silent(message: ChatMessage) -> bool:
@@ -321,15 +321,15 @@ def _summary(item: Compaction) -> str:
     return f"What was said before, in short:\n\n{summary}"
 
 
-def system_first(said: Sequence[ChatMessage], instructions: str | None) -> list[ChatMessage]:
+def system_first(result: Sequence[ChatMessage], instructions: str | None) -> list[ChatMessage]:
     """Returns the messages with the instructions first, merged with leading system messages.
 
     Many templates support a single system message at the beginning only.
     """
-    told = [] if instructions is None else [ChatMessage(role="system", content=instructions)]
-    rest = list(said)
+    leading = [] if instructions is None else [ChatMessage(role="system", content=instructions)]
+    rest = list(result)
     while rest and rest[0].role in ("system", "developer") and isinstance(rest[0].content, str):
-        told.append(rest.pop(0))
-    if len(told) < 2:
-        return [*told, *rest]
-    return [ChatMessage(role=told[0].role, content="\n\n".join(str(message.content) for message in told)), *rest]
+        leading.append(rest.pop(0))
+    if len(leading) < 2:
+        return [*leading, *rest]
+    return [ChatMessage(role=leading[0].role, content="\n\n".join(str(message.content) for message in leading)), *rest]

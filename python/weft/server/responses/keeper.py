@@ -31,7 +31,7 @@ from weft.server.responses.schemas import (
     Transformation,
     Usage,
 )
-from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, KeptItem, Node, Store
+from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.writing import Writing, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import BranchParsers, begin, count
@@ -59,7 +59,7 @@ class _ParsedRequest(NamedTuple):
 
     chat: ChatFields
     removed: list[Transformation]
-    given: list[KeptItem]
+    given: list[StoredItem]
     """New input items."""
     said: list[Item]
     """New and earlier items."""
@@ -100,7 +100,7 @@ class ResponseService:
             conversation.is_busy = False
             raise
 
-    async def _create(self, data: CreateResponse, caller: Caller, conversation: KeptConversation | None) -> ASGIResponse:
+    async def _create(self, data: CreateResponse, caller: Caller, conversation: StoredConversation | None) -> ASGIResponse:
         parsed = await self._parse(data, caller.owner)
         keeps = data.store is not False
         if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
@@ -115,13 +115,13 @@ class ResponseService:
             _check_ids(
                 "input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], "what is kept of the response"
             )
-        generation, form = await self._begun(data, parsed)
+        generation, form = await self._generate(data, parsed)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, parsed.removed)
-        kept = Kept(
+        kept = StoredResponse(
             caller.owner,
             response.id,
-            Node(parsed.node, self.store.known(caller.owner, parsed.given)),
+            Node(parsed.node, self.store.deduplicate(caller.owner, parsed.given)),
             in_background=data.background is True,
         )
         writing = Writing(
@@ -131,7 +131,7 @@ class ResponseService:
             with_top=bool(data.top_logprobs),
             is_opaque=translate.wants(data, translate.OPAQUE),
             with_progress=data.return_progress is True,
-            on_end=partial(self._ended, kept, conversation, keeps=keeps),
+            on_end=partial(self._store_ended, kept, conversation, keeps=keeps),
         )
         collected = ResponseReservation(self._service.collected)
         # At close, however the generation ends and even if it was never read.
@@ -155,16 +155,16 @@ class ResponseService:
             self.store.remove(kept)
             raise
         kept.recording = ref(recorded.recording)
-        return recorded if data.stream else PiecedAnswer(writing.told())
+        return recorded if data.stream else PiecedAnswer(writing.json())
 
-    async def _begun(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
+    async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
         try:
-            chat = await self._fitting(parsed) if data.truncation == "auto" else parsed.chat
+            chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
             return await begin(chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
             raise _rename_parameter(error) from None
 
-    async def _fitting(self, parsed: _ParsedRequest) -> ChatFields:
+    async def _truncated(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
         if any(media_parts(parsed.chat.messages or ())):
             raise InvalidRequest("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
@@ -186,9 +186,11 @@ class ResponseService:
         except ContextOverflow:
             return False
 
-    def _ended(self, kept: Kept, conversation: KeptConversation | None, writing: Writing, *, keeps: bool) -> None:
+    def _store_ended(
+        self, kept: StoredResponse, conversation: StoredConversation | None, writing: Writing, *, keeps: bool
+    ) -> None:
         """Stores a response that has ended."""
-        written = [KeptItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]
+        written = [StoredItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]
         if kept.in_background:
             cost = writing.response.usage
             n_tokens = 0 if cost is msgspec.UNSET else cost.output_tokens
@@ -198,10 +200,10 @@ class ResponseService:
         if conversation is not None:
             conversation.is_busy = False
             if writing.response.status in ("completed", "incomplete"):
-                goes_on = keeps and conversation.node() is kept.node.parent
+                continues = keeps and conversation.node() is kept.node.parent
                 self.store.add_items(conversation, [*kept.node.given, *written])
-                if goes_on:
-                    conversation.went_on(kept.node)
+                if continues:
+                    conversation.set_node(kept.node)
 
     async def _parse(self, data: ResponseFields, owner: Owner) -> _ParsedRequest:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
@@ -218,7 +220,7 @@ class ResponseService:
         given = [self._resolved(item, owner) for item in read]
         return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
 
-    def _conversation(self, data: ResponseFields, owner: Owner) -> KeptConversation | None:
+    def _conversation(self, data: ResponseFields, owner: Owner) -> StoredConversation | None:
         name = translate.conversation_id(data)
         return None if name is None else self.store.conversation(owner, name)
 
@@ -256,7 +258,7 @@ class ResponseService:
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
         parsed = parsed._replace(chat=translate.compaction(data, parsed.chat))
-        generation, form = await self._begun(data, parsed)
+        generation, form = await self._generate(data, parsed)
         parsers, said = BranchParsers(form), []
         cost: Usage | None = None
         try:
@@ -279,9 +281,9 @@ class ResponseService:
             usage=cost,
         )
 
-    def told(self, name: str, caller: Caller) -> list[bytes]:
+    def response_json(self, name: str, caller: Caller) -> list[bytes]:
         """Returns a response as JSON in chunks, as far as it is generated."""
-        return self.store.response(caller.owner, name).told()
+        return self.store.response(caller.owner, name).json()
 
     def replayed(self, name: str, caller: Caller, starting_after: int) -> Recorded:
         """Returns the events of a response after the one with this number.
@@ -306,7 +308,7 @@ class ResponseService:
         if not kept.in_background:
             raise InvalidRequest("background", "only a response in the background can be cancelled; leave its connection instead")
         await self._stop(kept)
-        return kept.told()
+        return kept.json()
 
     async def delete(self, name: str, caller: Caller) -> Deleted:
         """Deletes a response; cancels it first if it runs in the background."""
@@ -316,20 +318,20 @@ class ResponseService:
         self.store.remove(kept)
         return Deleted(name, "response", deleted=True)
 
-    async def _stop(self, kept: Kept) -> None:
+    async def _stop(self, kept: StoredResponse) -> None:
         if kept.writing is not None:
             kept.writing.cancel()
         if kept.recording is not None and (recording := kept.recording()) is not None and not recording.is_ended:
             await recording.stop()
 
-    def input_items(self, name: str, caller: Caller) -> list[KeptItem]:
+    def input_items(self, name: str, caller: Caller) -> list[StoredItem]:
         """Returns all input of a response in order: the earlier conversation, and its own input."""
         node = self.store.response(caller.owner, name).node
         return [*(() if node.parent is None else node.parent.items()), *node.given]
 
     async def new_items(
-        self, given: Sequence[dict[str, object]], caller: Caller, before: Sequence[KeptItem] = ()
-    ) -> list[KeptItem]:
+        self, given: Sequence[dict[str, object]], caller: Caller, before: Sequence[StoredItem] = ()
+    ) -> list[StoredItem]:
         """Parses items to be added to a conversation after `before`.
 
         Raises:
@@ -341,20 +343,20 @@ class ResponseService:
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
             raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
         _check_ids("items", [*before, *made], "the conversation")
-        return self.store.known(caller.owner, made)
+        return self.store.deduplicate(caller.owner, made)
 
-    def converse(self, made: list[KeptItem], metadata: dict[str, str], caller: Caller) -> Conversation:
+    def converse(self, made: list[StoredItem], metadata: dict[str, str], caller: Caller) -> Conversation:
         """Creates a conversation."""
         about = Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
-        self.store.keep_conversation(KeptConversation(caller.owner, about, made))
+        self.store.keep_conversation(StoredConversation(caller.owner, about, made))
         return about
 
 
-def _kept(item: Item) -> KeptItem:
-    return KeptItem(item.id or "", msgspec.json.encode(item))
+def _kept(item: Item) -> StoredItem:
+    return StoredItem(item.id or "", msgspec.json.encode(item))
 
 
-def _check_ids(field: str, all_of_it: Sequence[KeptItem], whole: str) -> None:
+def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
     """Refuses duplicate ids in a conversation or response, which would break pagination by id."""
     ids: set[str] = set()
     for item in all_of_it:
@@ -366,7 +368,7 @@ def _check_ids(field: str, all_of_it: Sequence[KeptItem], whole: str) -> None:
 def _translated(
     data: ResponseFields,
     given: list[Item],
-    earlier: Sequence[KeptItem],
+    earlier: Sequence[StoredItem],
     node: Node | None,
 ) -> _ParsedRequest:
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")

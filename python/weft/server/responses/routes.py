@@ -28,7 +28,7 @@ from weft.server.responses.schemas import (
     MetadataBody,
     Response,
 )
-from weft.server.responses.store import KeptItem
+from weft.server.responses.store import StoredItem
 from weft.server.routes import Routes
 from weft.server.run.caller import Caller
 from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
@@ -49,7 +49,7 @@ class Page(NamedTuple):
     limit: int
     order: str
 
-    def of(self, items: list[KeptItem]) -> ItemList:
+    def of(self, items: list[StoredItem]) -> ItemList:
         """Returns the page of a list."""
         ordered = items if self.order == "asc" else items[::-1]
         if self.after is not None:
@@ -93,7 +93,7 @@ async def retrieve(
     """A response as far as it is generated, or with `stream` its events after number `starting_after`."""
     if stream:
         return Answer(response_service.replayed(response_id, caller, starting_after))
-    return Answer(PiecedAnswer(response_service.told(response_id, caller)))
+    return Answer(PiecedAnswer(response_service.response_json(response_id, caller)))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -226,13 +226,13 @@ async def remove_item(
     return found.about
 
 
-def _found(items: list[KeptItem], item_id: str) -> KeptItem:
+def _found(items: list[StoredItem], item_id: str) -> StoredItem:
     if (found := next((item for item in items if item.id == item_id), None)) is None:
         raise NoSuchItemError(f"Item with id '{cut(item_id)}' not found.")
     return found
 
 
-def _list(items: list[KeptItem], *, has_more: bool) -> ItemList:
+def _list(items: list[StoredItem], *, has_more: bool) -> ItemList:
     return ItemList(
         object="list",
         data=[msgspec.Raw(item.json) for item in items],

@@ -13,7 +13,7 @@ from weft.server.responses.writing import Writing
 from weft.server.run.pieces import filled, list_of_pieces
 from weft.server.run.recording import Owner, Recording
 
-__all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
+__all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Node", "Store", "StoredConversation", "StoredItem", "StoredResponse"]
 
 MAX_KEPT = 16_384
 """Maximum responses and conversations. Beyond it, the least recently used ones of the owner with the most are deleted."""
@@ -37,7 +37,7 @@ KEPT_BYTES = 4096
 """Overhead of a response or conversation, in bytes."""
 
 
-class KeptItem:
+class StoredItem:
     """An item, as JSON in chunks."""
 
     def __init__(self, name: str, *pieces: bytes) -> None:
@@ -65,10 +65,10 @@ class KeptItem:
 class Node:
     """The input and output that one response adds to its parent. Responses that continue it share it."""
 
-    def __init__(self, parent: "Node | None", given: Sequence[KeptItem]) -> None:
+    def __init__(self, parent: "Node | None", given: Sequence[StoredItem]) -> None:
         self.parent = parent
         self.given = given
-        self.written: Sequence[KeptItem] = ()
+        self.written: Sequence[StoredItem] = ()
         self.n_holders = 0
         """Responses and nodes that refer to it."""
 
@@ -81,12 +81,12 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
-    def items(self) -> list[KeptItem]:
+    def items(self) -> list[StoredItem]:
         """Returns all items up to the end of this response."""
         return [item for node in self.path() for item in (*node.given, *node.written)]
 
 
-class Kept:
+class StoredResponse:
     """A stored response."""
 
     def __init__(self, owner: Owner, name: str, node: Node, *, in_background: bool) -> None:
@@ -106,18 +106,18 @@ class Kept:
         """Memory without its items, in bytes."""
         return KEPT_BYTES + len(self.frame or b"")
 
-    def told(self) -> list[bytes]:
+    def json(self) -> list[bytes]:
         """Returns the response as JSON in chunks, as far as it is generated."""
         if self.frame is not None:
             return filled(self.frame, list_of_pieces(item.pieces for item in self.node.written))
         assert self.writing is not None, "one of the two is there"
-        return self.writing.told()
+        return self.writing.json()
 
 
-class KeptConversation:
+class StoredConversation:
     """A conversation and its items in order."""
 
-    def __init__(self, owner: Owner, about: Conversation, items: list[KeptItem]) -> None:
+    def __init__(self, owner: Owner, about: Conversation, items: list[StoredItem]) -> None:
         self.owner = owner
         self.id = about.id
         self.about = about
@@ -133,11 +133,11 @@ class KeptConversation:
             self._node = Node(None, list(self.items))
         return self._node
 
-    def went_on(self, node: Node) -> None:
+    def set_node(self, node: Node) -> None:
         """Sets the node after its response was added."""
         self._node = node
 
-    def was_changed(self) -> None:
+    def reset_node(self) -> None:
         """Resets the node after the items were changed otherwise."""
         self._node = None
 
@@ -151,41 +151,41 @@ class Store:
     """Stores responses and conversations. Owners cannot access each other's."""
 
     def __init__(self) -> None:
-        self._all: OrderedDict[tuple[Owner, str], Kept | KeptConversation] = OrderedDict()
+        self._all: OrderedDict[tuple[Owner, str], StoredResponse | StoredConversation] = OrderedDict()
         """From least to most recently used."""
-        self._items: dict[tuple[Owner, str], dict[KeptItem, None]] = {}
+        self._items: dict[tuple[Owner, str], dict[StoredItem, None]] = {}
         """Items by owner and id, in order of arrival, since clients may reuse ids."""
-        self._taken: Counter[Owner] = Counter()
+        self._n_bytes_by_owner: Counter[Owner] = Counter()
         """Memory by owner, in bytes."""
 
     @property
     def n_bytes(self) -> int:
         """Total memory, in bytes."""
-        return self._taken.total()
+        return self._n_bytes_by_owner.total()
 
     def __len__(self) -> int:
         """Returns the number of responses and conversations."""
         return len(self._all)
 
-    def response(self, owner: Owner, name: str) -> Kept:
+    def response(self, owner: Owner, name: str) -> StoredResponse:
         """Returns the response with this id.
 
         Raises:
             NoSuchItemError: It does not exist.
         """
         found = self._used(owner, name)
-        if not isinstance(found, Kept):
+        if not isinstance(found, StoredResponse):
             raise NoSuchItemError(f"Response with id '{cut(name)}' not found.")
         return found
 
-    def conversation(self, owner: Owner, name: str) -> KeptConversation:
+    def conversation(self, owner: Owner, name: str) -> StoredConversation:
         """Returns the conversation with this id.
 
         Raises:
             NoSuchItemError: It does not exist.
         """
         found = self._used(owner, name)
-        if not isinstance(found, KeptConversation):
+        if not isinstance(found, StoredConversation):
             raise NoSuchItemError(f"Conversation with id '{cut(name)}' not found.")
         return found
 
@@ -194,28 +194,28 @@ class Store:
         found = self._last(owner, name)
         return None if found is None else decoded(b"[" + found.json + b"]")[0]
 
-    def _last(self, owner: Owner, name: str) -> KeptItem | None:
+    def _last(self, owner: Owner, name: str) -> StoredItem | None:
         """Returns the latest item with this id, or None."""
         found = self._items.get((owner, name))
         return None if found is None else next(reversed(found))
 
-    def _used(self, owner: Owner, name: str) -> Kept | KeptConversation | None:
+    def _used(self, owner: Owner, name: str) -> StoredResponse | StoredConversation | None:
         found = self._all.get((owner, name))
         if found is not None:
             self._all.move_to_end((owner, name))
         return found
 
-    def known(self, owner: Owner, items: Sequence[KeptItem]) -> list[KeptItem]:
+    def deduplicate(self, owner: Owner, items: Sequence[StoredItem]) -> list[StoredItem]:
         """Returns the items with identical stored ones substituted, to save memory."""
         found = [(item, self._last(owner, item.id)) for item in items]
         return [item if kept is None or kept.n_json != item.n_json or kept.json != item.json else kept for item, kept in found]
 
-    def keep(self, response: Kept) -> None:
+    def keep(self, response: StoredResponse) -> None:
         """Stores a response that is being generated."""
-        self._hold(response.owner, response.node)
+        self._add_reference(response.owner, response.node)
         self._add(response)
 
-    def finish(self, response: Kept, frame: bytes, written: Sequence[KeptItem]) -> None:
+    def finish(self, response: StoredResponse, frame: bytes, written: Sequence[StoredItem]) -> None:
         """Completes a stored response. Has no effect on the store if it was deleted meanwhile.
 
         Args:
@@ -227,95 +227,95 @@ class Store:
         response.node.written = written
         if self._all.get((response.owner, response.id)) is not response:
             return
-        self._take(response.owner, written)
-        self._taken[response.owner] += len(frame)
-        self._make_room()
+        self._hold_items(response.owner, written)
+        self._n_bytes_by_owner[response.owner] += len(frame)
+        self._enforce_limits()
 
-    def keep_conversation(self, conversation: KeptConversation) -> None:
+    def keep_conversation(self, conversation: StoredConversation) -> None:
         """Stores a new conversation."""
-        self._take(conversation.owner, conversation.items)
+        self._hold_items(conversation.owner, conversation.items)
         self._add(conversation)
 
-    def add_items(self, conversation: KeptConversation, items: Sequence[KeptItem]) -> None:
+    def add_items(self, conversation: StoredConversation, items: Sequence[StoredItem]) -> None:
         """Adds items to a conversation, unless it was deleted meanwhile."""
         if self._all.get((conversation.owner, conversation.id)) is conversation:
             conversation.items += items
-            conversation.was_changed()
-            self._take(conversation.owner, items)
-            self._make_room()
+            conversation.reset_node()
+            self._hold_items(conversation.owner, items)
+            self._enforce_limits()
 
-    def remove_item(self, conversation: KeptConversation, item: KeptItem) -> None:
+    def remove_item(self, conversation: StoredConversation, item: StoredItem) -> None:
         """Removes an item from a conversation."""
         conversation.items.remove(item)
-        conversation.was_changed()
-        self._give_back(conversation.owner, [item])
+        conversation.reset_node()
+        self._release_items(conversation.owner, [item])
 
-    def change(self, conversation: KeptConversation, metadata: dict[str, str]) -> None:
+    def change(self, conversation: StoredConversation, metadata: dict[str, str]) -> None:
         """Replaces the metadata of a conversation."""
-        self._taken[conversation.owner] -= conversation.n_bytes
+        self._n_bytes_by_owner[conversation.owner] -= conversation.n_bytes
         conversation.about.metadata = metadata
-        self._taken[conversation.owner] += conversation.n_bytes
-        self._make_room()
+        self._n_bytes_by_owner[conversation.owner] += conversation.n_bytes
+        self._enforce_limits()
 
-    def remove(self, thing: Kept | KeptConversation) -> None:
+    def remove(self, thing: StoredResponse | StoredConversation) -> None:
         """Deletes a response or conversation. Nodes that others continue remain."""
         if self._all.pop((thing.owner, thing.id), None) is None:
             return
-        self._taken[thing.owner] -= thing.n_bytes
-        if isinstance(thing, KeptConversation):
-            self._give_back(thing.owner, thing.items)
+        self._n_bytes_by_owner[thing.owner] -= thing.n_bytes
+        if isinstance(thing, StoredConversation):
+            self._release_items(thing.owner, thing.items)
         else:
-            self._release(thing.owner, thing.node)
+            self._drop_reference(thing.owner, thing.node)
 
-    def _add(self, thing: Kept | KeptConversation) -> None:
+    def _add(self, thing: StoredResponse | StoredConversation) -> None:
         self._all[thing.owner, thing.id] = thing
-        self._taken[thing.owner] += thing.n_bytes
-        self._make_room()
+        self._n_bytes_by_owner[thing.owner] += thing.n_bytes
+        self._enforce_limits()
 
-    def _hold(self, owner: Owner, node: Node) -> None:
+    def _add_reference(self, owner: Owner, node: Node) -> None:
         """Adds a reference to a node. On its first one, counts the node's items and refers to its parent."""
         holding: Node | None = node
         while holding is not None:
             holding.n_holders += 1
             if holding.n_holders > 1:
                 return
-            self._take(owner, [*holding.given, *holding.written])
+            self._hold_items(owner, [*holding.given, *holding.written])
             holding = holding.parent
 
-    def _release(self, owner: Owner, node: Node) -> None:
+    def _drop_reference(self, owner: Owner, node: Node) -> None:
         """Drops a reference to a node. With its last one, releases the node's items and its parent."""
         released: Node | None = node
         while released is not None:
             released.n_holders -= 1
             if released.n_holders:
                 return
-            self._give_back(owner, [*released.given, *released.written])
+            self._release_items(owner, [*released.given, *released.written])
             released = released.parent
 
-    def _take(self, owner: Owner, items: Sequence[KeptItem]) -> None:
-        self._taken[owner] += HELD_BYTES * len(items)
+    def _hold_items(self, owner: Owner, items: Sequence[StoredItem]) -> None:
+        self._n_bytes_by_owner[owner] += HELD_BYTES * len(items)
         for item in items:
             item.n_holders += 1
             if item.n_holders == 1:
-                self._taken[owner] += item.n_bytes
+                self._n_bytes_by_owner[owner] += item.n_bytes
                 self._items.setdefault((owner, item.id), {})[item] = None
 
-    def _give_back(self, owner: Owner, items: Sequence[KeptItem]) -> None:
-        self._taken[owner] -= HELD_BYTES * len(items)
+    def _release_items(self, owner: Owner, items: Sequence[StoredItem]) -> None:
+        self._n_bytes_by_owner[owner] -= HELD_BYTES * len(items)
         for item in items:
             item.n_holders -= 1
             if item.n_holders == 0:
-                self._taken[owner] -= item.n_bytes
+                self._n_bytes_by_owner[owner] -= item.n_bytes
                 same = self._items[owner, item.id]
                 del same[item]
                 if not same:
                     del self._items[owner, item.id]
 
-    def _make_room(self) -> None:
+    def _enforce_limits(self) -> None:
         """Deletes the least recently used entries of the owner with the most until the limits hold."""
-        idle: dict[Owner, Iterator[Kept | KeptConversation]] = {}
+        idle: dict[Owner, Iterator[StoredResponse | StoredConversation]] = {}
         while self.n_bytes > MAX_KEPT_BYTES or len(self._all) > MAX_KEPT:
-            taken = self._taken if self.n_bytes > MAX_KEPT_BYTES else Counter(owner for owner, _ in self._all)
+            taken = self._n_bytes_by_owner if self.n_bytes > MAX_KEPT_BYTES else Counter(owner for owner, _ in self._all)
             for owner, _ in taken.most_common():
                 if (thing := next(idle.setdefault(owner, self._idle(owner)), None)) is not None:
                     self.remove(thing)
@@ -323,9 +323,9 @@ class Store:
             else:
                 return
 
-    def _idle(self, owner: Owner) -> "Iterator[Kept | KeptConversation]":
+    def _idle(self, owner: Owner) -> "Iterator[StoredResponse | StoredConversation]":
         """Yields an owner's entries that are not being generated, least recently used first."""
         for thing in [thing for thing in self._all.values() if thing.owner == owner]:
-            is_written = thing.frame is None if isinstance(thing, Kept) else thing.is_busy
+            is_written = thing.frame is None if isinstance(thing, StoredResponse) else thing.is_busy
             if not is_written:
                 yield thing

@@ -339,12 +339,12 @@ def response(
         reasoning={"effort": None, "summary": None} | (data.reasoning or {}),
         safety_identifier=data.safety_identifier,
         store=data.store is not False,
-        temperature=_told(data, settings, "temperature"),
+        temperature=_setting(data, settings, "temperature"),
         text={"format": {"type": "text"}, "verbosity": "medium"} | {k: v for k, v in (data.text or {}).items() if v is not None},
         tool_choice=data.tool_choice or "auto",
-        tools=[_told_tool(tool) for tool in data.tools or ()],
+        tools=[_tool_with_defaults(tool) for tool in data.tools or ()],
         top_logprobs=data.top_logprobs or 0,
-        top_p=_told(data, settings, "top_p"),
+        top_p=_setting(data, settings, "top_p"),
         truncation=data.truncation or "disabled",
         input_transformations=removed,
         user=msgspec.UNSET if data.user is None else data.user,
@@ -352,12 +352,12 @@ def response(
     )
 
 
-def _told(data: CreateResponse, settings: Settings, name: str) -> float | None:
+def _setting(data: CreateResponse, settings: Settings, name: str) -> float | None:
     given = getattr(data, name)
     return getattr(settings.sampling, name) if given is None else given  # type: ignore[no-any-return]
 
 
-def _told_tool(tool: dict[str, Any]) -> dict[str, Any]:
+def _tool_with_defaults(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") == "namespace":
-        return {"description": "", **tool, "tools": [_told_tool(one) for one in tool["tools"]]}
+        return {"description": "", **tool, "tools": [_tool_with_defaults(one) for one in tool["tools"]]}
     return {"strict": None, "parameters": None, "description": None} | tool

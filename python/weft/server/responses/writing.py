@@ -13,7 +13,7 @@ from weft.chat.answer.parts import Thought as ThoughtPart
 from weft.server.errors import describe
 from weft.server.response_fields import PromptProgress
 from weft.server.responses import events
-from weft.server.responses.events import Told
+from weft.server.responses.events import PendingEvent
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
 from weft.server.responses.items import Part as ContentPart
 from weft.server.responses.schemas import (
@@ -58,10 +58,10 @@ class _Open:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def add_logprobs(self, told: Sequence[msgspec.Raw]) -> None:
+    def add_logprobs(self, json: Sequence[msgspec.Raw]) -> None:
         """Adds logprobs of tokens. They are joined incrementally, as they may amount to many megabytes."""
-        self._new += told
-        self._n_new += sum(map(len, told))
+        self._new += json
+        self._n_new += sum(map(len, json))
         if self._n_new >= AT_ONCE:
             self._join()
 
@@ -115,9 +115,9 @@ class Writing:
         self._open: _Open | None = None
         self._n_events = 0
         self._n_reasoning = 0
-        self._n_unread = 0
+        self._n_pending = 0
         """Tokens whose text is not yet assigned to a part."""
-        self._untold: list[msgspec.Raw] = []
+        self._pending_logprobs: list[msgspec.Raw] = []
         """Their logprobs."""
 
     @property
@@ -125,14 +125,14 @@ class Writing:
         """Whether the response has ended."""
         return self.response.status in ENDED
 
-    def begin(self) -> list[Told]:
+    def begin(self) -> list[PendingEvent]:
         """Returns the first events."""
         waits = self.response.status == "queued"
         return [self._about(events.Created), self._about(events.Queued if waits else events.InProgress)]
 
-    def take(self, event: Event) -> tuple[list[Told], int]:
+    def take(self, event: Event) -> tuple[list[PendingEvent], int]:
         """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
-        made: list[Told] = []
+        made: list[PendingEvent] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
             made.append(self._about(events.InProgress))
@@ -143,14 +143,14 @@ class Writing:
         n_bytes = len(event.text)
         if isinstance(event, Token):
             n_bytes += TOKEN_BYTES + self._take_logprobs(event)
-            self._n_unread += 1
+            self._n_pending += 1
         for part in self._parsers.read(event):
             made += self._part(part)
         if isinstance(event, Finished):
             made += self._finish(event)
         return made, n_bytes
 
-    def fail(self, error: Exception) -> list[Told]:
+    def fail(self, error: Exception) -> list[PendingEvent]:
         """Ends the response with an error. Returns no events if it has ended already."""
         if self.is_ended:
             return []
@@ -171,17 +171,17 @@ class Writing:
         """Returns the current response as JSON with a gap for its output."""
         return msgspec.json.encode(self.response)
 
-    def told(self) -> list[bytes]:
+    def json(self) -> list[bytes]:
         """Returns the current response as JSON in chunks."""
         return filled(self.frame(), list_of_pieces(self.output))
 
     def _take_logprobs(self, token: Token) -> int:
-        if (told := token_logprobs(token)) is None:
+        if (json := token_logprobs(token)) is None:
             return 0
-        self._untold.append(msgspec.Raw(told.token_json(self._with_top, False)))
-        return len(self._untold[-1])
+        self._pending_logprobs.append(msgspec.Raw(json.token_json(self._with_top, False)))
+        return len(self._pending_logprobs[-1])
 
-    def _part(self, part: Part) -> Iterator[Told]:
+    def _part(self, part: Part) -> Iterator[PendingEvent]:
         match part:
             case Content(text):
                 yield from self._turn_to(Message)
@@ -189,7 +189,7 @@ class Writing:
             case ThoughtPart(text):
                 yield from self._turn_to(Thought)
                 yield self._think(text)
-                self._n_reasoning += self._n_unread
+                self._n_reasoning += self._n_pending
             case CallBegun(_, call_id, name):
                 yield from self._close("completed")
                 called = Call(id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
@@ -199,9 +199,9 @@ class Writing:
                 yield from self._add(called)
             case CallArguments(_, text):
                 yield self._argue(text)
-        self._n_unread, self._untold = 0, []
+        self._n_pending, self._pending_logprobs = 0, []
 
-    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[Told]:
+    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
         """Opens an item of this kind, unless one is open."""
         if self._open is not None and isinstance(self._open.item, kind):
             return
@@ -213,24 +213,24 @@ class Writing:
             yield from self._add(Thought(id=new_id("rs"), content=[], status="in_progress"))
             yield self._in_part(events.PartAdded, part=ThoughtText(""))
 
-    def _add(self, item: Message | Thought | Call) -> Iterator[Told]:
+    def _add(self, item: Message | Thought | Call) -> Iterator[PendingEvent]:
         self._open = _Open(item, len(self.items))
-        yield Told(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item)))
+        yield PendingEvent(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item)))
 
-    def _say(self, text: str) -> Told:
+    def _say(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
-        self._opened.add_logprobs(self._untold)
-        return self._in_part(events.TextDelta, delta=text, logprobs=self._untold)
+        self._opened.add_logprobs(self._pending_logprobs)
+        return self._in_part(events.TextDelta, delta=text, logprobs=self._pending_logprobs)
 
-    def _think(self, text: str) -> Told:
+    def _think(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
         return self._in_part(events.ThoughtDelta, delta=text)
 
-    def _argue(self, text: str) -> Told:
+    def _argue(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
         return self._in_item(events.ArgumentsDelta, delta=text)
 
-    def _close(self, status: str) -> Iterator[Told]:
+    def _close(self, status: str) -> Iterator[PendingEvent]:
         """Completes the open item, if any."""
         if (opened := self._open) is None:
             return
@@ -254,10 +254,10 @@ class Writing:
                 item.arguments = _TEXT_GAP
         self.items.append(item)
         self.output.append(filled(msgspec.json.encode(item), *fillings))
-        yield Told(events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item), fillings)
+        yield PendingEvent(events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item), fillings)
         self._open = None
 
-    def _finish(self, finished: Finished) -> Iterator[Told]:
+    def _finish(self, finished: Finished) -> Iterator[PendingEvent]:
         is_whole = finished.reason in ("end", "stop")
         if self._open is None and not self.items:
             yield from self._turn_to(Message)
@@ -271,7 +271,7 @@ class Writing:
             self.response.incomplete_details = IncompleteDetails("max_output_tokens")
             yield from self._end("incomplete", events.Incomplete)
 
-    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[Told]:
+    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[PendingEvent]:
         self.response.status = status
         if status == "completed":
             self.response.completed_at = int(time.time())
@@ -287,16 +287,22 @@ class Writing:
         self._n_events += 1
         return self._n_events - 1
 
-    def _about(self, kind: Callable[..., events.Event]) -> Told:
+    def _about(self, kind: Callable[..., events.Event]) -> PendingEvent:
         # Copied, because events are encoded later.
-        told = msgspec.structs.replace(self.response)
-        return Told(kind(sequence_number=self._next(), response=told), [list_of_pieces(self.output)])
+        json = msgspec.structs.replace(self.response)
+        return PendingEvent(kind(sequence_number=self._next(), response=json), [list_of_pieces(self.output)])
 
-    def _in_item(self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object) -> Told:
+    def _in_item(
+        self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
+    ) -> PendingEvent:
         opened = self._opened
-        return Told(kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more), fillings)
+        return PendingEvent(
+            kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more), fillings
+        )
 
-    def _in_part(self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object) -> Told:
+    def _in_part(
+        self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
+    ) -> PendingEvent:
         return self._in_item(kind, fillings, content_index=0, **more)
 
 
