@@ -47,13 +47,13 @@ STOP_REASONS = {
 INVALID_JSON = "INVALID_JSON"
 """Key for arguments that are not a JSON object, as in Anthropic's API."""
 
-Told = BlockStart | BlockDelta | BlockStop | MessageStart | MessageDelta | MessageStop
+StreamEvent = BlockStart | BlockDelta | BlockStop | MessageStart | MessageDelta | MessageStop
 """An event of a stream."""
 
 _PING = Ping()
 
 
-def _frame(event: Told | Ping) -> bytes:
+def _frame(event: StreamEvent | Ping) -> bytes:
     return sse.named_frame(str(event.__struct_config__.tag), event)
 
 
@@ -70,10 +70,10 @@ class _ResponseState:
         self._generation = generation
         self._n_prompt = generation.streams[0].n_prompt
         self._parsers = BranchParsers(form)
-        self._shows_thoughts = data.thinking is None or data.thinking.display != "omitted"
+        self._shows_reasoning = data.thinking is None or data.thinking.display != "omitted"
         self._stops = frozenset(data.stop_sequences or ())
 
-    def _ended(self, finished: Finished) -> tuple[MessageEnd, Usage]:
+    def _stop_and_usage(self, finished: Finished) -> tuple[MessageEnd, Usage]:
         """Returns the stop reason and the usage."""
         used, reason = finished.usage, STOP_REASONS[finished.reason]
         stop = finished.stop if finished.reason == "stop" else None
@@ -104,35 +104,35 @@ class ChunkEncoder(_ResponseState):
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
         """Returns the frames of events, in order."""
-        return [_frame(told) for event in events for told in self._told(event)]
+        return [_frame(sent) for event in events for sent in self._events(event)]
 
-    def _told(self, event: Event) -> list[Told]:
+    def _events(self, event: Event) -> list[StreamEvent]:
         match event:
             case PromptLogprobs():
                 return []
             case Progress():
-                return self._begin(event.n_cached)
+                return self._start(event.n_cached)
             case Finished():
-                said = [told for part in self._parsers.read(event) for told in self._said(part)]
-                end, usage = self._ended(event)
+                said = [sent for part in self._parsers.read(event) for sent in self._part_events(part)]
+                end, usage = self._stop_and_usage(event)
                 last = MessageDelta(end, usage, self._generation.explanation(0, event))
-                return [*self._begin(event.usage.n_cached), *said, *self._close(), last, MessageStop()]
+                return [*self._start(event.usage.n_cached), *said, *self._close(), last, MessageStop()]
             case _:
-                return [*self._begin(0), *(told for part in self._parsers.read(event) for told in self._said(part))]
+                return [*self._start(0), *(sent for part in self._parsers.read(event) for sent in self._part_events(part))]
 
-    def _begin(self, n_cached: int) -> list[Told]:
+    def _start(self, n_cached: int) -> list[StreamEvent]:
         if self._is_begun:
             return []
         self._is_begun = True
         return [MessageStart(MessageObject(id=self._id, model=self._model, content=[], usage=self._usage(n_cached, 0)))]
 
-    def _said(self, part: Part) -> list[Told]:
+    def _part_events(self, part: Part) -> list[StreamEvent]:
         match part:
             case Content():
                 return [*self._block_of(part, TextBlock("")), BlockDelta(self._block, TextDelta(part.text))]
             case Thought():
                 opened = self._block_of(part, ThinkingBlock(""))
-                return [*opened, BlockDelta(self._block, ThinkingDelta(part.text))] if self._shows_thoughts else opened
+                return [*opened, BlockDelta(self._block, ThinkingDelta(part.text))] if self._shows_reasoning else opened
             case CallBegun():
                 closed = self._close()
                 self._block, self._open = self._block + 1, CallArguments
@@ -140,7 +140,7 @@ class ChunkEncoder(_ResponseState):
             case CallArguments():
                 return [BlockDelta(self._block, InputDelta(part.text))]
 
-    def _block_of(self, part: Part, empty: TextBlock | ThinkingBlock) -> list[Told]:
+    def _block_of(self, part: Part, empty: TextBlock | ThinkingBlock) -> list[StreamEvent]:
         """Starts a block, unless the open one has this kind of part."""
         if self._open is type(part):
             return []
@@ -148,10 +148,10 @@ class ChunkEncoder(_ResponseState):
         self._block, self._open = self._block + 1, type(part)
         return [*closed, BlockStart(self._block, empty)]
 
-    def _close(self) -> list[Told]:
+    def _close(self) -> list[StreamEvent]:
         if self._open is None:
             return []
-        signed: list[Told] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Thought else []
+        signed: list[StreamEvent] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Thought else []
         self._open = None
         return [*signed, BlockStop(self._block)]
 
@@ -178,14 +178,14 @@ class ResponseBuilder(_ResponseState):
         for part in parts:
             self._take(part)
         if isinstance(event, Finished):
-            self._end = self._ended(event)
+            self._end = self._stop_and_usage(event)
         return TOKEN_BYTES + sum(len(part.name if isinstance(part, CallBegun) else part.text) for part in parts)
 
     def _take(self, part: Part) -> None:
         if isinstance(part, CallBegun):
             self._blocks.append((part, []))
             return
-        text = "" if isinstance(part, Thought) and not self._shows_thoughts else part.text
+        text = "" if isinstance(part, Thought) and not self._shows_reasoning else part.text
         if not isinstance(part, CallArguments) and (not self._blocks or type(self._blocks[-1][0]) is not type(part)):
             self._blocks.append((part, [text]))
         else:

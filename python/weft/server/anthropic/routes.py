@@ -12,7 +12,7 @@ from weft.server import request_fields
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
-from weft.server.anthropic.translate import Marked, check_version, parse
+from weft.server.anthropic.translate import MarkedPrefix, check_version, parse
 from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.chat import begin
@@ -41,14 +41,14 @@ async def create_message(
     except InvalidRequest as error:
         raise chat.rename_parameter(error) from None
     if chat.marked is not None:
-        _keep(chat.marked, generation, service)
+        _pin_prefix(chat.marked, generation, service)
     if not data.stream:
         return Answer(WholeAnswer(generation, answer.ResponseBuilder(data, generation, form, service), service.collected))
     written = answer.ChunkEncoder(data, generation, form, service)
     return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 
-def _keep(marked: Marked, generation: Generation, service: Service) -> None:
+def _pin_prefix(marked: MarkedPrefix, generation: Generation, service: Service) -> None:
     """Pins the marked prefix: the tokens that this prompt shares with one that has the marked parts only."""
     prompt, size = generation.requests[0].prompt, n_body_bytes()
 

@@ -14,7 +14,7 @@ from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields
 
-__all__ = ["TTLS_S", "VERSION", "Marked", "ParsedRequest", "check_version", "parse"]
+__all__ = ["TTLS_S", "VERSION", "MarkedPrefix", "ParsedRequest", "check_version", "parse"]
 
 VERSION = "2023-06-01"
 """The first version with these events. Version 2026-10-21 only removes fields, which are still accepted here."""
@@ -59,7 +59,7 @@ class ParsedRequest(NamedTuple):
     fields: ChatFields
     turns: "Sequence[_Turn]"
     """Turns from which the messages were built."""
-    marked: "Marked | None" = None
+    marked: "MarkedPrefix | None" = None
     """The prefix marked for reuse, if any."""
 
     def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
@@ -78,7 +78,7 @@ class ParsedRequest(NamedTuple):
         return self.turns[position].location if part is None else self.turns[position].image_location(int(part))
 
 
-class Marked(NamedTuple):
+class MarkedPrefix(NamedTuple):
     """A prefix of tools and system messages, which other chats may share."""
 
     key: bytes
@@ -105,7 +105,7 @@ def check_version(version: str | None) -> None:
         raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
-def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> ParsedRequest:
+def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda message: message) -> ParsedRequest:
     """Returns the chat of a body.
 
     Args:
@@ -118,17 +118,17 @@ def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
     request_fields.refuse(data, _NEUTRAL)
     if data.messages is None:
         raise InvalidRequest("messages", "messages must be given")
-    said = _Said()
+    builder = _MessageBuilder()
     if data.system:
-        said.system("system", data.system)
+        builder.system("system", data.system)
     for position, message in enumerate(data.messages):
-        said.add(f"messages[{position}]", message.role, message.content)
-    messages = [turn.message() for turn in said.turns]
+        builder.add(f"messages[{position}]", message.role, message.content)
+    messages = [turn.message() for turn in builder.turns]
     fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
-    return ParsedRequest(fields, said.turns, _marked(data, fields, lasting))
+    return ParsedRequest(fields, builder.turns, _marked_prefix(data, fields, lasting))
 
 
-def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> Marked | None:
+def _marked_prefix(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> MarkedPrefix | None:
     """Returns the marked prefix of tools and system messages.
 
     Marks in messages need no pin, as recent messages are evicted last.
@@ -142,7 +142,7 @@ def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessag
     chat = msgspec.structs.replace(fields, messages=empty, add_generation_prompt=False)
     kept = (system, fields.tools, fields.tool_choice, fields.enable_thinking, fields.reasoning_effort)
     key = hashlib.sha256(msgspec.json.encode(kept)).digest()
-    return Marked(key, max(TTLS_S[mark.ttl] for mark in marks), chat)
+    return MarkedPrefix(key, max(TTLS_S[mark.ttl] for mark in marks), chat)
 
 
 def _options(data: CountTokens) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class _Turn:
         return f"{self.image_locations[nth]}.source"
 
 
-class _Said:
+class _MessageBuilder:
     """Messages under construction. Consecutive messages of the same role are merged."""
 
     def __init__(self) -> None:

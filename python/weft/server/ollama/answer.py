@@ -19,7 +19,17 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 
-__all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "ChunkEncoder", "GenerateForm", "ResponseBuilder", "now"]
+__all__ = [
+    "EMPTY",
+    "HEADERS",
+    "AnswerShape",
+    "ChatForm",
+    "ChunkEncoder",
+    "GenerateForm",
+    "RequestTimer",
+    "ResponseBuilder",
+    "now",
+]
 
 HEADERS = {
     "content-type": "application/x-ndjson",
@@ -41,7 +51,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class Began:
+class RequestTimer:
     """Durations of a request.
 
     Args:
@@ -52,7 +62,7 @@ class Began:
         self._at = at_ns
         self._had_at = time.monotonic_ns()
 
-    def hand_over(self) -> None:
+    def mark_submitted(self) -> None:
         """Records that the engine received the request."""
         self._had_at = time.monotonic_ns()
 
@@ -67,7 +77,7 @@ class Began:
         return time.monotonic_ns() - self._at
 
 
-class _Stretch(msgspec.Struct):
+class _Delta(msgspec.Struct):
     """Content of one line."""
 
     content: str = ""
@@ -80,13 +90,13 @@ class _Stretch(msgspec.Struct):
         return not (self.content or self.thought or self.calls or self.logprobs)
 
 
-NOTHING = _Stretch()
+EMPTY = _Delta()
 
 
 class AnswerShape(Protocol):
     """Encodes responses of one route."""
 
-    def answer(self, said: _Stretch, ending: dict[str, Any]) -> object:
+    def answer(self, delta: _Delta, ending: dict[str, Any]) -> object:
         """Returns a line or the complete response; `ending` has the fields of the final one."""
 
 
@@ -96,15 +106,15 @@ class GenerateForm:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def answer(self, said: _Stretch, ending: dict[str, Any]) -> GenerateAnswer:
+    def answer(self, delta: _Delta, ending: dict[str, Any]) -> GenerateAnswer:
         """Returns a line or the complete response."""
         return GenerateAnswer(
             model=self._model,
             created_at=now(),
-            response=said.content,
-            thinking=said.thought or msgspec.UNSET,
+            response=delta.content,
+            thinking=delta.thought or msgspec.UNSET,
             done=bool(ending),
-            logprobs=list(said.logprobs) or msgspec.UNSET,
+            logprobs=list(delta.logprobs) or msgspec.UNSET,
             **ending,
         )
 
@@ -115,14 +125,14 @@ class ChatForm:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def answer(self, said: _Stretch, ending: dict[str, Any]) -> ChatAnswer:
+    def answer(self, delta: _Delta, ending: dict[str, Any]) -> ChatAnswer:
         """Returns a line or the complete response."""
         return ChatAnswer(
             model=self._model,
             created_at=now(),
-            message=Said("assistant", said.content, said.thought or msgspec.UNSET, list(said.calls) or msgspec.UNSET),
+            message=Said("assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET),
             done=bool(ending),
-            logprobs=list(said.logprobs) or msgspec.UNSET,
+            logprobs=list(delta.logprobs) or msgspec.UNSET,
             **ending,
         )
 
@@ -136,14 +146,14 @@ class _ResponseState:
         generation: Generation,
         form: AnswerForm,
         shape: AnswerShape,
-        began: Began,
+        timer: RequestTimer,
         *,
         model: Model | None = None,
     ) -> None:
         self._shape = shape
         self._parsers = BranchParsers(form)
         self._generation = generation
-        self._began = began
+        self._timer = timer
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
         # A prompt with images is not a list of tokens.
@@ -155,39 +165,39 @@ class _ResponseState:
         """The open tool call; `_arguments` are its arguments so far."""
         self._arguments: list[str] = []
 
-    def _read(self, event: Token | Finished) -> _Stretch:
+    def _read(self, event: Token | Finished) -> _Delta:
         """Returns the content that an event adds."""
-        said = _Stretch()
+        delta = _Delta()
         calls: list[Call] = []
         for part in self._parsers.read(event):
-            self._take(part, said, calls)
+            self._take(part, delta, calls)
         if isinstance(event, Token):
             if (told := token_logprobs(event)) is not None:
-                said.logprobs = [token_probability(told, with_top=self._with_top)]
+                delta.logprobs = [token_probability(told, with_top=self._with_top)]
             if self._context is not None:
                 self._context.append(event.token)
         else:
             is_cut = self._parsers.is_cut(event.index)
-            self._end_call(said, calls, is_cut=is_cut and event.reason != "end", is_truncated=event.reason not in WHOLE_REASONS)
-        said.calls = calls
-        return said
+            self._end_call(delta, calls, is_cut=is_cut and event.reason != "end", is_truncated=event.reason not in WHOLE_REASONS)
+        delta.calls = calls
+        return delta
 
-    def _take(self, part: Part, said: _Stretch, calls: list[Call]) -> None:
+    def _take(self, part: Part, delta: _Delta, calls: list[Call]) -> None:
         match part:
             case CallArguments():
                 self._arguments.append(part.text)
                 return
             case CallBegun():
-                self._end_call(said, calls)
+                self._end_call(delta, calls)
                 self._call = part
             case Content():
-                self._end_call(said, calls)
-                said.content += part.text
+                self._end_call(delta, calls)
+                delta.content += part.text
             case Thought():
-                self._end_call(said, calls)
-                said.thought += part.text
+                self._end_call(delta, calls)
+                delta.thought += part.text
 
-    def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False, is_truncated: bool = False) -> None:
+    def _end_call(self, delta: _Delta, calls: list[Call], *, is_cut: bool = False, is_truncated: bool = False) -> None:
         """Completes the open tool call.
 
         Ollama's calls have an object as arguments, which cannot be partial. A call interrupted by a stop string is therefore
@@ -204,7 +214,7 @@ class _ResponseState:
         if arguments is None and is_truncated:
             return
         if arguments is None:
-            said.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
+            delta.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
             return
         calls.append(Call(call.id, CallFunction(call.call, call.name, arguments)))
 
@@ -212,8 +222,8 @@ class _ResponseState:
         usage = finished.usage
         ending: dict[str, Any] = {
             "done_reason": DONE_REASONS[finished.reason],
-            "total_duration": self._began.total_ns,
-            "load_duration": self._began.load_ns,
+            "total_duration": self._timer.total_ns,
+            "load_duration": self._timer.load_ns,
             "prompt_eval_count": usage.n_prompt,
             "prompt_eval_duration": round(usage.prompt_ms * NS_PER_MS),
             "eval_count": usage.n_predicted,
@@ -232,9 +242,9 @@ class _ResponseState:
         tail = b""
         while stop not in tail and len(context) > self._n_prompt:
             tail = self._model.token_bytes(context.pop()) + tail
-        said = tail.partition(stop)[0]
-        if said:
-            context += self._model.tokenize(said, add_special=False, parse_special=False)
+        delta = tail.partition(stop)[0]
+        if delta:
+            context += self._model.tokenize(delta, add_special=False, parse_special=False)
 
 
 class ChunkEncoder(_ResponseState):
@@ -245,14 +255,14 @@ class ChunkEncoder(_ResponseState):
         return [line for event in events if isinstance(event, Token | Finished) for line in self._lines(event)]
 
     def _lines(self, event: Token | Finished) -> list[bytes]:
-        said = self._read(event)
-        lines = [] if said.is_empty else [self._line(said, {})]
+        delta = self._read(event)
+        lines = [] if delta.is_empty else [self._line(delta, {})]
         if isinstance(event, Finished):
-            lines.append(self._line(NOTHING, self._ending(event)))
+            lines.append(self._line(EMPTY, self._ending(event)))
         return lines
 
-    def _line(self, said: _Stretch, ending: dict[str, Any]) -> bytes:
-        return _encode(self._shape.answer(said, ending)) + b"\n"
+    def _line(self, delta: _Delta, ending: dict[str, Any]) -> bytes:
+        return _encode(self._shape.answer(delta, ending)) + b"\n"
 
     def end(self) -> bytes:
         """Returns nothing; the last line of the branch ends the stream."""
@@ -268,11 +278,11 @@ class ResponseBuilder(_ResponseState):
         generation: Generation,
         form: AnswerForm,
         shape: AnswerShape,
-        began: Began,
+        timer: RequestTimer,
         *,
         model: Model | None = None,
     ) -> None:
-        super().__init__(data, generation, form, shape, began, model=model)
+        super().__init__(data, generation, form, shape, timer, model=model)
         self._contents: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Call] = []
@@ -285,11 +295,11 @@ class ResponseBuilder(_ResponseState):
         return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
 
     def _add(self, event: Token | Finished) -> int:
-        said = self._read(event)
-        self._contents.append(said.content)
-        self._thoughts.append(said.thought)
-        self._calls += said.calls
-        logprobs = [bytes(cast("msgspec.Raw", one)) for one in said.logprobs]
+        delta = self._read(event)
+        self._contents.append(delta.content)
+        self._thoughts.append(delta.thought)
+        self._calls += delta.calls
+        logprobs = [bytes(cast("msgspec.Raw", one)) for one in delta.logprobs]
         self._logprobs += logprobs
         if isinstance(event, Finished):
             self._ended = self._ending(event)
@@ -298,7 +308,7 @@ class ResponseBuilder(_ResponseState):
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once the branch has finished."""
         logprobs = [cast("TokenProbability", GAP)] if self._logprobs else []
-        said = _Stretch("".join(self._contents), "".join(self._thoughts), self._calls, logprobs)
-        frame = _encode(self._shape.answer(said, self._ended))
+        delta = _Delta("".join(self._contents), "".join(self._thoughts), self._calls, logprobs)
+        frame = _encode(self._shape.answer(delta, self._ended))
         # The gap is the list's only entry.
         return filled(frame, json_list(self._logprobs)[1:-1])

@@ -62,7 +62,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     shape = answer.GenerateForm(service.model_name)
     if not data.prompt:
         return _only_loaded(service, shape, data.keep_alive)
-    began = answer.Began(arrived_ns())
+    timer = answer.RequestTimer(arrived_ns())
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
@@ -70,11 +70,13 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = await _begin_raw(data, parsed, service) if is_raw else await _begin(parsed, service, data.context)
+        generation, form = (
+            await _submit_raw(data, parsed, service) if is_raw else await _submit_chat(parsed, service, data.context)
+        )
     except InvalidRequest as error:
         raise translate.rename_parameter(error, is_chat=False) from None
-    began.hand_over()
-    return _answer(parsed, generation, form, shape, began, service=service, tells_context=not is_raw)
+    timer.mark_submitted()
+    return _answer(parsed, generation, form, shape, timer, service=service, includes_context=not is_raw)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
@@ -83,20 +85,20 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     shape = answer.ChatForm(service.model_name)
     if not data.messages:
         return _only_loaded(service, shape, data.keep_alive)
-    began = answer.Began(arrived_ns())
+    timer = answer.RequestTimer(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
     translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = await _begin(parsed, service)
+        generation, form = await _submit_chat(parsed, service)
     except InvalidRequest as error:
         raise translate.rename_parameter(error) from None
-    began.hand_over()
-    return _answer(parsed, generation, form, shape, began, service=service)
+    timer.mark_submitted()
+    return _answer(parsed, generation, form, shape, timer, service=service)
 
 
-async def _begin(
+async def _submit_chat(
     parsed: translate.ParsedRequest, service: Service, context: Sequence[int] | None = None
 ) -> tuple[Generation, AnswerForm]:
     """Submits a chat, optionally after the context of an earlier response."""
@@ -118,7 +120,7 @@ async def _begin(
     return await service.submit(sent), prompt.answer_to(sent.template)
 
 
-async def _begin_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> tuple[Generation, AnswerForm]:
+async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> tuple[Generation, AnswerForm]:
     """Submits a raw prompt or an infill."""
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
@@ -141,14 +143,14 @@ def _answer(
     generation: Generation,
     form: AnswerForm,
     shape: answer.AnswerShape,
-    began: answer.Began,
+    timer: answer.RequestTimer,
     *,
     service: Service,
-    tells_context: bool = False,
+    includes_context: bool = False,
 ) -> Answer[Any]:
     fields = parsed.fields
-    given = (fields, generation, form, shape, began)
-    model = service.engine.model if tells_context else None
+    given = (fields, generation, form, shape, timer)
+    model = service.engine.model if includes_context else None
     if not fields.stream:
         return Answer(WholeAnswer(generation, answer.ResponseBuilder(*given, model=model), service.collected))
     lines = answer.ChunkEncoder(*given, model=model)
@@ -162,10 +164,10 @@ def _only_loaded(service: Service, shape: answer.AnswerShape, keep_alive: float 
     if is_unloaded and service.sleep.after_s is None:
         raise NotSupportedError("the model is not unloaded for a request; start the server with --sleep-idle-seconds")
     _keep_alive(service, keep_alive)
-    return _told(shape.answer(answer.NOTHING, {"done_reason": "unload" if is_unloaded else "load"}))
+    return _json_answer(shape.answer(answer.EMPTY, {"done_reason": "unload" if is_unloaded else "load"}))
 
 
-def _told(whole: object) -> Answer[Any]:
+def _json_answer(whole: object) -> Answer[Any]:
     return Answer(PiecedAnswer([msgspec.json.encode(whole)]))
 
 
@@ -177,12 +179,12 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 @post("/api/embed", status_code=200, responses=ERRORS)
 async def embed(data: JSONBody[EmbedBody], service: ServiceDependency) -> Answer[Embedded]:
     """Computes embeddings of texts."""
-    began = answer.Began(arrived_ns())
+    timer = answer.RequestTimer(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.input:
-        return _told(Embedded(service.model_name, [], began.total_ns, began.load_ns, 0))
-    write = _written(service, began)
+        return _json_answer(Embedded(service.model_name, [], timer.total_ns, timer.load_ns, 0))
+    write = _written(service, timer)
     texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
     make = partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None)
     return Answer(AwaitedPieces(partial(make, truncates=data.truncate is not False), service.collected))
@@ -194,7 +196,7 @@ async def embeddings(data: JSONBody[EmbeddingsBody], service: ServiceDependency)
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
-        return _told(OneEmbedded([]))
+        return _json_answer(OneEmbedded([]))
     texts = request_fields.texts("prompt", data.prompt)
     return Answer(AwaitedPieces(partial(_embed, service, texts, _one, name="prompt"), service.collected))
 
@@ -213,14 +215,14 @@ async def _embed(
     if service.engine.vector_stats().pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
-        texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _cut, service, texts)
+        texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _truncated, service, texts)
     try:
         return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequest as error:
         raise translate.rename_parameter(error, is_chat=False) from None
 
 
-def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
+def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
     """Truncates texts to the model's limit, keeping the special tokens around them."""
     n_most, model = service.engine.vector_stats().max_tokens, service.engine.model
     cut: list[SentPrompt] = []
@@ -231,23 +233,23 @@ def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
         if len(tokens) <= n_most:
             cut.append(pieces)
             continue
-        said = model.token_ids(text, add_special=False)
-        n_around, n_alike = len(tokens) - len(said), min(n_most, len(said))
-        n_before = next(n for n in range(n_around + 1) if tokens.part(n, n + n_alike) == said.part(0, n_alike))
+        plain = model.token_ids(text, add_special=False)
+        n_around, n_alike = len(tokens) - len(plain), min(n_most, len(plain))
+        n_before = next(n for n in range(n_around + 1) if tokens.part(n, n + n_alike) == plain.part(0, n_alike))
         n_behind = n_around - n_before
         cut.append([*tokens.part(0, n_most - n_behind), *tokens.part(len(tokens) - n_behind, len(tokens))])
     return cut
 
 
-def _written(service: Service, began: answer.Began) -> vectors.Written:
+def _written(service: Service, timer: answer.RequestTimer) -> vectors.Written:
     """Returns a function that encodes the response."""
-    began.hand_over()
+    timer.mark_submitted()
 
     def write(made: CompactEmbeddings) -> list[bytes]:
         rows = json_list(made.json(index)[1:-1] for index in range(len(made)))
         head = b'{"model":%b,"embeddings":' % msgspec.json.encode(service.model_name)
         tail = b',"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
-        return [head, *rows, tail % (began.total_ns, began.load_ns, sum(made.n_tokens))]
+        return [head, *rows, tail % (timer.total_ns, timer.load_ns, sum(made.n_tokens))]
 
     return write
 
