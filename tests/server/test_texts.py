@@ -24,7 +24,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
-from weft.server.errors import ClientLeftError
+from weft.server.errors import ClientDisconnectedError
 from weft.server.refusals import Reason
 from weft.server.run import executor
 from weft.server.run.client_timeouts import ClientTimeouts
@@ -356,7 +356,7 @@ async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_
             has_left.set()
         else:
             caller.cancel()
-        with pytest.raises((ClientLeftError, asyncio.CancelledError)):
+        with pytest.raises((ClientDisconnectedError, asyncio.CancelledError)):
             await caller
     may_tokenize.set()
     await wait_until(lambda: raised != [])

@@ -44,7 +44,7 @@ __all__ = [
     "AnswersTooLargeError",
     "BodiesTooLargeError",
     "BodyTimeoutError",
-    "ClientLeftError",
+    "ClientDisconnectedError",
     "ConversationBusyError",
     "CrossOriginBodyError",
     "CrossOriginError",
@@ -55,7 +55,6 @@ __all__ = [
     "MisdirectedRequestError",
     "NoSuchItemError",
     "NoSuchPrefixError",
-    "NobodyReadsError",
     "NotSupportedError",
     "OffsetLostError",
     "Shape",
@@ -65,6 +64,7 @@ __all__ = [
     "StreamEndedError",
     "StreamsFullError",
     "TextsWaitingError",
+    "UnreadStreamError",
     "describe",
     "named",
 ]
@@ -194,7 +194,7 @@ class BodyTimeoutError(Exception):
         return cls(f"the body arrives too slowly; send {least}, and pause for {saved_s:g} s at most")
 
 
-class ClientLeftError(Exception):
+class ClientDisconnectedError(Exception):
     """The client disconnected before the response started. The message is never sent."""
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class OffsetLostError(Exception):
         super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
 
 
-class NobodyReadsError(Exception):
+class UnreadStreamError(Exception):
     """A stream was cancelled because no client read it for the grace period."""
 
     def __init__(self, grace_s: float) -> None:
@@ -322,7 +322,7 @@ _TABLE = [
     _Row(CrossOriginError, 403, "permission_error", Reason.CROSS_ORIGIN),
     _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
-    _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
+    _Row(UnreadStreamError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
     _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
     _Row(StreamEndedError, 409, "conflict_error", Reason.CLIENT_LEFT),
@@ -334,7 +334,7 @@ _TABLE = [
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(BodiesTooLargeError, 429, "rate_limit_error", Reason.TOO_MANY_BODIES),
-    _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
+    _Row(ClientDisconnectedError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(WorkCancelledError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(NotSupported, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),

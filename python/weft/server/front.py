@@ -13,7 +13,7 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 from weft.server.auth import Keys
 from weft.server.cors import Cors
 from weft.server.errors import (
-    ClientLeftError,
+    ClientDisconnectedError,
     CrossOriginBodyError,
     CrossOriginError,
     Errors,
@@ -113,7 +113,7 @@ class Gateway:
             self._policy.check_route(scope, path, sender)
         except (MisdirectedRequestError, CrossOriginBodyError, CrossOriginError) as error:
             return self._refused(scope, path, error), False
-        except (ClientLeftError, TextsWaitingError) as error:  # Looking up a file may find its worker thread overloaded.
+        except (ClientDisconnectedError, TextsWaitingError) as error:  # Looking up a file may find its worker thread overloaded.
             return self._refused(scope, path, error), True
         return None, self._policy.is_open(scope, path)
 

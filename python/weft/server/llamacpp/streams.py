@@ -13,7 +13,7 @@ from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostErr
 from weft.server.handlers import delete, get, post
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.run.caller import Caller
-from weft.server.run.recording import MAX_STREAMS, Recorded
+from weft.server.run.recording import MAX_STREAMS, RecordingResponse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer
 
@@ -36,7 +36,7 @@ async def read_stream(
         raise NoSuchItemError("Stream not found or expired")
     if (offset := _offset(from_)) < recording.n_dropped:
         raise OffsetLostError(offset, recording.n_dropped)
-    return Answer(Recorded(recording, offset))
+    return Answer(RecordingResponse(recording, offset))
 
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)

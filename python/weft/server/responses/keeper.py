@@ -39,7 +39,7 @@ from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import TOKEN_BYTES, ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
+from weft.server.run.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.run.service import Service
 from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer
 
@@ -285,7 +285,7 @@ class ResponseService:
         """Returns a response as JSON in chunks, as far as it is generated."""
         return self.store.response(caller.owner, name).json()
 
-    def replayed(self, name: str, caller: Caller, starting_after: int) -> Recorded:
+    def replayed(self, name: str, caller: Caller, starting_after: int) -> RecordingResponse:
         """Returns the events of a response after the one with this number.
 
         Raises:
@@ -300,7 +300,7 @@ class ResponseService:
                 f" X-Conversation-Id, for {KEPT_S:g} s after its end; ask for it without stream"
             )
             raise InvalidRequest("stream", message)
-        return Recorded(recording, offset_after(recording, starting_after))
+        return RecordingResponse(recording, offset_after(recording, starting_after))
 
     async def cancel(self, name: str, caller: Caller) -> list[bytes]:
         """Cancels a background response. Has no effect if it has ended."""

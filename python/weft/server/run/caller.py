@@ -3,7 +3,7 @@
 from litestar.response.base import ASGIResponse
 
 from weft import InvalidRequest
-from weft.server.run.recording import GRACE_S, MAX_NAME, Owner, Recorded, Recordings
+from weft.server.run.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
 from weft.server.run.stream import StreamedAnswer
 
 __all__ = ["CONVERSATION", "Caller"]
@@ -31,7 +31,7 @@ class Caller:
         """
         return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
 
-    async def recorded(self, answer: StreamedAnswer, name: str, *, grace_s: float | None) -> Recorded:
+    async def recorded(self, answer: StreamedAnswer, name: str, *, grace_s: float | None) -> RecordingResponse:
         """Records the stream under a name.
 
         Args:
@@ -47,4 +47,4 @@ class Caller:
             answer.close()
             message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
             raise InvalidRequest("X-Conversation-Id", message)
-        return Recorded(await self._recordings.begin(self.owner, name, answer, grace_s=grace_s))
+        return RecordingResponse(await self._recordings.begin(self.owner, name, answer, grace_s=grace_s))

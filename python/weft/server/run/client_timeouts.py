@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 from litestar.types import HTTPReceiveMessage, Message, Receive, Send
 
-from weft.server.errors import BodyTimeoutError, ClientLeftError
+from weft.server.errors import BodyTimeoutError, ClientDisconnectedError
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
@@ -186,7 +186,7 @@ async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
-            raise ClientLeftError
+            raise ClientDisconnectedError
         return future.result()
     finally:
         leaving.cancel()

@@ -11,7 +11,7 @@ from contextvars import Context
 from litestar.response.base import ASGIResponse
 from litestar.types import Message, Receive, Scope, Send
 
-from weft.server.errors import NobodyReadsError, OffsetLostError, StreamEndedError, StreamsFullError
+from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError, UnreadStreamError
 from weft.server.run import sse
 from weft.server.run.stream import MAX_WRITE_BYTES, StreamedAnswer, run_while_connected
 from weft.server.run.writing import yield_fairly
@@ -24,8 +24,8 @@ __all__ = [
     "MAX_STREAMS",
     "MAX_TOGETHER_BYTES",
     "OWN_BYTES",
-    "Recorded",
     "Recording",
+    "RecordingResponse",
     "Recordings",
 ]
 
@@ -61,7 +61,7 @@ KeepLoaded = Callable[[], AbstractAsyncContextManager[None]]
 """Context manager that keeps the model loaded."""
 
 
-class _Room:
+class _SharedBuffer:
     """Memory that all recordings share."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Recording:
         name: str,
         answer: StreamedAnswer,
         keep_loaded: KeepLoaded,
-        room: "_Room",
+        shared: "_SharedBuffer",
         grace_s: float | None,
     ) -> None:
         self.name = name
@@ -104,10 +104,10 @@ class Recording:
         self._answer: StreamedAnswer | None = answer
         """The response that generates the stream, until its end."""
         self._keep_loaded = keep_loaded
-        self._room = room
+        self._shared = shared
         self._grace_s = grace_s
         self._kept = bytearray()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self._n_readers = 0
         self._n_read = 0
@@ -118,7 +118,7 @@ class Recording:
         """Cancels an unread stream or, after its end, deletes it."""
         # Runs in its own context, independent of the request, whose client may disconnect.
         self._writing = asyncio.create_task(self._write(answer), context=Context())
-        self._be_patient()
+        self._start_grace_timer()
 
     @property
     def n_kept(self) -> int:
@@ -147,23 +147,23 @@ class Recording:
     def drop(self, n_bytes: int) -> None:
         """Drops bytes from the beginning of the buffer."""
         del self._kept[:n_bytes]
-        self._room.n_bytes -= n_bytes
+        self._shared.n_bytes -= n_bytes
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Removes the buffer from the shared budget; current readers can still read it."""
-        self._room.n_bytes -= len(self._kept)
-        self._room = _Room()
+        self._shared.n_bytes -= len(self._kept)
+        self._shared = _SharedBuffer()
         self._is_kept = False
         self._stop_timer()
 
-    async def begun(self) -> None:
+    async def wait_started(self) -> None:
         """Waits until the stream has started.
 
         Raises:
             Exception: The stream failed before. The error is answered as without a recording.
         """
         while self.headers is None and not self.is_ended:
-            await self._news.wait()
+            await self._changed.wait()
         if self.headers is None and self._failure is not None:
             # All waiting readers raise the same object, without each other's tracebacks.
             raise self._failure.with_traceback(None)
@@ -185,7 +185,7 @@ class Recording:
                 return bytes(self._kept[begin : begin + MAX_WRITE_BYTES])
             if self.is_ended:
                 return b""
-            await self._news.wait()
+            await self._changed.wait()
 
     @contextmanager
     def reader(self) -> Iterator[None]:
@@ -198,7 +198,7 @@ class Recording:
         finally:
             self._n_readers -= 1
             self._was_read.set()
-            self._be_patient()
+            self._start_grace_timer()
 
     async def stop(self) -> None:
         """Cancels the stream, which frees its slot and notifies readers."""
@@ -209,32 +209,32 @@ class Recording:
         # A task cancelled before its first step never runs its `finally`.
         self._end()
 
-    def _be_patient(self) -> None:
+    def _start_grace_timer(self) -> None:
         """Starts the timer that cancels the stream, unless it has a reader."""
         if self._n_readers == 0 and self._grace_s is not None and not self.is_ended:
-            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._cancel_unread)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _give_up(self) -> None:
+    def _cancel_unread(self) -> None:
         if self._n_readers == 0 and not self.is_ended and self._grace_s is not None:
             logger.info("a stream ends that nobody has read for %g s", self._grace_s)
-            self._failure = NobodyReadsError(self._grace_s)
+            self._failure = UnreadStreamError(self._grace_s)
             self._writing.cancel()
 
     async def _write(self, answer: StreamedAnswer) -> None:
         try:
             async with self._keep_loaded():
-                await answer.write(self._take)
+                await answer.write(self._record)
         except Exception as error:  # noqa: BLE001 (readers receive it)
             # Without the traceback, which refers to this object.
             self._failure = error.with_traceback(None)
             # The response has recorded errors of its own; this records earlier ones.
             answer.failure(error)
         finally:
-            if isinstance(self._failure, NobodyReadsError | StreamEndedError) and self.headers is not None:
+            if isinstance(self._failure, UnreadStreamError | StreamEndedError) and self.headers is not None:
                 self._add(answer.failure(self._failure))
             self._end()
 
@@ -247,10 +247,10 @@ class Recording:
             self.ended_s = int(time.time())
             self._stop_timer()
             if self._is_kept:
-                self._timer = asyncio.get_running_loop().call_later(KEPT_S, self._room.forget, self)
-            self._tell()
+                self._timer = asyncio.get_running_loop().call_later(KEPT_S, self._shared.forget, self)
+            self._notify()
 
-    async def _take(self, message: Message) -> None:
+    async def _record(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.headers = list(message["headers"])
         elif message["type"] == "http.response.body":
@@ -259,8 +259,8 @@ class Recording:
                 part = body[begin : begin + MAX_WRITE_BYTES]
                 await self._wait_for_reader(len(part))
                 self._add(part)
-                self._tell()
-        self._tell()
+                self._notify()
+        self._notify()
 
     async def _wait_for_reader(self, n_bytes: int) -> None:
         """Waits while `n_bytes` more would drop bytes that a connected reader has not read.
@@ -277,21 +277,21 @@ class Recording:
 
     def _would_be_lost(self, n_bytes: int) -> bool:
         n_unread = self.n_bytes - self._n_read
-        return n_unread > 0 and n_unread + n_bytes > (OWN_BYTES if self._room.is_full else MAX_BYTES)
+        return n_unread > 0 and n_unread + n_bytes > (OWN_BYTES if self._shared.is_full else MAX_BYTES)
 
     def _add(self, written: bytes) -> None:
         self._kept += written
         self.n_bytes += len(written)
-        self._room.n_bytes += len(written)
+        self._shared.n_bytes += len(written)
         self.drop(max(len(self._kept) - MAX_BYTES, 0))
-        self._room.make(self)
+        self._shared.make(self)
 
-    def _tell(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
-class Recorded(ASGIResponse):
+class RecordingResponse(ASGIResponse):
     """A response that reads a recording from an offset on and waits for bytes that are not generated yet."""
 
     def __init__(self, recording: Recording, offset: int = 0) -> None:
@@ -306,7 +306,7 @@ class Recorded(ASGIResponse):
 
     async def _send(self, send: Send) -> None:
         recording, offset = self.recording, self._offset
-        await recording.begun()
+        await recording.wait_started()
         await send({"type": "http.response.start", "status": 200, "headers": recording.headers or _SSE_HEADERS})
         try:
             while part := await recording.read(offset):
@@ -333,7 +333,7 @@ class Recordings:
     def __init__(self, keep_loaded: KeepLoaded) -> None:
         self._keep_loaded = keep_loaded
         self._all: dict[tuple[Owner, str], Recording] = {}
-        self._room = _Room(self._make_room, self._forget_old)
+        self._shared = _SharedBuffer(self._enforce_limit, self._forget_old)
 
     async def begin(self, owner: Owner, name: str, answer: StreamedAnswer, *, grace_s: float | None) -> Recording:
         """Starts a stream. An existing one of the same name is cancelled first.
@@ -356,7 +356,7 @@ class Recordings:
         except BaseException:
             answer.close()
             raise
-        recording = self._all[owner, name] = Recording(name, answer, self._keep_loaded, self._room, grace_s)
+        recording = self._all[owner, name] = Recording(name, answer, self._keep_loaded, self._shared, grace_s)
         return recording
 
     def find(self, owner: Owner, name: str) -> Recording | None:
@@ -385,7 +385,7 @@ class Recordings:
             await self.end(owner, name)
 
     def _forget(self, key: tuple[Owner, str]) -> None:
-        self._all.pop(key).let_go()
+        self._all.pop(key).detach()
 
     def _forget_old(self, recording: Recording) -> None:
         for key in [key for key, one in self._all.items() if one is recording]:
@@ -399,17 +399,17 @@ class Recordings:
         self._forget(max(ended, key=lambda key: (taken[key[0]], -ended[key])))
         return True
 
-    def _make_room(self, writer: Recording) -> None:
-        while (n_over := self._room.n_bytes - MAX_TOGETHER_BYTES) > 0:
+    def _enforce_limit(self, writer: Recording) -> None:
+        while (n_over := self._shared.n_bytes - MAX_TOGETHER_BYTES) > 0:
             taken: Counter[Owner] = Counter()
             for (owner, _), recording in self._all.items():
                 taken[owner] += recording.n_kept
-            if not any(self._give_way(owner, taken, n_over) for owner, _ in taken.most_common()):
+            if not any(self._reduce(owner, taken, n_over) for owner, _ in taken.most_common()):
                 # All other streams are being read; this one's reader has already received the dropped bytes.
                 writer.drop(max(min(n_over, writer.n_kept - OWN_BYTES), 0))
                 return
 
-    def _give_way(self, owner: Owner, taken: "Counter[Owner]", n_bytes: int) -> bool:
+    def _reduce(self, owner: Owner, taken: "Counter[Owner]", n_bytes: int) -> bool:
         """Reduces the buffers of an owner. Returns whether anything could be dropped."""
         theirs = [recording for (whose, _), recording in self._all.items() if whose == owner]
         if any(recording.is_ended for recording in theirs):
