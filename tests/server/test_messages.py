@@ -19,7 +19,7 @@ from weft.fields.place import placed
 from weft.fields.shown import MAX_SHOWN, shown
 from weft.server import create_app
 from weft.server.app import Application
-from weft.server.handlers import look_at_all
+from weft.server.handlers import resolve_all
 from weft.server.json_errors import why_not_json
 from weft.settings import Settings
 
@@ -94,7 +94,7 @@ async def test_no_message_holds_pythons_values_or_schema_paths() -> None:
     app = create_app(weft.Engine(n_slots=4, n_ctx=512, kv_unified=True, n_threads=1), settings)
     async with AsyncTestClient(app, raise_server_exceptions=False) as client:
         await answers(client, 200)
-        look_at_all(app)
+        resolve_all(app)
         wrong: dict[str, tuple[str, Json]] = {}
         n_refused = 0
         for route, body in wrong_bodies(app):

@@ -28,7 +28,7 @@ from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
 from weft.server.front import Gateway
-from weft.server.handlers import look_at_all
+from weft.server.handlers import resolve_all
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -60,7 +60,7 @@ CallerDependency = NamedDependency[SkipValidation[Caller]]
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
-Told = Callable[[Exception | None], object]
+StartCallback = Callable[[Exception | None], object]
 
 
 class NoEvents(BaseEventEmitterBackend):
@@ -98,7 +98,7 @@ class Application(Litestar):
     @property
     def openapi_schema(self) -> OpenAPI:
         """The OpenAPI document of all routes. Litestar reads the handlers' signatures for it, so they are resolved first."""
-        look_at_all(self)
+        resolve_all(self)
         return super().openapi_schema
 
     @staticmethod
@@ -116,7 +116,7 @@ def create_app(
     settings: Settings | None = None,
     *,
     loading: Awaitable[None] | None = None,
-    on_started: Told | None = None,
+    on_started: StartCallback | None = None,
     on_died: Callable[[], object] | None = None,
     beside: Callable[["Application"], AbstractAsyncContextManager[None]] | None = None,
 ) -> Application:
@@ -220,7 +220,7 @@ def create_app(
 
 
 async def _run(
-    service: Service, loading: Awaitable[None] | None, on_started: Told | None, on_died: Callable[[], object] | None
+    service: Service, loading: Awaitable[None] | None, on_started: StartCallback | None, on_died: Callable[[], object] | None
 ) -> None:
     """Starts the engine and monitors it. Returns when the engine failed to start or has died."""
     failure: Exception | None = None

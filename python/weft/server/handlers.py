@@ -15,12 +15,12 @@ from litestar._kwargs import KwargsModel
 from litestar.handlers import HTTPRouteHandler
 from litestar.routes import HTTPRoute
 
-__all__ = ["Handler", "delete", "get", "look_at_all", "post"]
+__all__ = ["Handler", "delete", "get", "post", "resolve_all"]
 
 PAUSE_S = 0.0002
 """Pause between handlers when all are resolved, in seconds."""
 
-_LOOKING = Lock()
+_RESOLVING = Lock()
 
 
 class Handler(HTTPRouteHandler):
@@ -33,14 +33,14 @@ class Handler(HTTPRouteHandler):
 
     def create_kwargs_model(self, path_parameters: dict[str, Any]) -> KwargsModel:
         """Returns a lazy model of the handler's parameters on a path. Reading it resolves the rest of the handler."""
-        return _Later(partial(self._looked_at, path_parameters))
+        return _LazyKwargs(partial(self._resolve, path_parameters))
 
-    def _looked_at(self, path_parameters: dict[str, Any]) -> KwargsModel:
+    def _resolve(self, path_parameters: dict[str, Any]) -> KwargsModel:
         super().on_registration(self.app)
         return super().create_kwargs_model(path_parameters)
 
 
-class _Later(KwargsModel):
+class _LazyKwargs(KwargsModel):
     """Parameters of a handler, resolved on first access; all of Litestar's slots are empty until then."""
 
     __slots__ = ("_make",)
@@ -53,7 +53,7 @@ class _Later(KwargsModel):
         if name not in KwargsModel.__slots__:
             raise AttributeError(name)
         # The OpenAPI document is generated on another thread than requests are handled on.
-        with _LOOKING:
+        with _RESOLVING:
             if self._make is not None:
                 made = self._make()
                 for slot in KwargsModel.__slots__:
@@ -62,7 +62,7 @@ class _Later(KwargsModel):
         return getattr(self, name)
 
 
-def look_at_all(app: Litestar) -> None:
+def resolve_all(app: Litestar) -> None:
     """Resolves the remaining handlers of an application. May run on any thread.
 
     Raises:

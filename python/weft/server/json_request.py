@@ -44,7 +44,7 @@ MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
 """Maximum total size of bodies that are being received or wait to be decoded, not counting the first [`LARGE_BODY`] bytes of
 each."""
 
-STAND_IN = "\N{HORIZONTAL ELLIPSIS}"
+PLACEHOLDER = "\N{HORIZONTAL ELLIPSIS}"
 """Placeholder for a long text until the text itself is inserted."""
 
 ONE_TOKEN = (1,)
@@ -150,10 +150,10 @@ class JsonRequest(Request[Any, Any, Any]):
     async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
         read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
         try:
-            rest, beside, texts = await self._run(read, body, len(body))
+            rest, extracted, texts = await self._run(read, body, len(body))
         except ValueError as error:
             raise ClientException(str(error)) from None
-        for name, value in beside.items():
+        for name, value in extracted.items():
             if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
                 raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
         # Decoding thousands of messages takes a while.
@@ -166,11 +166,11 @@ class JsonRequest(Request[Any, Any, Any]):
                 return msgspec.json.decode(rest)
             except msgspec.DecodeError as error:
                 raise ClientException(why_not_json(rest, error)) from error
-        for name, value in beside.items():
+        for name, value in extracted.items():
             setattr(data, name, value)
         # With duplicate keys the last wins: once it has been inserted, earlier ones find no placeholder.
-        for way, text in reversed(texts):
-            put_text(data, way, text)
+        for path, text in reversed(texts):
+            put_text(data, path, text)
         return data
 
     def _struct(self) -> type[msgspec.Struct] | None:
@@ -180,13 +180,13 @@ class JsonRequest(Request[Any, Any, Any]):
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
 
 
-def put_text(value: Any, way: Sequence[str | int], text: str) -> None:  # noqa: ANN401 (anything that JSON becomes)
+def put_text(value: Any, path: Sequence[str | int], text: str) -> None:  # noqa: ANN401 (anything that JSON becomes)
     """Inserts a long text at its location. Does nothing if the decoded value has no placeholder there."""
-    *steps, last = way
+    *steps, last = path
     for step in steps:
         if (value := _at(value, step)) is None:
             return
-    if _at(value, last) != STAND_IN:
+    if _at(value, last) != PLACEHOLDER:
         return
     if isinstance(value, msgspec.Struct):
         setattr(value, _attributes(type(value))[last], text)

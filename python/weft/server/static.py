@@ -30,24 +30,24 @@ class Files:
         self._executor = executor
         self._root = Path(folder).resolve()
         self._prefix = prefix
-        self._of_routes: frozenset[str] = frozenset()
+        self._route_names: frozenset[str] = frozenset()
         """First components of the routes' paths."""
-        self._taken: set[str] = set()
+        self._overridden: set[str] = set()
         """Components for which the folder had an entry at the last lookup."""
-        self._looked_for: set[str] = set()
+        self._in_progress: set[str] = set()
         """Components whose lookup is in progress."""
 
     def set_routes(self, routes: Iterable[str]) -> None:
         """Registers the paths of the routes, and looks up which of them the folder overrides."""
-        self._of_routes = frozenset(filter(None, map(_first_step, routes)))
-        self._taken = {name for name in self._of_routes if self._is_there(name)}
+        self._route_names = frozenset(filter(None, map(_first_step, routes)))
+        self._overridden = {name for name in self._route_names if self._is_there(name)}
 
     async def answer(self, path: str) -> ASGIResponse | None:
         """Returns the file at a path that begins with a slash, or None if there is none.
 
         For a folder it returns its `index.html`; without a trailing slash it redirects, so that relative links work.
         """
-        if not self._may_have(path):
+        if not self._may_contain(path):
             return None
         found = await self._executor.run_in_thread(Purpose.FILE, 0, self._find, path)
         if found is None:
@@ -64,25 +64,25 @@ class Files:
             headers={"cache-control": "no-cache", "x-content-type-options": "nosniff"},
         )
 
-    def _may_have(self, path: str) -> bool:
+    def _may_contain(self, path: str) -> bool:
         """Returns whether to look for a file at a path. False if the path belongs to a route and the folder had no such entry."""
         name = _first_step(path)
-        if name not in self._of_routes:
+        if name not in self._route_names:
             return True
-        if name not in self._looked_for:
-            self._look_again(name)
-        return name in self._taken or ".." in path
+        if name not in self._in_progress:
+            self._start_lookup(name)
+        return name in self._overridden or ".." in path
 
-    def _look_again(self, name: str) -> None:
-        self._looked_for.add(name)
+    def _start_lookup(self, name: str) -> None:
+        self._in_progress.add(name)
         try:
-            self._executor.start(Purpose.FILE, partial(self._look, name))
+            self._executor.start(Purpose.FILE, partial(self._lookup, name))
         except TextsWaitingError:  # The next request for the path retries.
-            self._looked_for.discard(name)
+            self._in_progress.discard(name)
 
-    def _look(self, name: str) -> None:
-        (self._taken.add if self._is_there(name) else self._taken.discard)(name)
-        self._looked_for.discard(name)
+    def _lookup(self, name: str) -> None:
+        (self._overridden.add if self._is_there(name) else self._overridden.discard)(name)
+        self._in_progress.discard(name)
 
     def _is_there(self, name: str) -> bool:
         return lexists(self._root / name)

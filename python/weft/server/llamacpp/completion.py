@@ -34,7 +34,7 @@ ONLY_HERE = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """Returns the submission of a body, without the common system prompt."""
     request_fields.refuse_unsupported(data, but=ONLY_HERE)
-    request_fields.refuse_endless_thought(data)
+    request_fields.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
         raise InvalidRequest("assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none")
     if data.prompt is None and data.system_prompt is not None:
@@ -79,7 +79,7 @@ def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submis
 def infill(data: InfillBody, settings: Settings) -> Submission:
     """Returns the submission of an infill body."""
     request_fields.refuse_unsupported(data)
-    request_fields.refuse_endless_thought(data)
+    request_fields.refuse_unmarked_reasoning(data)
     if data.input_prefix is None and data.input_suffix is None:
         raise InvalidRequest("input_prefix", "input_prefix must be given, or input_suffix")
     gap = Gap(

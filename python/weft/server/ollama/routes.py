@@ -67,7 +67,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
-    translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
+    translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = (
@@ -88,7 +88,7 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     timer = answer.RequestTimer(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
-    translate.check_thoughts(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
+    translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _submit_chat(parsed, service)

@@ -29,7 +29,7 @@ __all__ = [
     "ParsedRequest",
     "chat",
     "check_embedding",
-    "check_thoughts",
+    "check_reasoning",
     "generate_chat",
     "keep_alive_s",
     "pictured",
@@ -241,7 +241,7 @@ def _logprobs(data: Writing) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
 
 
-def check_thoughts(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:
+def check_reasoning(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:
     """Refuses reasoning for models without it, as Ollama does.
 
     Raises:

@@ -28,7 +28,7 @@ __all__ = ["ChunkEncoder", "ResponseBuilder", "submission"]
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """Returns the submission of a body."""
     request_fields.refuse_unsupported(data, but=("best_of",))
-    request_fields.refuse_endless_thought(data)
+    request_fields.refuse_unmarked_reasoning(data)
     # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
     parsed = request_fields.submission(data, settings, n_probs=n_probs)

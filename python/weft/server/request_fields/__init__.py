@@ -15,7 +15,7 @@ from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, n_completions, ping_s, submission, template
-from weft.server.request_fields.thoughts import budget_message, refuse_endless_thought, thought
+from weft.server.request_fields.thoughts import budget_message, refuse_unmarked_reasoning, thought
 from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "ping_s",
     "refuse",
     "refuse_adapters",
-    "refuse_endless_thought",
+    "refuse_unmarked_reasoning",
     "refuse_unsupported",
     "submission",
     "template",

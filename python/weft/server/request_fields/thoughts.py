@@ -7,7 +7,7 @@ from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["budget_message", "reasoning_parameter", "refuse_endless_thought", "tagged_thought", "thought", "triggers"]
+__all__ = ["budget_message", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_thought", "thought", "triggers"]
 
 MAX_TAGS = 16
 """Maximum end markers of reasoning."""
@@ -95,7 +95,7 @@ def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None
     return thought(body, settings, starts=(start,), ends=tuple(ends), begins_inside=begins_inside)
 
 
-def refuse_endless_thought(body: CompletionFields) -> None:
+def refuse_unmarked_reasoning(body: CompletionFields) -> None:
     """Refuses reasoning options without end markers, which prompts other than chats must provide.
 
     Raises:
