@@ -630,9 +630,9 @@ def test_what_is_being_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_item_is_held_once() -> None:
     within = Store()
     first = keep(within, "a")
-    [again] = within.known(None, [StoredItem("item of a", first.node.given[0].json)])
+    [again] = within.deduplicate(None, [StoredItem("item of a", first.node.given[0].json)])
     assert again is first.node.given[0]
-    [other] = within.known(None, [StoredItem("item of a", b"{}")])
+    [other] = within.deduplicate(None, [StoredItem("item of a", b"{}")])
     assert other is not first.node.given[0]
 
 
@@ -667,7 +667,7 @@ def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch
         there = list(within._all.values())
         done = [thing for thing in there if isinstance(thing, StoredResponse) and thing.frame is not None]
         talks = [thing for thing in there if isinstance(thing, StoredConversation)]
-        new = within.known(
+        new = within.deduplicate(
             None, [kept_item(f"item {draw.randrange(20)}", 600 + draw.randrange(3)) for _ in range(draw.randrange(3))]
         )
         match draw.randrange(6):

@@ -101,8 +101,8 @@ class _ResponseState:
         self._post_sampling = data.post_sampling_probs is True
 
     def _probability(self, token: Token) -> CompletionProbability | None:
-        told = token_logprobs(token)
-        return None if told is None else completion_probability(told, post_sampling=self._post_sampling)
+        logprobs = token_logprobs(token)
+        return None if logprobs is None else completion_probability(logprobs, post_sampling=self._post_sampling)
 
 
 class ChunkEncoder(_ResponseState):
@@ -121,15 +121,15 @@ class ChunkEncoder(_ResponseState):
         """Returns the frames of events of one prompt, in order."""
         frames: list[bytes] = []
         for event in events:
-            told = self._payloads(prompt, event)
+            payloads = self._payloads(prompt, event)
             if self._id is not msgspec.UNSET:
-                self._add_id(told)
-            frames += map(sse.frame, told)
+                self._add_id(payloads)
+            frames += map(sse.frame, payloads)
         return frames
 
-    def _add_id(self, told: Sequence[object]) -> None:
+    def _add_id(self, payloads: Sequence[object]) -> None:
         """Adds the request's id to the stream's first event."""
-        if (first := next((one for one in told if isinstance(one, CompletionEvent)), None)) is not None:
+        if (first := next((one for one in payloads if isinstance(one, CompletionEvent)), None)) is not None:
             first.id, self._id = self._id, msgspec.UNSET
 
     def _payloads(self, prompt: int, event: Event) -> Sequence[object]:
@@ -182,7 +182,7 @@ class ChunkEncoder(_ResponseState):
             self._running.watch(prompt, progress)
         if not self._with_progress:
             return []
-        told = CompletionEvent(
+        event = CompletionEvent(
             index=prompt * self._branches.n,
             content="",
             tokens=[],
@@ -193,7 +193,7 @@ class ChunkEncoder(_ResponseState):
             timings=msgspec.UNSET if self._running is None else Running.prompt_timings(progress),
             prompt_progress=PromptProgress.of(progress),
         )
-        return [told]
+        return [event]
 
     def end(self) -> bytes:
         """Returns nothing; the last branch's final event ends the stream."""
@@ -232,23 +232,23 @@ class ResponseBuilder(_ResponseState):
         n_bytes = TOKEN_BYTES + len(token.text)
         if (probability := self._probability(token)) is not None:
             # Encoded now, because encoding a million entries at the end would block the event loop.
-            told = msgspec.json.encode(probability)
-            self._probabilities.setdefault(index, []).append(told)
-            n_bytes += len(told)
+            encoded = msgspec.json.encode(probability)
+            self._probabilities.setdefault(index, []).append(encoded)
+            n_bytes += len(encoded)
         return n_bytes
 
     def _finish(self, prompt: int, finished: Finished) -> int:
         index = self._branches.index(prompt, finished)
-        told = self._probabilities.pop(index, None)
+        probabilities = self._probabilities.pop(index, None)
         result = self._branches.result(
             prompt,
             finished,
             content="".join([*self._texts.pop(index, []), finished.text]),
             tokens=self._tokens.pop(index, []),
-            probabilities=msgspec.UNSET if told is None else GAP,
+            probabilities=msgspec.UNSET if probabilities is None else GAP,
         )
         frame = msgspec.json.encode(projected(result, self._branches.generation))
-        self._results[index] = filled(frame, json_list(told or ()))
+        self._results[index] = filled(frame, json_list(probabilities or ()))
         return len(frame)
 
     def body(self) -> list[bytes]:

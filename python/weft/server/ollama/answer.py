@@ -172,8 +172,8 @@ class _ResponseState:
         for part in self._parsers.read(event):
             self._take(part, delta, calls)
         if isinstance(event, Token):
-            if (told := token_logprobs(event)) is not None:
-                delta.logprobs = [token_probability(told, with_top=self._with_top)]
+            if (logprobs := token_logprobs(event)) is not None:
+                delta.logprobs = [token_probability(logprobs, with_top=self._with_top)]
             if self._context is not None:
                 self._context.append(event.token)
         else:

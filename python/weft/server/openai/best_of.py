@@ -30,7 +30,7 @@ class BestOf:
         total, n = self._sums.get(index, (0.0, 0))
         self._sums[index] = total + logprob, n + 1
 
-    def selected(self, choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+    def select(self, choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
         """Returns the selected choices in order, each with its original index."""
         by_index = {choice.index: choice for choice in choices}
         if not self.chooses:

@@ -126,15 +126,15 @@ class ChunkEncoder(_ResponseState):
     def _part_chunks(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
         index = self._context.index(prompt, event)
-        told = token_logprobs(event) if isinstance(event, Token) else None
+        sampled = token_logprobs(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._parsers.read(event)]
-        if not deltas and told is not None:
+        if not deltas and sampled is not None:
             # Its text is withheld, or it is a control token.
             deltas = [Delta(content="")]
         chunks = []
         for nth, delta in enumerate(deltas):
-            logprobs = None if told is None or nth else ChatLogprobs([self._context.token(index, told)])
+            logprobs = None if sampled is None or nth else ChatLogprobs([self._context.token(index, sampled)])
             chunk = self._chunk([ChunkChoice(index, delta, logprobs, None)])
             chunk.timings = self._context.timings(prompt, event.index, n_predicted)
             chunks.append(chunk)
@@ -230,9 +230,9 @@ class ResponseBuilder(_ResponseState):
             self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
         if (logprobs := token_logprobs(token)) is not None:
-            told = msgspec.json.encode(self._context.token(index, logprobs))
-            self._logprobs.setdefault(index, []).append(told)
-            n_bytes += len(told)
+            encoded = msgspec.json.encode(self._context.token(index, logprobs))
+            self._logprobs.setdefault(index, []).append(encoded)
+            n_bytes += len(encoded)
             if index == 0 and (verbose := self._context.verbose_probability(logprobs)) is not None:
                 self._verbose_probabilities.append(verbose)
                 n_bytes += len(verbose)
@@ -249,9 +249,9 @@ class ResponseBuilder(_ResponseState):
         self._add_parts(index, finished)
         message = self._message(self._messages.pop(index))
         logprobs = None
-        if told := self._logprobs.pop(index, []):
+        if encoded := self._logprobs.pop(index, []):
             logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
-            self._gaps[index] = json_list(told)
+            self._gaps[index] = json_list(encoded)
         self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), branch_score(finished)))
         if index == 0:
             has_probabilities = bool(self._verbose_probabilities)

@@ -79,9 +79,9 @@ class _ResponseState:
         """Returns the beginning of each branch's text."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
-    def _add_prompt_logprobs(self, prompt: int, told: PromptLogprobs) -> int:
+    def _add_prompt_logprobs(self, prompt: int, event: PromptLogprobs) -> int:
         """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
-        return 0 if self._echo is None else self._echo.take(prompt, told)
+        return 0 if self._echo is None else self._echo.take(prompt, event)
 
     def _token_lists(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
         """Returns the lists for one sampled token."""
@@ -145,11 +145,11 @@ class ChunkEncoder(_ResponseState):
         return filled(sse.frame(self._chunk([Choice(text, index, logprobs.gaps, None)])), *logprobs.fillings())
 
     def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
-        told = token_logprobs(token)
-        if not token.text and told is None:
+        sampled = token_logprobs(token)
+        if not token.text and sampled is None:
             return []
         index = self._context.index(prompt, token)
-        logprobs = None if told is None else self._token_lists(prompt, index, told)
+        logprobs = None if sampled is None else self._token_lists(prompt, index, sampled)
         chunk = self._chunk([Choice(token.text, index, logprobs, None)])
         chunk.timings = self._context.timings(prompt, token.index, token.n_predicted)
         return [chunk]
@@ -236,14 +236,14 @@ class ResponseBuilder(_ResponseState):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (told := token_logprobs(token)) is None:
+        if (sampled := token_logprobs(token)) is None:
             return n_bytes
         if self._best.chooses:
-            self._best.take(index, told.chosen.logprob)
+            self._best.take(index, sampled.chosen.logprob)
         if not self._includes_logprobs and index < self._n_asked:
             return n_bytes
-        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, told))
-        if self._may_be_first(index) and (verbose := self._context.verbose_probability(told)) is not None:
+        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, sampled))
+        if self._may_be_first(index) and (verbose := self._context.verbose_probability(sampled)) is not None:
             self._verbose_probabilities.setdefault(index, []).append(verbose)
             n_bytes += len(verbose)
         return n_bytes
@@ -272,8 +272,8 @@ class ResponseBuilder(_ResponseState):
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
         context = self._context
-        told = self._best.told(self._choices)
-        first = told[0][0]
+        selected = self._best.select(self._choices)
+        first = selected[0][0]
         frame = msgspec.json.encode(
             CompletionObject(
                 id=context.id,
@@ -281,12 +281,12 @@ class ResponseBuilder(_ResponseState):
                 created=context.created,
                 model=context.model,
                 system_fingerprint=context.build,
-                choices=[choice for _, choice in told],
+                choices=[choice for _, choice in selected],
                 usage=context.usage(),
                 timings=timings(context.usages),
                 verbose=self._verbose.get(first, msgspec.UNSET),
                 cache_explanation=context.explanations(),
             )
         )
-        lists = [one for index, _ in told for one in self._gaps.get(index, ())]
+        lists = [one for index, _ in selected for one in self._gaps.get(index, ())]
         return filled(frame, *lists, json_list(self._verbose_probabilities.get(first, [])))

@@ -76,7 +76,7 @@ async def fork(
     if not parsed.own_stream:
         return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, branch_index), parsed)))
     own = await service.fork(generation, prompt, branch_index, parsed)
-    assert isinstance(own, Generation), "forks were parsed for that have a stream of their own"
+    assert isinstance(own, Generation), "own_stream returns a generation"
     return Answer(StreamedAnswer(own, ForkEncoder(own), service.settings.ping_s))
 
 

@@ -177,7 +177,7 @@ async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
     """Returns the result of a future. Cancels the future if the client disconnects or the caller is cancelled.
 
     Raises:
-        ClientLeftError: The client has disconnected.
+        ClientDisconnectedError: The client has disconnected.
     """
     if (client := _current.get()) is None:
         return await future

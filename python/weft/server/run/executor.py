@@ -146,7 +146,7 @@ class Executor:
         BPE. Texts for other vocabularies, and single lines with BPE, are tokenized to the end.
 
         Raises:
-            ClientLeftError: The client has disconnected.
+            ClientDisconnectedError: The client has disconnected.
             TextsWaitingError: The queue is full.
         """
         if size <= LONG_TEXT:

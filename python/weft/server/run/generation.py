@@ -140,7 +140,7 @@ class Generation:
             indices: Branch indices of the forks.
             request: The forks' request; its seed is the first fork's.
             appended: Text between the source's text and the forks'.
-            asks_likely: Whether the forks request top logprobs.
+            requests_top_logprobs: Whether the forks request top logprobs.
         """
         if requests_top_logprobs:
             self._with_top_logprobs.update((prompt, index) for index in indices)

@@ -85,7 +85,7 @@ class MediaReader:
             InvalidRequest: There are too many files, they are too large, or one is unavailable or malformed.
             QueueFull: The projector's queue is full.
             TextsWaitingError: Too many files are queued for decoding or being fetched.
-            ClientLeftError: The client has disconnected.
+            ClientDisconnectedError: The client has disconnected.
             EngineStopped: The engine was stopped.
         """
         self.check(files)

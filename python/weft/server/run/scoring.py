@@ -55,7 +55,7 @@ async def score(service: Service, request: ScoreRequest, write: Written, collect
         TextsWaitingError: Too many texts are queued.
         AnswerTooLargeError: The response would exceed its limit.
         AnswersTooLargeError: All responses together would exceed their limit.
-        ClientLeftError: The client has disconnected.
+        ClientDisconnectedError: The client has disconnected.
         EngineStopped: The engine was stopped.
         NotSupportedError: The server computes embeddings only.
         NotSupported: The model computes embeddings only.

@@ -349,7 +349,7 @@ class Service:
             InvalidRequest: A field is out of range.
             QueueFull: Too many requests are queued.
             TextsWaitingError: Too many texts are queued.
-            ClientLeftError: The client has disconnected.
+            ClientDisconnectedError: The client has disconnected.
             EngineStopped: The engine was stopped.
             NotSupportedError: The server computes embeddings only.
             NotSupported: The model computes embeddings only.
@@ -781,7 +781,7 @@ def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
     n = n_tokens * (1 + max(n_likely, 0))
     if n <= MAX_PROMPT_LOGPROBS:
         return None
-    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are arguments"
+    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
     return InvalidRequest("prompt_logprobs", message)
 
 

@@ -47,7 +47,7 @@ async def embed(
         QueueFull: The queue is full.
         AnswerTooLargeError: The response would exceed its limit.
         AnswersTooLargeError: All responses together would exceed their limit.
-        ClientLeftError: The client has disconnected.
+        ClientDisconnectedError: The client has disconnected.
         EngineStopped: The engine was stopped.
     """
     _check(texts, name)
