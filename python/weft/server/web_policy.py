@@ -109,7 +109,7 @@ class WebPolicy:
 
     @property
     def allows_any_origin(self) -> bool:
-        """Whether open routes answer pages of every origin."""
+        """True if open routes answer pages of every origin."""
         return ANY_ORIGIN in self._origins
 
     def names(self, origin: bytes) -> bool:
@@ -209,7 +209,7 @@ def _values(headers: Headers, name: bytes) -> Iterator[bytes]:
 
 
 def _is_same_origin(origin: bytes, host: bytes | None, scheme: str) -> bool:
-    """Returns whether an origin is the one that a request was sent to.
+    """Returns whether a request was sent to its own origin.
 
     A proxy may have terminated TLS, so that an origin with https fits a request over plain HTTP; not the other way round.
     """

@@ -49,7 +49,7 @@ async def create_message(
 
 
 def _pin_prefix(marked: MarkedPrefix, generation: Generation, service: Service) -> None:
-    """Pins the marked prefix: the tokens that this prompt shares with one that has the marked parts only."""
+    """Pins the marked prefix: the tokens that this prompt shares with a prompt of the marked parts only."""
     prompt, size = generation.requests[0].prompt, n_body_bytes()
 
     async def prefix() -> Sequence[int]:

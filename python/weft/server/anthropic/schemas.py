@@ -166,7 +166,7 @@ class CreateMessage(CountTokens, kw_only=True):
 
     # Weft's own fields.
     explain_cache: bool | None = None
-    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
+    """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
 
 class Usage(msgspec.Struct, kw_only=True):

@@ -43,7 +43,7 @@ def without_engine(of_engine: Iterable[Family]) -> list[Family]:
 
 
 def families(of_engine: Iterable[Family], usage_counters: UsageCounters, refusals: Refusals) -> list[Family]:
-    """Returns all metrics: those of the engine, of finished branches, and of refusals."""
+    """Returns the metrics of the engine, of finished branches, and of refusals."""
     return [*of_engine, *_finished(usage_counters), *_speculation(), _refused(refusals)]
 
 

@@ -287,9 +287,9 @@ class Properties(msgspec.Struct):
     compute: str
     """Summary of the compute configuration, with reasons."""
     repeatable: bool
-    """Whether a seeded request gives the same text regardless of concurrent requests."""
+    """True if a seeded request gives the same text regardless of concurrent requests."""
     repeatable_embeddings: bool
-    """Whether a text has the same embedding, bit by bit, whatever is computed concurrently."""
+    """True if a text has the same embedding, bit by bit, whatever is computed concurrently."""
     pooling: str
     """Pooling of token embeddings: none, mean, cls, last or rank."""
     chat_template_tool_use: str | msgspec.UnsetType = msgspec.UNSET

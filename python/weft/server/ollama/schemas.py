@@ -82,7 +82,7 @@ class Writing(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     stream: bool | None = None
-    """Whether the response is a line of JSON for each token; defaults to true."""
+    """Streams the response, as a line of JSON for each token; defaults to true."""
     format: Any = None
     """`json`, or a JSON schema."""
     options: Options | None = None
@@ -94,11 +94,11 @@ class Writing(msgspec.Struct, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     shift: bool | None = None
-    """Whether the middle of a full context is dropped; defaults to the server's setting."""
+    """Drops the middle of a full context; defaults to the server's setting."""
 
     # Weft's own fields.
     explain_cache: bool | None = None
-    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
+    """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
     # Unsupported: refused unless the value disables the feature.
     truncate: bool | None = None
@@ -118,7 +118,7 @@ class GenerateBody(Writing, kw_only=True):
     context: list[int] | None = None
     """Tokens of an earlier response, which this one continues."""
     raw: bool | None = None
-    """Whether the prompt is passed to the model unchanged, without the chat template."""
+    """Passes the prompt to the model unchanged, without the chat template."""
 
     # Unsupported: refused unless the value disables the feature.
     template: str | None = None
@@ -173,7 +173,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     keep_alive: float | str | None = None
     options: Options | None = None
     truncate: bool | None = None
-    """Whether texts that are too long are truncated, the default, or refused."""
+    """Truncates texts that are too long, instead of refusing them; defaults to true."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):

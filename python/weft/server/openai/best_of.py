@@ -22,7 +22,7 @@ class BestOf:
 
     @property
     def chooses(self) -> bool:
-        """Whether some completions are omitted."""
+        """True if some completions are omitted."""
         return self._n_generated > self._n_selected
 
     def take(self, index: int, logprob: float) -> None:

@@ -72,7 +72,7 @@ class _ResponseState:
         self._parsers = BranchParsers(answer, partial(generation.text_before, 0))
         generation.accepts_forks = generation.reparses_forks = True
         self._uses_function_call = bool(data.functions)
-        """Whether calls use the deprecated `function_call` instead of `tool_calls`."""
+        """True if calls use the deprecated `function_call` instead of `tool_calls`."""
 
     def _finish_reason(self, finished: Finished) -> str:
         if self._parsers.calls(finished):

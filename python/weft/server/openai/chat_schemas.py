@@ -113,7 +113,7 @@ class ChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     score: float | msgspec.UnsetType = msgspec.UNSET
-    """As in complete responses, at a branch's end."""
+    """Rank score at a branch's end, as in complete responses."""
 
 
 class ChatChunk(msgspec.Struct):

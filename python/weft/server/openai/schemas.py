@@ -40,7 +40,7 @@ class CreateCompletion(CompletionFields, kw_only=True):
     event_format: str | None = None
     stream_options: StreamOptions | None = None
     echo: bool | None = None
-    """Whether the text begins with the prompt; with `logprobs`, the prompt's tokens have logprobs too."""
+    """Prepends the prompt to the text; with `logprobs`, the prompt's tokens have logprobs too."""
 
     suffix: str | None = None
     """Text after the completion, for infilling. Requires a model that was trained for it."""

@@ -75,7 +75,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     stream: bool | None = None
     n: int | None = None
     distinct: bool | None = None
-    """Whether all completions begin with different tokens."""
+    """Begins all completions with different tokens."""
     diverse: str | None = None
     """`arithmetic` spreads the completions over the distribution; `beam` samples whole texts without replacement."""
     beam_width: int | None = None
@@ -111,7 +111,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     response_format: dict[str, Any] | None = None
     """OpenAI's structured output; llama-server also accepts `schema` with `json_object`."""
     grammar_lazy: bool | None = None
-    """Whether the constraint applies only after one of the triggers."""
+    """Applies the constraint only after one of the triggers."""
     grammar_triggers: list[TriggerField] | None = None
     preserved_tokens: list[str] | None = None
     """Texts that are single tokens and are output even if they are control tokens."""
@@ -149,9 +149,9 @@ class CompletionFields(SamplingFields, kw_only=True):
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     explain_cache: bool | None = None
-    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
+    """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
     verbose: bool | None = None
-    """Whether OpenAI's responses include llama-server's, as `__verbose`."""
+    """Adds llama-server's result to OpenAI's responses, as `__verbose`."""
     sse_ping_interval: int | None = None
     """Seconds of silence after which a stream sends a comment; values up to 0 disable it."""
 

@@ -46,7 +46,7 @@ class RequestsReport(msgspec.Struct):
 
 
 class BranchReport(msgspec.Struct, kw_only=True):
-    """A branch, as far as its events have been read."""
+    """A branch, with the text and state of the events read so far."""
 
     index: int
     state: str
@@ -88,7 +88,7 @@ class ForkBody(ForkFields, kw_only=True, forbid_unknown_fields=True):
     append: str | list[int | str] | None = None
     """Text between the fork position and the forks' own text."""
     stream: bool | None = None
-    """Whether the forks get their own stream as the response; otherwise they join the stream of the request."""
+    """Streams the forks in the response; otherwise they join the stream of the request."""
 
 
 class Forked(msgspec.Struct):

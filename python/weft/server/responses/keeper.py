@@ -282,7 +282,7 @@ class ResponseService:
         )
 
     def response_json(self, name: str, caller: Caller) -> list[bytes]:
-        """Returns a response as JSON in chunks, as far as it is generated."""
+        """Returns the current state of a response as JSON in chunks."""
         return self.store.response(caller.owner, name).json()
 
     def replayed(self, name: str, caller: Caller, starting_after: int) -> RecordingResponse:

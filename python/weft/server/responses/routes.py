@@ -78,7 +78,7 @@ PageDependency = NamedDependency[SkipValidation[Page]]
 async def create(
     data: JSONBody[CreateResponse], response_service: ResponseServiceDependency, caller: CallerDependency
 ) -> Answer[Response]:
-    """Generates a response to the input and the conversation before it."""
+    """Generates a response to the input, within its conversation if any."""
     return Answer(await response_service.create(data, caller))
 
 
@@ -90,7 +90,7 @@ async def retrieve(
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
-    """A response as far as it is generated, or with `stream` its events after number `starting_after`."""
+    """The current state of a response, or with `stream` its events after number `starting_after`."""
     if stream:
         return Answer(response_service.replayed(response_id, caller, starting_after))
     return Answer(PiecedAnswer(response_service.response_json(response_id, caller)))

@@ -64,7 +64,7 @@ class CreateResponse(ResponseFields, kw_only=True):
     """`POST /v1/responses`."""
 
     background: bool | None = None
-    """Whether to generate the response independent of the client's connection."""
+    """Generates the response independently of the client's connection."""
     include: list[str] | None = None
     """`message.output_text.logprobs` adds logprobs, `reasoning.encrypted_content` the reasoning as opaque text."""
     max_output_tokens: int | None = None
@@ -77,7 +77,7 @@ class CreateResponse(ResponseFields, kw_only=True):
     safety_identifier: str | None = None
     """Repeated in the response."""
     store: bool | None = None
-    """Whether to store the response; defaults to true."""
+    """Stores the response; defaults to true."""
     stream: bool | None = None
     top_logprobs: int | None = None
     """Number of top logprobs per token, 0 to 20."""
@@ -96,9 +96,9 @@ class CreateResponse(ResponseFields, kw_only=True):
     grammar: str | None = None
     sse_ping_interval: int | None = None
     return_progress: bool | None = None
-    """Whether a stream reports the progress of the prompt, as `prompt_progress` in additional `response.in_progress` events."""
+    """Adds events `response.in_progress` to a stream that report the progress of the prompt as `prompt_progress`."""
     explain_cache: bool | None = None
-    """Whether the response explains which prompt tokens had to be computed: `cache_explanation`."""
+    """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
     # Unsupported: refused unless the value disables the feature.
     access_programs: Any = None
@@ -183,7 +183,7 @@ class Transformation(msgspec.Struct):
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """A response, as far as it is generated."""
+    """A response in its current state."""
 
     id: str
     object: str = "response"
@@ -219,7 +219,7 @@ class Response(msgspec.Struct, kw_only=True):
     usage: Usage | msgspec.UnsetType = msgspec.UNSET
     """Token usage, once the response has ended."""
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
-    """Explains which prompt tokens had to be computed, once the response has ended, if requested."""
+    """Reasons why prompt tokens had to be computed, once the response has ended, if requested."""
     user: str | msgspec.UnsetType = msgspec.UNSET
     """Repeated from the request."""
     metadata: dict[str, str]

@@ -107,7 +107,7 @@ class StoredResponse:
         return KEPT_BYTES + len(self.frame or b"")
 
     def json(self) -> list[bytes]:
-        """Returns the response as JSON in chunks, as far as it is generated."""
+        """Returns the current state of the response as JSON in chunks."""
         if self.frame is not None:
             return filled(self.frame, list_of_pieces(item.pieces for item in self.node.written))
         assert self.writing is not None, "one of the two is there"
@@ -125,7 +125,7 @@ class StoredConversation:
         self._node: Node | None = None
         """A node with the same items as the conversation, or None after changes other than new responses."""
         self.is_busy = False
-        """Whether a response that will be added is being generated."""
+        """True if a response that will be added is being generated."""
 
     def node(self) -> Node:
         """Returns the node that a response to this conversation continues."""

@@ -122,7 +122,7 @@ class Writing:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the response has ended."""
+        """True if the response has ended."""
         return self.response.status in ENDED
 
     def begin(self) -> list[PendingEvent]:

@@ -91,9 +91,9 @@ class Generation:
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
         self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in submission.branches)], default=0) >= HEAVY
         self.accepts_forks = False
-        """Whether the response can include forks. Set by its encoder."""
+        """True if the response can include forks. Set by its encoder."""
         self.reparses_forks = False
-        """Whether the encoder parses the text before a fork again."""
+        """True if the encoder parses the text before a fork again."""
         self._forks: dict[tuple[int, int], Request] = {}
         """Requests of forked branches."""
         self._origins: dict[tuple[int, int], _Fork] = {}

@@ -29,7 +29,7 @@ class MediaFile(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["image", "audio"] | None = None
     """Required kind; None for either."""
     may_be_address: bool = False
-    """Whether `http:`, `https:` and `file:` URLs are accepted."""
+    """True if `http:`, `https:` and `file:` URLs are accepted."""
 
 
 class UnreadableError(Exception):

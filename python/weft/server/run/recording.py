@@ -77,7 +77,7 @@ class _SharedBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next write may exceed the limit."""
+        """True if the next write may exceed the limit."""
         return self.n_bytes + MAX_WRITE_BYTES > MAX_TOGETHER_BYTES
 
 
@@ -132,12 +132,12 @@ class Recording:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the stream has ended."""
+        """True if the stream has ended."""
         return self.ended_s is not None
 
     @property
     def is_read(self) -> bool:
-        """Whether a reader is connected."""
+        """True if a reader is connected."""
         return self._n_readers > 0
 
     def kept(self) -> bytes:

@@ -107,7 +107,7 @@ class Service:
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.executor)
         self.exposes_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
-        """Whether `/slots` includes prompts and generated text, set by llama-server's environment variable."""
+        """True if `/slots` includes prompts and generated text, set by llama-server's environment variable."""
         self.loading: Mapping[str, Any] = {}
         """Progress of loading the model, reported with the error 503."""
         self.n_vectors = 0
@@ -276,14 +276,14 @@ class Service:
 
     @property
     def _is_alive(self) -> bool:
-        """Whether the engine is running, or can be woken by a request."""
+        """True if the engine is running, or can be woken by a request."""
         if self.engine.is_running:
             return True
         return not self.sleep.is_awake and (self.sleep.is_changing or self.engine.is_asleep)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no completions or embeddings are in progress."""
+        """True if no completions or embeddings are in progress."""
         return not self._generations and not self.n_vectors
 
     async def stop_engine(self) -> None:

@@ -33,7 +33,7 @@ class Sleep:
     ) -> None:
         self.after_s = after_s
         self.is_awake = True
-        """Whether the model is loaded. False while it is being unloaded or reloaded."""
+        """True if the model is loaded. False while it is being unloaded or reloaded."""
         self._unload = unload
         self._reload = reload
         self._n_requests = 0
@@ -52,7 +52,7 @@ class Sleep:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the model is being unloaded or reloaded."""
+        """True if the model is being unloaded or reloaded."""
         return self._transition is not None
 
     def start(self) -> None:
@@ -96,7 +96,7 @@ class Sleep:
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
-        """As `request`, but for internal work, which does not restart the idle timer.
+        """Works like `request` for internal work, which does not restart the idle timer.
 
         Raises:
             WeftError: The model could not be reloaded.

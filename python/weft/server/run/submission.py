@@ -58,9 +58,9 @@ class BranchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     suffix: Sequence[Piece] = ()
     """Text after each prompt."""
     has_seed: bool = False
-    """Whether the request gives the branch its own seed."""
+    """True if the request gives the branch its own seed."""
     sent_as: dict[str, str] = {}
-    """As [`Submission.sent_as`], if the branch has its own names."""
+    """See [`Submission.sent_as`]; for names of the branch itself."""
 
     @property
     def size(self) -> int:
@@ -73,7 +73,7 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """Forks of one branch."""
 
     options: Mapping[str, Any]
-    """Request fields that replace those of the branch, except the two below."""
+    """Request fields that replace the branch's, except the two below."""
     logit_bias: Sequence[tuple[Piece, float]] | None = None
     penalty_prompt: Sequence[Piece] | None = None
     n: int = 1
@@ -94,7 +94,7 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scans_vocabulary(self) -> bool:
-        """As [`Submission.scans_vocabulary`]."""
+        """See [`Submission.scans_vocabulary`]."""
         options = self.options
         held = options.get("grammar") is not None or options.get("json_schema") is not None
         return held or options.get("dry_multiplier", 0) != 0
@@ -123,13 +123,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     sent_as: dict[str, str]
     """Names in the body of request fields, where they differ."""
     stream: bool = False
-    """Whether the response is streamed."""
+    """True if the response is streamed."""
     reasoning_format: str = "none"
     """Where reasoning is returned, by llama-server's names."""
     n_volatile: int = 0
     """Lines of the system message that `--volatile-prompt-lines` moved or removed."""
     timings_per_token: bool = False
-    """Whether each event of a stream includes timings."""
+    """True if each event of a stream includes timings."""
     response_fields: Sequence[str] = ()
     """Paths of the fields that a complete response includes; empty for all."""
 
@@ -145,7 +145,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scans_vocabulary(self) -> bool:
-        """Whether submitting reads the whole vocabulary, as for a grammar, a schema, or DRY sampling."""
+        """True if submitting reads the whole vocabulary, as for a grammar, a schema, or DRY sampling."""
         templates = [self.template, *(branch.template for branch in self.branches)]
         return any(
             template.grammar is not None or template.json_schema is not None or template.dry_multiplier != 0

@@ -55,10 +55,10 @@ class TimeSlice:
         self._took_s = 0.0
         """Measured CPU time for the current batch, in seconds."""
         self._counts = False
-        """Whether CPU time is measured: from the batch's first yield on, or from its beginning if the previous batch yielded.
+        """True if CPU time is measured: from the batch's first yield on, or from its beginning if the previous batch yielded.
         Reading the CPU clock takes as long as processing a token, and few batches take longer than a slice."""
         self._has_yielded = False
-        """Whether the current batch has yielded."""
+        """True if the current batch has yielded."""
         self._at, self._at_s = 0.0, 0.0
         """Monotonic and CPU time at the last resumption."""
 

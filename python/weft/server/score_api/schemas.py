@@ -25,7 +25,7 @@ class ScoreBody(ScoreTask):
     n_probs: int | None = None
     """Number of most likely alternatives to report for each token."""
     tokens: bool | None = None
-    """Whether to report each token in addition to the sums; defaults to true."""
+    """Reports each token in addition to the sums; defaults to true."""
     cache_prompt: bool | None = None
     lora: Any = None
     priority: int | None = None
