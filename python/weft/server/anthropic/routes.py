@@ -15,7 +15,7 @@ from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObj
 from weft.server.anthropic.translate import MarkedPrefix, check_version, parse
 from weft.server.handlers import post
 from weft.server.routes import Routes
-from weft.server.run.chat import begin
+from weft.server.run.chat import submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
@@ -37,7 +37,7 @@ async def create_message(
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     try:
-        generation, form = await begin(chat.fields, service)
+        generation, form = await submit_chat(chat.fields, service)
     except InvalidRequest as error:
         raise chat.rename_parameter(error) from None
     if chat.marked is not None:

@@ -16,7 +16,7 @@ from weft.server.openai.schemas import CompletionObject, CreateCompletion, Model
 from weft.server.routes import Routes
 from weft.server.run import vectors
 from weft.server.run.caller import Caller
-from weft.server.run.chat import begin, count
+from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.event_formats import EventFormats
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
@@ -54,7 +54,7 @@ async def create_chat_completion(
 ) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    generation, answer = await begin(data, service)
+    generation, answer = await submit_chat(data, service)
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.ResponseBuilder(data, generation, service, answer), service.collected))
     form = chat.ChunkEncoder(data, generation, service, answer)
@@ -66,7 +66,7 @@ async def create_chat_completion(
 async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: ServiceDependency) -> InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
-    return InputTokens(object="response.input_tokens", input_tokens=await count(data, service))
+    return InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, service))
 
 
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)

@@ -34,7 +34,7 @@ from weft.server.responses.schemas import (
 from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.writing import Writing, usage
 from weft.server.run.caller import Caller
-from weft.server.run.chat import BranchParsers, begin, count
+from weft.server.run.chat import BranchParsers, count_tokens, submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.collected import TOKEN_BYTES, ResponseReservation
 from weft.server.run.executor import Purpose
@@ -83,7 +83,7 @@ class ResponseService:
             The HTTP response.
 
         Raises:
-            WeftError: As [`begin`].
+            WeftError: As [`submit_chat`].
             ConversationBusyError: Another response is being generated for the conversation.
             NoSuchItemError: The conversation or a referenced item does not exist.
         """
@@ -160,7 +160,7 @@ class ResponseService:
     async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
         try:
             chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
-            return await begin(chat, self._service, n_more=parsed.n_earlier)
+            return await submit_chat(chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
             raise _rename_parameter(error) from None
 
@@ -182,7 +182,7 @@ class ResponseService:
 
     async def _fits(self, chat: ChatFields, parsed: _ParsedRequest, n_most: int) -> bool:
         try:
-            return await count(chat, self._service, n_more=parsed.n_earlier) <= n_most
+            return await count_tokens(chat, self._service, n_more=parsed.n_earlier) <= n_most
         except ContextOverflow:
             return False
 
@@ -244,12 +244,12 @@ class ResponseService:
             raise NoSuchItemError(f"Item with id '{cut(item.id)}' not found.")
         return found
 
-    async def count(self, data: CountBody, caller: Caller) -> int:
+    async def count_tokens(self, data: CountBody, caller: Caller) -> int:
         """Returns the number of prompt tokens that a response would have."""
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
         try:
-            return await count(parsed.chat, self._service, n_more=parsed.n_earlier)
+            return await count_tokens(parsed.chat, self._service, n_more=parsed.n_earlier)
         except InvalidRequest as error:
             raise _rename_parameter(error) from None
 

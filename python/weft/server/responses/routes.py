@@ -124,7 +124,7 @@ async def input_items(
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
 async def count(data: JSONBody[CountBody], response_service: ResponseServiceDependency, caller: CallerDependency) -> InputTokens:
     """The number of prompt tokens that a response would have; nothing is generated."""
-    return InputTokens("response.input_tokens", await response_service.count(data, caller))
+    return InputTokens("response.input_tokens", await response_service.count_tokens(data, caller))
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)

@@ -19,15 +19,15 @@ from weft.server.run.service import Service
 from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
-__all__ = ["BranchParsers", "begin", "count", "submission"]
+__all__ = ["BranchParsers", "count_tokens", "submission", "submit_chat"]
 
 _SubmissionT = TypeVar("_SubmissionT", Submission, BranchSubmission)
 
-STRETCH = 1_024
+CHUNK_CHARACTERS = 1_024
 """Characters of the text before a fork that are parsed in one step."""
 
 
-async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple[Generation, AnswerForm]:
+async def submit_chat(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple[Generation, AnswerForm]:
     """Submits a chat. Returns the generation and the format for parsing its text.
 
     Args:
@@ -45,7 +45,7 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
     return await service.submit(parsed), prompt.answer_to(parsed.template)
 
 
-async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
+async def count_tokens(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
     """Returns the number of prompt tokens of a chat. `n_more` is the size of messages outside the request's body, in bytes.
 
     Raises:
@@ -121,7 +121,7 @@ class BranchParsers:
         if reader is None:
             reader = self._readers[event.index] = self._form.reader()
             if before := self._before(event.index):
-                parts = self._begin_within(event.index, reader, before)
+                parts = self._parse_prefix(event.index, reader, before)
         text = event.text
         parts += reader.read(text) if text else []
         if isinstance(event, Finished):
@@ -130,22 +130,26 @@ class BranchParsers:
                 self._cut.add(event.index)
             del self._readers[event.index]
         if n_before := self._n_calls_before.get(event.index, 0):
-            parts = [_recounted(part, n_before) for part in parts]
+            parts = [_renumbered(part, n_before) for part in parts]
         for part in parts:
             if isinstance(part, CallBegun):
                 self._callers.add(event.index)
         return parts
 
-    def _begin_within(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
+    def _parse_prefix(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
         """Returns whether a branch called a tool and completed.
 
         False if a stop string interrupted it within a call or where another could have followed.
         """
         # In one step, the remaining text would be searched again after each marker.
-        said = [part for start in range(0, len(before), STRETCH) for part in reader.read(before[start : start + STRETCH])]
-        n_calls = sum(isinstance(part, CallBegun) for part in said)
+        parts_before = [
+            part
+            for start in range(0, len(before), CHUNK_CHARACTERS)
+            for part in reader.read(before[start : start + CHUNK_CHARACTERS])
+        ]
+        n_calls = sum(isinstance(part, CallBegun) for part in parts_before)
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
-        return [part for part in said if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]
+        return [part for part in parts_before if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]
 
     def calls(self, finished: Finished) -> bool:
         """Returns whether a branch called a tool and was not interrupted within a call or where another could have followed."""
@@ -157,6 +161,6 @@ class BranchParsers:
         return index in self._cut
 
 
-def _recounted(part: Part, n_before: int) -> Part:
+def _renumbered(part: Part, n_before: int) -> Part:
     """Returns the part with its call index counted from the fork."""
     return msgspec.structs.replace(part, call=part.call - n_before) if isinstance(part, CallBegun | CallArguments) else part
