@@ -90,8 +90,8 @@ class Application(Litestar):
         """Passes every HTTP request through the gateway."""
         if scope["type"] == ScopeType.HTTP:
             with RequestLine(cast("HTTPScope", scope), self.service.refusals) as line:
-                watching = line.watching(cast("Send", send))
-                await self.gateway(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
+                watch_status = line.watch_status(cast("Send", send))
+                await self.gateway(cast("HTTPScope", scope), cast("Receive", receive), watch_status, super().__call__)
         else:
             await super().__call__(scope, receive, send)
 
@@ -236,7 +236,7 @@ async def _run(
         on_started(failure)
     if failure is not None:
         return
-    await service.until_dead()
+    await service.wait_until_dead()
     logger.critical("the engine has died: its worker thread ended unexpectedly")
     await service.stop()
     if on_died is not None:

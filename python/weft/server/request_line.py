@@ -69,7 +69,7 @@ class RequestLine:
             fields = self._fields() | ({"unlogged": n_unlogged} if n_unlogged else {})
             logger.log(self._level, "%s", _text(fields), extra={FIELDS: fields})
 
-    def watching(self, send: Send) -> Send:
+    def watch_status(self, send: Send) -> Send:
         """Returns a `send` that records the status of the response."""
 
         async def send_and_learn(message: Message) -> None:

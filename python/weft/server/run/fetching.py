@@ -94,12 +94,12 @@ def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
         UnreadableError: The host is not allowed.
     """
     host = (parts.hostname or "").rstrip(".")
-    spelt = f"[{host}]" if ":" in host else host
-    if spelt in hosts or f"{spelt}:{parts.port or _PORTS[parts.scheme]}" in hosts:
+    name = f"[{host}]" if ":" in host else host
+    if name in hosts or f"{name}:{parts.port or _PORTS[parts.scheme]}" in hosts:
         return True
     if "*" in hosts:
         return False
-    raise UnreadableError(f"{shown(spelt)} may not be asked for files; --allow-media-urls names the hosts that may")
+    raise UnreadableError(f"{shown(name)} may not be asked for files; --allow-media-urls names the hosts that may")
 
 
 def is_public(address: str) -> bool:

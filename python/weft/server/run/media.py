@@ -107,7 +107,7 @@ class MediaReader:
         if scheme is None:
             # Four characters encode three bytes.
             size = len(file.source) * 3 // 4
-            work = partial(self._decoded, file.source, n_left, self._hint() if file.may_be_address else "")
+            work = partial(self._decoded, file.source, n_left, self._url_hint() if file.may_be_address else "")
         elif scheme[1].lower() == "file":
             if self._folder is None:
                 raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
@@ -122,7 +122,7 @@ class MediaReader:
             raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
         return read
 
-    def _hint(self) -> str:
+    def _url_hint(self) -> str:
         """Returns a hint for error messages about URLs that are accepted, or an empty string."""
         ways = [*(["file://"] if self._folder is not None else []), *(["http(s)://"] if self._hosts else [])]
         return f"; a file that is not in the body is named by {' or '.join(ways)}" if ways else ""

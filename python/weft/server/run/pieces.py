@@ -9,7 +9,7 @@ __all__ = ["GAP", "entries", "filled", "groups", "json_list", "json_text", "list
 GAP = msgspec.Raw(b"\0")
 """Placeholder for a list that is encoded in chunks. A null byte never occurs in JSON, where it is escaped."""
 
-TEXT_AT_ONCE = 256 * 1024
+MAX_TEXT_CHARACTERS = 256 * 1024
 """Maximum characters encoded in one step, which takes less than a millisecond."""
 
 _encode = msgspec.json.Encoder().encode
@@ -52,7 +52,7 @@ def list_of_pieces(values: Iterable[Sequence[bytes]]) -> list[bytes]:
 
 def json_text(text: str) -> list[bytes]:
     """Returns the chunks of a JSON string."""
-    stretches = (text[start : start + TEXT_AT_ONCE] for start in range(0, len(text), TEXT_AT_ONCE))
+    stretches = (text[start : start + MAX_TEXT_CHARACTERS] for start in range(0, len(text), MAX_TEXT_CHARACTERS))
     return [b'"', *(_encode(stretch)[1:-1] for stretch in stretches), b'"']
 
 

@@ -54,7 +54,7 @@ class Pins:
     async def unpin(self, number: int) -> bool:
         """Unpins a prefix, as [`weft.Engine.unpin`] does."""
         self._adapters.pop(number, None)
-        engines = {again: own for own, again in self._again.items()}.get(number, number - self._offset)
+        engines = {pin_again: own for own, pin_again in self._again.items()}.get(number, number - self._offset)
         if engines < 0 or self._again.get(engines, number) != number:
             return False
         return await self._engine.unpin(engines)
@@ -63,7 +63,7 @@ class Pins:
         """Returns whether the prefix pinned here under this id is still pinned, or will be after the engine wakes."""
         return number in self._adapters
 
-    async def remember(self) -> None:
+    async def save_pinned(self) -> None:
         """Stores the pinned prefixes. Must be called before the engine sleeps.
 
         Raises:
@@ -71,7 +71,7 @@ class Pins:
         """
         self._asleep = await self.all()
 
-    async def again(self) -> dict[int, Prefix]:
+    async def pin_again(self) -> dict[int, Prefix]:
         """Pins the stored prefixes again, in the same order. Must be called after the engine woke, before any other pin.
 
         Prefixes for which there is no room any more are dropped with a warning.

@@ -267,7 +267,7 @@ class Recording:
 
         A reader that reads nothing for the grace period is no longer waited for.
         """
-        while self.is_read and self._grace_s is not None and self._would_be_lost(n_bytes):
+        while self.is_read and self._grace_s is not None and self._would_lose_data(n_bytes):
             self._was_read.clear()
             try:
                 async with asyncio.timeout(self._grace_s):
@@ -275,7 +275,7 @@ class Recording:
             except TimeoutError:
                 self._n_read = self.n_bytes
 
-    def _would_be_lost(self, n_bytes: int) -> bool:
+    def _would_lose_data(self, n_bytes: int) -> bool:
         n_unread = self.n_bytes - self._n_read
         return n_unread > 0 and n_unread + n_bytes > (OWN_BYTES if self._shared.is_full else MAX_BYTES)
 

@@ -60,7 +60,7 @@ async def score(service: Service, request: ScoreRequest, write: Written, collect
         NotSupportedError: The server computes embeddings only.
         NotSupported: The model computes embeddings only.
     """
-    service.check_writes()
+    service.check_generates()
     n_continuations = sum(len(task.continuations) for task in request.tasks)
     if n_continuations > MAX_CONTINUATIONS:
         message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are scored at once"

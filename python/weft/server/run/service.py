@@ -72,11 +72,11 @@ LIVENESS_S = 0.25
 MAX_PROMPT_LOGPROBS = 1 << 20
 """Maximum logprobs of a request's prompts (about 60 MB of JSON). All are kept in memory until the prompts have been computed."""
 
-FAREWELL_S = 1.0
+CLOSE_GRACE_S = 1.0
 """Time for open streams to report the error to their clients after the engine stopped, in seconds."""
 
 
-MAX_READ_AGAIN = 65_536
+MAX_REPARSED = 65_536
 """Maximum characters that the forks of one request may parse again for a chat's stream; a few milliseconds on the event loop."""
 
 
@@ -146,7 +146,7 @@ class Service:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
-                await self._begin_with(given)
+                await self._compute_system_prompt(given)
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):
@@ -203,7 +203,7 @@ class Service:
         except InvalidRequest as error:
             raise InvalidConfig(error.param, error.message) from None
 
-    async def _begin_with(self, system_prompt: SystemPrompt) -> None:
+    async def _compute_system_prompt(self, system_prompt: SystemPrompt) -> None:
         """Computes the system prompt of the settings."""
         try:
             async with self.common_prompt.changed(system_prompt):
@@ -213,7 +213,7 @@ class Service:
 
     async def _unload(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model. Returns False if a request arrived before unloading began."""
-        await self.pins.remember()
+        await self.pins.save_pinned()
         cache_exports = await self.engine.copy_store(goes_on=lambda: not is_needed())
         if is_needed():
             return False
@@ -256,7 +256,7 @@ class Service:
         except (WeftError, OSError) as error:
             logger.warning("the saved prompt could not be restored: %s", error)
         common = self.common_prompt.prefix
-        pinned = await self.pins.again()
+        pinned = await self.pins.pin_again()
         self.common_prompt.set_prefix(None if common is None else pinned.get(common.id))
         # Not earlier: a retry after a failure needs them.
         self._cache_exports = []
@@ -269,7 +269,7 @@ class Service:
         """Returns the result of `make` from the last unloading, or None if the model was never unloaded."""
         return self._snapshots.get(make)
 
-    async def until_dead(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Returns once the started engine has stopped without a call of `stop_engine`."""
         while self._is_stopping or self._is_alive:  # noqa: ASYNC110 (a dying thread cannot set an event)
             await asyncio.sleep(LIVENESS_S)
@@ -297,7 +297,7 @@ class Service:
         """Stops the engine, and waits briefly for open streams to report that to their clients."""
         await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
-            await asyncio.wait(ends, timeout=FAREWELL_S)
+            await asyncio.wait(ends, timeout=CLOSE_GRACE_S)
         await self.recordings.close()
         self.executor.close()
 
@@ -361,7 +361,7 @@ class Service:
         # Reading the vocabulary takes up to a third of a second for 150,000 entries.
         size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
         schema_parts = SchemaParts(submission.response_fields)
-        begun = await self.executor.run(Purpose.PROMPT, size, self._begin, submission, current_owner(), schema_parts)
+        begun = await self.executor.run(Purpose.PROMPT, size, self._start_generation, submission, current_owner(), schema_parts)
         generation = Generation(submission, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
@@ -413,10 +413,10 @@ class Service:
             n_before = (
                 len(generation.text_before(prompt, branch_index)) + len(generation.text(prompt, branch_index)) + len(appended)
             )
-            if submission.n * n_before > MAX_READ_AGAIN:
+            if submission.n * n_before > MAX_REPARSED:
                 message = (
                     f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream,"
-                    f" {MAX_READ_AGAIN} together at most; set stream to true, which gives them one of their own, or ask for fewer"
+                    f" {MAX_REPARSED} together at most; set stream to true, which gives them one of their own, or ask for fewer"
                 )
                 raise InvalidRequest("n", message)
         with generation.forking():
@@ -432,13 +432,13 @@ class Service:
             if isinstance(made, list):
                 seed = options.get("seed")
                 first = (source.seed or 0) - branch_index + made[0] if seed is None else seed
-                request = _forked(source, len(made), {**options, "seed": first % 2**32})
+                request = _fork_request(source, len(made), {**options, "seed": first % 2**32})
                 n_probs = options.get("n_probs")
                 requests_top_logprobs = generation.requests_top_logprobs(prompt, branch_index) if n_probs is None else n_probs > 0
                 generation.add_forks(prompt, made, request, appended, requests_top_logprobs=requests_top_logprobs)
                 return made
         alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
-        requests = [_forked(source, submission.n, {**options, "seed": made.seed})]
+        requests = [_fork_request(source, submission.n, {**options, "seed": made.seed})]
         own = Generation(alone, requests, [made], self.usage_counters, owner=generation.owner)
         self._generations.add(own)
         return own
@@ -456,7 +456,7 @@ class Service:
             schema_parts.of(schema)
         return options, self._tokens_on(submission.append, parse_special=_reads_special(sent))
 
-    def check_writes(self) -> None:
+    def check_generates(self) -> None:
         """Refuses completions and scoring if the server computes embeddings only.
 
         Raises:
@@ -474,7 +474,7 @@ class Service:
             NotSupportedError: The server computes embeddings only.
             WeftError: As `MediaReader.read`.
         """
-        self.check_writes()
+        self.check_generates()
         if not any(isinstance(prompt, MediaPrompt) for prompt in submission.prompts):
             return submission
         if submission.gap is not None:
@@ -524,7 +524,9 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, submission: Submission, owner: str | None, schema_parts: SchemaParts) -> tuple[list[Request], list[Stream]]:
+    def _start_generation(
+        self, submission: Submission, owner: str | None, schema_parts: SchemaParts
+    ) -> tuple[list[Request], list[Stream]]:
         """Tokenizes every prompt, submits its request, and parses the schemas for the response's fields."""
         requests = self._requests(submission, owner)
         streams: list[Stream] = []
@@ -766,7 +768,7 @@ def _schemas(requests: Sequence[Request]) -> set[str]:
     return {schema for schema in schemas if isinstance(schema, str)}
 
 
-def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:
+def _fork_request(source: Request, n: int, options: Mapping[str, Any]) -> Request:
     """Returns the request of forks of a branch, as reported to clients."""
     return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
 

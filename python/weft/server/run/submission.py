@@ -22,7 +22,7 @@ Piece = str | int
 SentPrompt = Sequence[Piece] | MediaPrompt | MixedPrompt
 """A prompt: pieces, pieces with images and audio among them, or tokens with media."""
 
-SHORTEST = 4
+MIN_TEXT_SIZE = 4
 """Cost of tokenizing an empty text, in characters."""
 
 _OF_BRANCH = re.compile(r"branches\[(\d+)\]: ")
@@ -186,5 +186,5 @@ def size_of(pieces: SentPrompt) -> int:
         return len(pieces)
     if isinstance(pieces, MediaPrompt):
         # Media are decoded elsewhere.
-        return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces.pieces)
-    return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces)
+        return sum(max(len(piece), MIN_TEXT_SIZE) if isinstance(piece, str) else 1 for piece in pieces.pieces)
+    return sum(max(len(piece), MIN_TEXT_SIZE) if isinstance(piece, str) else 1 for piece in pieces)

@@ -48,7 +48,7 @@ class CommonPrompt:
             try:
                 yield tokens
             except BaseException:
-                await self._go_back(prefix)
+                await self._discard(prefix)
                 raise
             self.current, self.tokens = new, tokens
             await self._take(prefix)
@@ -102,7 +102,7 @@ class CommonPrompt:
         if old is not None:
             await self._engine.unpin(old)
 
-    async def _go_back(self, new: Prefix | None) -> None:
+    async def _discard(self, new: Prefix | None) -> None:
         """Unpins a prefix that does not take effect."""
         with suppress(EngineStopped):
             if new is not None:
