@@ -350,7 +350,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant("config/limits.rs", "DEFAULT_MAX_CELLS")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
-    "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
+    "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_REPORTED],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
     "what is kept of branches that have ended, for forks while their streams are held; the oldest streams' go first": lambda: [
         constant("engine/output/fork.rs", "MAX_ENDED_BYTES") >> 20

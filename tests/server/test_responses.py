@@ -406,7 +406,7 @@ def test_the_metadata_of_conversations_counts() -> None:
     within.keep_conversation(conversation)
     assert within.n_bytes > 16 * (64 + 4 * 512)
     within.change(conversation, {})
-    assert within.n_bytes == store.KEPT_BYTES
+    assert within.n_bytes == store.ENTRY_BYTES
     within.change(conversation, told)
     within.remove(conversation)
     assert within.n_bytes == 0
@@ -516,7 +516,7 @@ async def test_a_response_in_the_background_that_is_refused_is_not_kept(stream: 
 
 
 def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing_module, "AT_ONCE", 1_000)
+    monkeypatch.setattr(writing_module, "CHUNK_BYTES", 1_000)
     of = writing()
     of.begin()
     told = msgspec.Raw(b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[]}')
@@ -547,7 +547,7 @@ async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
 
 
 def kept_item(name: str, n_bytes: int) -> StoredItem:
-    n_more = store.ITEM_BYTES + store.HELD_BYTES + store.PIECE_BYTES + getsizeof(name) + 2
+    n_more = store.ITEM_BYTES + store.REFERENCE_BYTES + store.PIECE_BYTES + getsizeof(name) + 2
     return StoredItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
 
 
@@ -586,7 +586,7 @@ def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = 10_000 + store.KEPT_BYTES + 2
+    one = 10_000 + store.ENTRY_BYTES + 2
     monkeypatch.setattr(store, "MAX_KEPT_BYTES", 3 * one)
     within = Store()
     first = keep(within, "a")
@@ -595,7 +595,7 @@ def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pyt
     assert within.n_bytes == 3 * one
     within.remove(first)
     # Two go on from it.
-    assert within.n_bytes == 3 * one - store.KEPT_BYTES - 2
+    assert within.n_bytes == 3 * one - store.ENTRY_BYTES - 2
     assert [item.id for item in within.response(None, "c").node.items()] == ["item of a", "item of c"]
     keep(within, "d")
     assert [name for name in "bcd" if (None, name) in within._all] == ["c", "d"]
@@ -649,7 +649,7 @@ def check_integrity(within: Store) -> None:
     for node in nodes:
         held += [*node.given, *node.written]
     once = {id(item): item for item in held}
-    n_bytes += store.HELD_BYTES * len(held)
+    n_bytes += store.REFERENCE_BYTES * len(held)
     assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
     assert {id(item) for items in within._items.values() for item in items} == once.keys()
     assert all(item.id == name for (_, name), items in within._items.items() for item in items)
@@ -659,7 +659,7 @@ def check_integrity(within: Store) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_KEPT", 12)
-    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 12 * store.KEPT_BYTES)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 12 * store.ENTRY_BYTES)
     draw = random.Random(seed)
     within = Store()
     running: list[StoredResponse] = []

@@ -24,16 +24,16 @@ from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
-__all__ = ["ChunkEncoder", "ResponseBuilder", "following", "infill", "submission", "system_prompt"]
+__all__ = ["ChunkEncoder", "ResponseBuilder", "infill", "submission", "system_prompt", "with_system_prompt"]
 
 
-ONLY_HERE = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_data"})
+COMPLETION_ONLY = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_data"})
 """Fields that only `/completion` accepts."""
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """Returns the submission of a body, without the common system prompt."""
-    request_fields.refuse_unsupported(data, but=ONLY_HERE)
+    request_fields.refuse_unsupported(data, but=COMPLETION_ONLY)
     request_fields.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
         raise InvalidRequest("assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none")
@@ -56,7 +56,7 @@ def system_prompt(data: CompletionBody) -> SystemPrompt | None:
     return data.system_prompt
 
 
-def following(parsed: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
+def with_system_prompt(parsed: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
     """Returns the submission with the system prompt, given its tokens, before every prompt."""
     return _with_stop(msgspec.structs.replace(parsed, after=tokens), [common.anti_prompt])
 

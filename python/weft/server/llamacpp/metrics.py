@@ -20,7 +20,7 @@ def of_engine(service: Service) -> list[Family]:
     engine = service.engine
     stats = engine.stats()
     families = [
-        *_llama_servers(stats),
+        *_llamacpp_metrics(stats),
         *_prompts(stats),
         counter("weft:adapter_changes_total", "Decodes with other adapters than the one before.", stats.n_adapter_changes),
         gauge("weft:adapter_bytes", "Bytes of all adapters that are loaded.", sum(each.n_bytes for each in engine.adapters)),
@@ -47,7 +47,7 @@ def families(of_engine: Iterable[Family], usage_counters: UsageCounters, refusal
     return [*of_engine, *_finished(usage_counters), *_speculation(), _refused(refusals)]
 
 
-def _llama_servers(stats: Stats) -> list[Family]:
+def _llamacpp_metrics(stats: Stats) -> list[Family]:
     n_processing = sum(slot.is_processing for slot in stats.slots)
     return [
         counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", stats.n_computed),

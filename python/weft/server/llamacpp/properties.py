@@ -41,7 +41,7 @@ def properties(service: Service) -> Properties:
         modalities=Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
         media_marker=MEDIA_MARKER,
         chat_template=service.chat.source,
-        chat_template_caps=_abilities(service),
+        chat_template_caps=_capabilities(service),
         bos_token=_spelling(model, model.bos_token),
         eos_token=_spelling(model, model.eos_token),
         build_info=service.build,
@@ -109,7 +109,7 @@ def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSe
     return LoraScalesSet(success=True)
 
 
-def _abilities(service: Service) -> dict[str, bool]:
+def _capabilities(service: Service) -> dict[str, bool]:
     """Returns the template's capabilities by llama-server's names; empty if the template is invalid."""
     try:
         template = service.chat.template

@@ -37,7 +37,7 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.llamacpp.streams import delete_stream, look_streams_up, read_stream
+from weft.server.llamacpp.streams import delete_stream, lookup_streams, read_stream
 from weft.server.llamacpp.vectors_schemas import (
     EmbeddingBody,
     OneEmbedding,
@@ -82,12 +82,12 @@ async def completion(
         if not is_trusted_sender():
             # Without the common system prompt: the response would reveal it and its stop strings, which other clients set.
             return await _answer(data, parsed, service, caller, other)
-        return await _answer(data, dialect.following(parsed, common.current, common.tokens), service, caller, other)
+        return await _answer(data, dialect.with_system_prompt(parsed, common.current, common.tokens), service, caller, other)
     require_trusted_sender("the field system_prompt")
     # Media are decoded before the lock on the system prompt is taken.
     parsed = await service.with_media_read(parsed)
     async with common.changed(new) as tokens:
-        return await _answer(data, dialect.following(parsed, new, tokens), service, caller, other)
+        return await _answer(data, dialect.with_system_prompt(parsed, new, tokens), service, caller, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -298,7 +298,7 @@ def router() -> Routes:
             lora_adapters,
             set_lora_adapters,
             read_stream,
-            look_streams_up,
+            lookup_streams,
             delete_stream,
         ],
     )

@@ -17,7 +17,7 @@ from weft.server.run.recording import MAX_STREAMS, RecordingResponse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer
 
-__all__ = ["delete_stream", "look_streams_up", "read_stream"]
+__all__ = ["delete_stream", "lookup_streams", "read_stream"]
 
 ServiceDependency = NamedDependency[SkipValidation[Service]]
 CallerDependency = NamedDependency[SkipValidation[Caller]]
@@ -40,9 +40,7 @@ async def read_stream(
 
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def look_streams_up(
-    data: JSONBody[StreamsLookup], service: ServiceDependency, caller: CallerDependency
-) -> list[KeptStream]:
+async def lookup_streams(data: JSONBody[StreamsLookup], service: ServiceDependency, caller: CallerDependency) -> list[KeptStream]:
     """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:

@@ -65,14 +65,14 @@ def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes
     return filled(result, _cut(ids.json() if isinstance(ids, TokenIds) else msgspec.json.encode(ids)))
 
 
-N_TOKENS_AT_ONCE = 2048
+TOKENS_PER_CHUNK = 2048
 """Tokens with text per chunk, about 50 KB."""
 
 
 def _with_pieces(ids: Sequence[int], model: Model) -> Iterator[bytes]:
     """Yields the JSON of tokens with their texts. Copying all of it in one step, up to 60 MB, would block the event loop."""
-    for start in range(0, len(ids), N_TOKENS_AT_ONCE):
-        end = start + N_TOKENS_AT_ONCE
+    for start in range(0, len(ids), TOKENS_PER_CHUNK):
+        end = start + TOKENS_PER_CHUNK
         encoded = model.pieces_json(ids.part(start, end) if isinstance(ids, TokenIds) else ids[start:end])
         yield from _cut(b"," + encoded if start else encoded)
 

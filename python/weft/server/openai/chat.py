@@ -43,7 +43,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "web_search_options": lambda value: value is None,
 }
 
-_TAKEN = ("tools", "reasoning_format")
+_SUPPORTED = ("tools", "reasoning_format")
 """Fields that completions refuse and chats accept."""
 
 
@@ -53,7 +53,7 @@ def check(data: CreateChatCompletion) -> None:
     Raises:
         InvalidRequest: A field is unsupported or contradicts another.
     """
-    request_fields.refuse_unsupported(data, _NEUTRAL, but=_TAKEN)
+    request_fields.refuse_unsupported(data, _NEUTRAL, but=_SUPPORTED)
     if data.top_logprobs is None:
         return
     if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:

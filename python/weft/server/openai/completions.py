@@ -13,7 +13,7 @@ from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, branch_score, likely_by_text, timings
+from weft.server.response_fields import CompletionResult, branch_score, timings, top_logprobs_by_text
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
@@ -90,7 +90,7 @@ class _ResponseState:
         return Logprobs(
             tokens=[chosen.text],
             token_logprobs=[chosen.logprob],
-            top_logprobs=[likely_by_text(token) if self._context.with_top(index) else {}],
+            top_logprobs=[top_logprobs_by_text(token) if self._context.with_top(index) else {}],
             text_offset=[offsets.next(chosen.bytes)],
             content=[self._context.token(index, token)],
         )

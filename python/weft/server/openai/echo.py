@@ -9,7 +9,7 @@ from weft._native import CompactLogprobs, TokenIds
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
-from weft.server.response_fields import likely_by_text
+from weft.server.response_fields import top_logprobs_by_text
 from weft.server.run.generation import Generation, prompt_logprobs
 from weft.server.run.media_files import MediaPrompt
 from weft.server.run.submission import Piece
@@ -77,7 +77,7 @@ class Echo:
         return Logprobs(
             tokens=[spelling.decode(errors="replace") for spelling in spellings],
             token_logprobs=[None if one is None else one.chosen.logprob for one in logprobs],
-            top_logprobs=[None if one is None else likely_by_text(one) if self._with_top else {} for one in logprobs],
+            top_logprobs=[None if one is None else top_logprobs_by_text(one) if self._with_top else {} for one in logprobs],
             # Characters that the tokenizer put before the text are not part of it.
             text_offset=[max(known.offsets.next(spelling) - known.n_put_before, 0) for spelling in spellings],
             content=[],

@@ -17,7 +17,7 @@ MAX_BRANCHES = 256
 BRANCH_SIZE = 512
 """Cost of parsing a branch, in characters of tokenized text."""
 
-_TOGETHER = (
+_ALTERNATIVES = (
     ("n_predict", "max_completion_tokens", "max_tokens"),
     ("grammar", "json_schema", "response_format"),
 )
@@ -45,7 +45,7 @@ def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, Completion
                 name, f"{name} is {n}, and there are {len(body.branches)} branches; leave it out, or give as many"
             )
     branches = [_read(index, given) for index, given in enumerate(body.branches)]
-    return [(branch, _alone(body, branch)) for branch in branches]
+    return [(branch, _body_of_branch(body, branch)) for branch in branches]
 
 
 def _read(index: int, given: dict[str, Any]) -> BranchFields:
@@ -61,9 +61,9 @@ def _read(index: int, given: dict[str, Any]) -> BranchFields:
         raise InvalidRequest("branches", placed(error, f"branches[{index}]")) from None
 
 
-def _alone(body: CompletionFields, branch: BranchFields) -> CompletionFields:
+def _body_of_branch(body: CompletionFields, branch: BranchFields) -> CompletionFields:
     own = {name: value for name in BRANCH_NAMES if name != "suffix_prompt" and (value := getattr(branch, name)) is not None}
-    for names in _TOGETHER:
+    for names in _ALTERNATIVES:
         if any(name in own for name in names):
             own = {**dict.fromkeys(names), **own}
     return msgspec.structs.replace(body, branches=None, n=None, n_cmpl=None, **own)

@@ -41,7 +41,7 @@ LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
 """Pairs, or OpenAI's object; a text applies to each of its tokens, and `false` bans."""
 
 
-_OF_THEIR_OWN_TYPE = {
+_OWN_TYPES = {
     "samplers": str | list[str],  # Names in any of llama.cpp's spellings, as a list or separated by `;`, or its letters.
     "dry_sequence_breakers": list[str],
     "logit_bias": LogitBias,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 else:
     SamplingFields = msgspec.defstruct(
         "SamplingFields",
-        [(name, _OF_THEIR_OWN_TYPE.get(name, hint) | None, None) for name, hint in get_type_hints(Sampling).items()],
+        [(name, _OWN_TYPES.get(name, hint) | None, None) for name, hint in get_type_hints(Sampling).items()],
         kw_only=True,
         module=__name__,
         namespace={"__doc__": "Sampling parameters, with the names of `Sampling`."},

@@ -43,7 +43,7 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
     pieces: list[str | MediaFile] = [texts[0]]
     for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
         pieces += [MediaFile(source=source, param="prompt", location=f"multimodal_data[{index}]"), text]
-    return MediaPrompt(_spoken(pieces))
+    return MediaPrompt(_non_empty(pieces))
 
 
 def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa: ANN401 (any JSON)
@@ -77,10 +77,10 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     pieces: list[str | MediaFile] = [texts[0]]
     for number, text in zip(asked, texts[2::2], strict=True):
         pieces += [files[number], text]
-    return MediaPrompt(_spoken(pieces))
+    return MediaPrompt(_non_empty(pieces))
 
 
-def _spoken(pieces: Sequence[str | MediaFile]) -> list[str | MediaFile]:
+def _non_empty(pieces: Sequence[str | MediaFile]) -> list[str | MediaFile]:
     """Returns the pieces without empty texts."""
     return [piece for piece in pieces if piece != ""]
 
@@ -91,10 +91,10 @@ def chat_files(messages: Sequence[ChatMessage] | None) -> list[MediaFile]:
     Raises:
         InvalidRequest: A part lacks the data of its type.
     """
-    return [_taken(location, part) for location, part in media_parts(messages or ())]
+    return [_extract_file(location, part) for location, part in media_parts(messages or ())]
 
 
-def _taken(location: str, part: ContentPart) -> MediaFile:
+def _extract_file(location: str, part: ContentPart) -> MediaFile:
     picture, sound = part.image_url, part.input_audio
     part.image_url = part.input_audio = None
     match part.type:

@@ -35,17 +35,17 @@ _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
 
 _KNOBS = knobs()
 
-_READ = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
+_PARSED_FIELDS = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
 """`Sampling` fields with several spellings. As in llama-server, a `dry_base` below 1 selects the default."""
 
-_AS_THEY_ARE = (
-    *(name for name in _KNOBS if name not in _READ),
+_COPIED_FIELDS = (
+    *(name for name in _KNOBS if name not in _PARSED_FIELDS),
     *("n_discard", "n_indent", "post_sampling_probs", "priority"),
     *("distinct", "diverse", "beam_width", "length_penalty"),
 )
 """Fields with the same name and meaning in bodies and requests."""
 
-_HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
+_CLAMPED = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
 """Fields that are clamped to bounds, as in llama-server."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
@@ -125,7 +125,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
-        return _default(settings, name) if value is None else _held(name, value)
+        return _default(settings, name) if value is None else _clamp(name, value)
 
     parsed = constraint(body)
     return Request(
@@ -154,7 +154,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # Only streams can report progress.
         report_progress=body.stream is True and (body.return_progress is True or body.timings_per_token is True),
-        **{name: given(name) for name in _AS_THEY_ARE},
+        **{name: given(name) for name in _COPIED_FIELDS},
     )
 
 
@@ -170,9 +170,9 @@ def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field 
     return getattr(settings.sampling, name) if name in _KNOBS else getattr(settings, name, _DEFAULTS[name])
 
 
-def _held(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
+def _clamp(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
     """Returns the value, clamped to the field's bounds."""
-    low, high = _HELD.get(name, (value, value))
+    low, high = _CLAMPED.get(name, (value, value))
     return max(low, min(value, high))
 
 

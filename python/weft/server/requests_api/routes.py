@@ -26,7 +26,7 @@ __all__ = ["router"]
 
 ServiceDependency = NamedDependency[SkipValidation[Service]]
 
-MAX_AT_ONCE = 1_000
+MAX_CANCELLED_PER_STEP = 1_000
 """Maximum branches cancelled before other tasks run."""
 
 
@@ -49,7 +49,7 @@ async def cancel(request_id: FromPath[str], service: ServiceDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(service, request_id)
     for nth, (prompt, branch_index) in enumerate(generation.unfinished()):
-        if nth and nth % MAX_AT_ONCE == 0:
+        if nth and nth % MAX_CANCELLED_PER_STEP == 0:
             await asyncio.sleep(0)
         generation.streams[prompt].cancel(branch_index)
 
@@ -103,7 +103,7 @@ def _found(service: Service, request_id: str) -> Generation:
 
 async def _report(service: Service, generation: Generation, first: int) -> msgspec.Raw:
     make = partial(translate.report, generation, service, service.engine.slots, first=first)
-    n = min(translate.n_branches(generation), translate.MAX_TOLD)
+    n = min(translate.n_branches(generation), translate.MAX_REPORTED)
     # Detokenized texts and their JSON are made on a worker thread.
     return await service.executor.run_in_thread(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 

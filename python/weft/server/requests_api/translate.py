@@ -14,9 +14,9 @@ from weft.server.run.service import Service
 from weft.server.run.submission import ForkSubmission
 from weft.settings import Settings
 
-__all__ = ["MAX_TOLD", "branch_of", "fork_submission", "n_branches", "report", "reports"]
+__all__ = ["MAX_REPORTED", "branch_of", "fork_submission", "n_branches", "report", "reports"]
 
-MAX_TOLD = 256
+MAX_REPORTED = 256
 """Maximum branches of a report, which includes settings and text of each."""
 
 Slots = Mapping[tuple[int, int], int]
@@ -30,7 +30,7 @@ def reports(generations: Sequence[Generation], listed: Sequence[Slot]) -> Reques
 
 
 def report(generation: Generation, service: Service, listed: Sequence[Slot], *, first: int) -> RequestReport:
-    """Returns the report of a request with up to `MAX_TOLD` branches, from `first` on.
+    """Returns the report of a request with up to `MAX_REPORTED` branches, from `first` on.
 
     Raises:
         InvalidRequest: `first` is negative.
@@ -39,7 +39,7 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
         raise InvalidRequest("first", f"first is {first}; it must be 0 or more")
     slots = _slots(listed)
     branches = Branches(generation, service.engine, service.model_name)
-    last = min(first + MAX_TOLD, n_branches(generation))
+    last = min(first + MAX_REPORTED, n_branches(generation))
     places = [branch_index for index in range(first, last) if (branch_index := branch_of(generation, index)) is not None]
     reports = [_branch(generation, branches, *branch_index, slots) for branch_index in places]
     summary = msgspec.structs.asdict(_summary(generation, slots))

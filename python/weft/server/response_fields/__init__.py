@@ -4,8 +4,8 @@ from weft.server.response_fields.probabilities import (
     CompletionProbability,
     TokenProbability,
     completion_probability,
-    likely_by_text,
     token_probability,
+    top_logprobs_by_text,
 )
 from weft.server.response_fields.progress import PromptProgress, Running
 from weft.server.response_fields.projection import projected
@@ -27,8 +27,8 @@ __all__ = [
     "branch_score",
     "completion_probability",
     "generation_settings",
-    "likely_by_text",
     "projected",
     "timings",
     "token_probability",
+    "top_logprobs_by_text",
 ]

@@ -12,8 +12,8 @@ __all__ = [
     "TokenProb",
     "TokenProbability",
     "completion_probability",
-    "likely_by_text",
     "token_probability",
+    "top_logprobs_by_text",
 ]
 
 
@@ -80,7 +80,7 @@ def completion_probability(logprobs: CompactLogprobs, *, post_sampling: bool) ->
     return cast("CompletionProbability", msgspec.Raw(logprobs.completion_json(post_sampling)))
 
 
-def likely_by_text(logprobs: CompactLogprobs) -> dict[str, float]:
+def top_logprobs_by_text(logprobs: CompactLogprobs) -> dict[str, float]:
     """Returns the top logprobs by text as encoded JSON, in OpenAI's format.
 
     Of tokens with the same text, the most likely counts.

@@ -98,7 +98,7 @@ else:
 _TRANSLATED = ("repeat_last_n", "dry_penalty_last_n")
 """`Sampling` fields for which the effective value in this context is reported."""
 
-_AS_THEY_ARE = (
+_COPIED_FIELDS = (
     *(field for field in _FIELDS if isinstance(field, str) and field not in _TRANSLATED),
     *("n_discard", "n_indent", "n_probs", "post_sampling_probs", "priority"),
 )
@@ -129,7 +129,7 @@ def generation_settings(
         reasoning_format: Format of reasoning; `auto` is resolved.
     """
     limit = -1 if request.max_tokens is None else request.max_tokens
-    same = {name: getattr(request, name) for name in _AS_THEY_ARE}
+    same = {name: getattr(request, name) for name in _COPIED_FIELDS}
     return GenerationSettings(
         **same,
         seed=seed,

@@ -30,10 +30,10 @@ TEXT_BYTES = 64
 PIECE_BYTES = 48
 """Overhead of a chunk of JSON, in bytes."""
 
-HELD_BYTES = 8
+REFERENCE_BYTES = 8
 """Size of a reference from a response or conversation to an item, in bytes."""
 
-KEPT_BYTES = 4096
+ENTRY_BYTES = 4096
 """Overhead of a response or conversation, in bytes."""
 
 
@@ -104,7 +104,7 @@ class StoredResponse:
     @property
     def n_bytes(self) -> int:
         """Memory without its items, in bytes."""
-        return KEPT_BYTES + len(self.frame or b"")
+        return ENTRY_BYTES + len(self.frame or b"")
 
     def json(self) -> list[bytes]:
         """Returns the current state of the response as JSON in chunks."""
@@ -144,7 +144,7 @@ class StoredConversation:
     @property
     def n_bytes(self) -> int:
         """Memory without its items, in bytes."""
-        return KEPT_BYTES + sum(getsizeof(text) + TEXT_BYTES for pair in self.about.metadata.items() for text in pair)
+        return ENTRY_BYTES + sum(getsizeof(text) + TEXT_BYTES for pair in self.about.metadata.items() for text in pair)
 
 
 class Store:
@@ -293,7 +293,7 @@ class Store:
             released = released.parent
 
     def _hold_items(self, owner: Owner, items: Sequence[StoredItem]) -> None:
-        self._n_bytes_by_owner[owner] += HELD_BYTES * len(items)
+        self._n_bytes_by_owner[owner] += REFERENCE_BYTES * len(items)
         for item in items:
             item.n_holders += 1
             if item.n_holders == 1:
@@ -301,7 +301,7 @@ class Store:
                 self._items.setdefault((owner, item.id), {})[item] = None
 
     def _release_items(self, owner: Owner, items: Sequence[StoredItem]) -> None:
-        self._n_bytes_by_owner[owner] -= HELD_BYTES * len(items)
+        self._n_bytes_by_owner[owner] -= REFERENCE_BYTES * len(items)
         for item in items:
             item.n_holders -= 1
             if item.n_holders == 0:

@@ -90,7 +90,7 @@ _REASONING = {
 _TEXT = {"verbosity": ("medium",)}
 """Accepted fields other than the format."""
 
-_SAME = (
+_SHARED_FIELDS = (
     *(field.name for field in msgspec.structs.fields(SamplingFields)),
     *("chat_template_kwargs", "parallel_tool_calls", "seed", "stop", "priority", "max_token_gap_ms", "t_max_predict_ms"),
     *("cache_prompt", "id_slot", "lora", "grammar", "sse_ping_interval", "explain_cache"),
@@ -191,7 +191,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     tool_choice = _tool_choice(data.tool_choice)
     if isinstance(data.tool_choice, dict) and data.tool_choice.get("type") == "allowed_tools":
         tools, tool_choice = _allowed(tools, data.tool_choice)
-    same = {name: getattr(data, name, None) for name in _SAME}
+    same = {name: getattr(data, name, None) for name in _SHARED_FIELDS}
     fields = ChatFields(
         **same,
         # The API returns one response, regardless of the server's default.

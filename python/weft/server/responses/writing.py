@@ -35,7 +35,7 @@ ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Final states."""
 
 
-AT_ONCE = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 """Bytes of logprobs per chunk."""
 
 _TEXT_GAP = cast("str", GAP)
@@ -62,7 +62,7 @@ class _Open:
         """Adds logprobs of tokens. They are joined incrementally, as they may amount to many megabytes."""
         self._new += json
         self._n_new += sum(map(len, json))
-        if self._n_new >= AT_ONCE:
+        if self._n_new >= CHUNK_BYTES:
             self._join()
 
     def logprobs(self) -> list[bytes]:

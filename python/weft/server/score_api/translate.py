@@ -98,11 +98,11 @@ def _token(token: ScoredToken, n_probs: int) -> TokenScore:
         bytes=list(token.bytes),
         logprob=_finite(token.logprob),
         is_greedy=token.is_greedy,
-        top_logprobs=[_likely(top) for top in token.top] if n_probs else msgspec.UNSET,
+        top_logprobs=[_top_logprob(top) for top in token.top] if n_probs else msgspec.UNSET,
     )
 
 
-def _likely(top: Logprob) -> TokenLogprob:
+def _top_logprob(top: Logprob) -> TokenLogprob:
     return TokenLogprob(top.token, top.text, list(top.bytes), _finite(top.logprob))
 
 
