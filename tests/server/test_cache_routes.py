@@ -19,7 +19,7 @@ from tests.server.matchers import COUNT, SOME_TEXT, Json
 from weft.drawing.figure import MAX_DRAWN, readable
 from weft.server import create_app
 from weft.server.cache_api import picture, translate
-from weft.server.cache_api.schemas import CacheReport, Stretch
+from weft.server.cache_api.schemas import CacheNode, CacheReport
 from weft.settings import Settings
 
 SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
@@ -303,7 +303,7 @@ async def test_a_picture_that_there_is_not_is_refused(small: httpx.AsyncClient, 
 
 
 def test_every_tier_has_a_look_of_its_own() -> None:
-    tiers = get_args(get_type_hints(Stretch)["tier"])
+    tiers = get_args(get_type_hints(CacheNode)["tier"])
     assert picture.LOOKS.keys() == set(tiers)
     assert (
         len({look.outline for look in picture.LOOKS.values()}) == len({look.hue for look in picture.LOOKS.values()}) == len(tiers)

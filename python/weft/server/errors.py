@@ -66,7 +66,7 @@ __all__ = [
     "TextsWaitingError",
     "UnreadStreamError",
     "describe",
-    "named",
+    "message_with_param",
 ]
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class CrossOriginError(Exception):
     def __init__(self, what: str, origin: str | None) -> None:
         page = "a page of another origin" if origin is None else f"a page of {origin}"
         super().__init__(
-            f"{page} may not use {what}, which is for pages of this server, origins named in --cors-origins ('*' names none) and"
+            f"{page} may not use {what}, which is for pages of this server, origins message_with_param in --cors-origins ('*' names none) and"
             f" clients that are not browsers; {_remedy(origin)}"
         )
 
@@ -426,7 +426,7 @@ Shape = Callable[[ErrorObject], Mapping[str, Any]]
 """Encodes an error in the format of one API: returns the fields of the body."""
 
 
-def named(described: ErrorObject) -> str:
+def message_with_param(described: ErrorObject) -> str:
     """Returns the message with the invalid field's name in it, for formats without a `param`."""
     if described.param is None or described.param in described.message:
         return described.message

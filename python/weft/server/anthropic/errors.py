@@ -6,7 +6,7 @@ from typing import Any
 from litestar.openapi.datastructures import ResponseSpec
 
 from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorBody
-from weft.server.errors import ErrorObject, describe, named
+from weft.server.errors import ErrorObject, describe, message_with_param
 from weft.server.run import sse
 
 __all__ = ["ERRORS", "failure", "shape"]
@@ -49,7 +49,7 @@ def _error(described: ErrorObject) -> MessagesError:
 
 def _message(described: ErrorObject) -> str:
     if described.n_prompt_tokens is None:
-        return named(described)
+        return message_with_param(described)
     # Clients match this wording to shorten their conversation.
     return f"prompt is too long: {described.n_prompt_tokens} tokens > {described.n_ctx} maximum: {described.message}"
 

@@ -6,7 +6,7 @@ from weft import InvalidRequest
 from weft.drawing import dot, svg
 from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
 from weft.fields.shown import shown
-from weft.server.cache_api.schemas import CacheReport, Stretch
+from weft.server.cache_api.schemas import CacheNode, CacheReport
 
 __all__ = ["FORMATS", "draw", "n_drawn"]
 
@@ -68,7 +68,7 @@ def _figure(report: CacheReport) -> Figure:
     )
 
 
-def _note(node: Stretch) -> str:
+def _note(node: CacheNode) -> str:
     hits = [] if node.n_hits == 0 else [f"{node.n_hits:,} hit{'s' * (node.n_hits != 1)}"]
     slots = [f"slot{'s' * (len(node.slots) > 1)} {', '.join(map(str, node.slots))}"] if node.slots else []
     return " · ".join([f"{node.n_tokens:,} token{'s' * (node.n_tokens != 1)}", *slots, *hits])

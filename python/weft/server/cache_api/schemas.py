@@ -4,7 +4,17 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CacheReport", "Cells", "PinBody", "PinnedPrefix", "PinnedPrefixes", "SequenceIds", "Store", "Stretch", "UsedAdapter"]
+__all__ = [
+    "CacheNode",
+    "CacheReport",
+    "Cells",
+    "PinBody",
+    "PinnedPrefix",
+    "PinnedPrefixes",
+    "SequenceIds",
+    "Store",
+    "UsedAdapter",
+]
 
 
 class PinBody(msgspec.Struct):
@@ -67,7 +77,7 @@ class Store(msgspec.Struct):
     n_pieces: int
 
 
-class Stretch(msgspec.Struct):
+class CacheNode(msgspec.Struct):
     """A run of cached tokens that follows its parent's.
 
     `parent` and `children` are indices into the list of nodes; nodes that are not listed are omitted. Long texts are shortened to
@@ -102,4 +112,4 @@ class CacheReport(msgspec.Struct):
     store: Store
     n_nodes: int
     n_shown: int
-    nodes: list[Stretch]
+    nodes: list[CacheNode]

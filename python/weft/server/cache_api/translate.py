@@ -6,6 +6,7 @@ import msgspec
 
 from weft import CachedNode, InvalidRequest, Prefix, Stats
 from weft.server.cache_api.schemas import (
+    CacheNode,
     CacheReport,
     Cells,
     PinBody,
@@ -13,7 +14,6 @@ from weft.server.cache_api.schemas import (
     PinnedPrefixes,
     SequenceIds,
     Store,
-    Stretch,
     UsedAdapter,
 )
 from weft.server.run.pins import Pinned
@@ -87,14 +87,14 @@ def report(
         store=Store(stats.store.n_bytes, stats.store.max_bytes, stats.store.n_pieces),
         n_nodes=n_nodes,
         n_shown=len(nodes),
-        nodes=[_stretch(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
+        nodes=[_node(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
     )
 
 
-def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> Stretch:
+def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> CacheNode:
     is_hidden = node.owner not in (None, reader)
     text, is_cut = (None, True) if is_hidden else _excerpt(node, detokenize)
-    return Stretch(
+    return CacheNode(
         parent=node.parent,
         children=children,
         start=node.start,

@@ -11,7 +11,7 @@ from weft import Finished, MixedPrompt, Token
 from weft._native import Model, TokenIds
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
 from weft.chat.replies import WHOLE_REASONS
-from weft.server.ollama.schemas import Call, CallFunction, ChatAnswer, GenerateAnswer, Said
+from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
 from weft.server.run.chat import BranchParsers
@@ -130,7 +130,9 @@ class ChatForm:
         return ChatAnswer(
             model=self._model,
             created_at=now(),
-            message=Said("assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET),
+            message=AssistantMessage(
+                "assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET
+            ),
             done=bool(ending),
             logprobs=list(delta.logprobs) or msgspec.UNSET,
             **ending,

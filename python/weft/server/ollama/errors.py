@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 
-from weft.server.errors import ErrorObject, describe, named
+from weft.server.errors import ErrorObject, describe, message_with_param
 from weft.server.ollama.schemas import OllamaError
 
 __all__ = ["ERRORS", "failure", "shape"]
@@ -32,7 +32,7 @@ ERRORS = {
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:
     """Returns the fields of an error body."""
-    return {"error": named(described)}
+    return {"error": message_with_param(described)}
 
 
 def failure(error: Exception) -> bytes:

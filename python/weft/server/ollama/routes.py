@@ -61,7 +61,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
     shape = answer.GenerateForm(service.model_name)
     if not data.prompt:
-        return _only_loaded(service, shape, data.keep_alive)
+        return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
@@ -84,7 +84,7 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     """Answers a chat."""
     shape = answer.ChatForm(service.model_name)
     if not data.messages:
-        return _only_loaded(service, shape, data.keep_alive)
+        return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
@@ -127,8 +127,8 @@ async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, servi
     sent = _with_options(parsed, request_fields.submission(fields, service.settings, n_probs=n_probs))
     if data.suffix:
         sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
-    if (pictured := translate.pictured(data)) is not None:
-        sent = msgspec.structs.replace(sent, prompts=[pictured])
+    if (prompt := translate.raw_prompt_with_images(data)) is not None:
+        sent = msgspec.structs.replace(sent, prompts=[prompt])
     return await service.submit(sent), PLAIN
 
 
@@ -158,7 +158,7 @@ def _answer(
     return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
 
 
-def _only_loaded(service: Service, shape: answer.AnswerShape, keep_alive: float | str | None) -> Answer[Any]:
+def _load_only(service: Service, shape: answer.AnswerShape, keep_alive: float | str | None) -> Answer[Any]:
     """Answers a request without a prompt, which loads the model or unloads it."""
     is_unloaded = translate.keep_alive_s(keep_alive) == 0
     if is_unloaded and service.sleep.after_s is None:

@@ -8,6 +8,7 @@ from weft import CacheExplanation
 from weft.server.response_fields import TokenProbability
 
 __all__ = [
+    "AssistantMessage",
     "Call",
     "CallFunction",
     "ChatAnswer",
@@ -27,7 +28,6 @@ __all__ = [
     "OllamaError",
     "OneEmbedded",
     "Options",
-    "Said",
     "ServedModel",
     "ServedModels",
     "Version",
@@ -229,7 +229,7 @@ class Call(msgspec.Struct):
     function: CallFunction
 
 
-class Said(msgspec.Struct):
+class AssistantMessage(msgspec.Struct):
     """The assistant's message, or a piece of it."""
 
     role: str
@@ -241,7 +241,7 @@ class Said(msgspec.Struct):
 class ChatAnswer(_Line, kw_only=True):
     """Response of `/api/chat`, or a line of its stream."""
 
-    message: Said
+    message: AssistantMessage
     logprobs: list[TokenProbability] | msgspec.UnsetType = msgspec.UNSET
 
 

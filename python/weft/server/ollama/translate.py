@@ -32,8 +32,8 @@ __all__ = [
     "check_reasoning",
     "generate_chat",
     "keep_alive_s",
-    "pictured",
     "raw",
+    "raw_prompt_with_images",
     "rename_parameter",
 ]
 
@@ -149,7 +149,7 @@ def raw(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     return _parse(data, n_ctx, prompt=data.prompt)
 
 
-def pictured(data: GenerateBody) -> MediaPrompt | None:
+def raw_prompt_with_images(data: GenerateBody) -> MediaPrompt | None:
     """Returns a raw prompt with its images, or None if there are none."""
     if not data.images:
         return None

@@ -56,10 +56,10 @@ class Echo:
             elif isinstance(pieces, TokenIds | MixedPrompt):
                 self._texts[prompt] = self._engine.detokenize(pieces)
             else:
-                self._texts[prompt] = self._spelt(pieces)
+                self._texts[prompt] = self._decode_pieces(pieces)
         return self._texts[prompt]
 
-    def _spelt(self, pieces: Sequence[Piece]) -> str:
+    def _decode_pieces(self, pieces: Sequence[Piece]) -> str:
         texts = []
         for is_text, event in groupby(pieces, key=lambda piece: isinstance(piece, str)):
             alike: list[Any] = list(event)

@@ -24,7 +24,7 @@ __all__ = [
     "Reference",
     "Thought",
     "ThoughtText",
-    "called",
+    "chat_call",
     "compacted",
     "decoded",
     "messages",
@@ -255,7 +255,7 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
                 continue
             case Call():
                 own = _assistant_message(result, lambda _: True)
-                own.tool_calls = [*(own.tool_calls or []), called(item)]
+                own.tool_calls = [*(own.tool_calls or []), chat_call(item)]
             case CallOutput():
                 result.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=_content(item.output)))
             case Compaction():
@@ -309,7 +309,7 @@ def _thought(item: Thought) -> str | None:
     return "\n\n".join(str(part.get("text", "")) for part in item.summary)
 
 
-def called(item: Call) -> dict[str, Any]:
+def chat_call(item: Call) -> dict[str, Any]:
     """Returns a function call in the format of chats."""
     name = f"{item.namespace}{BELOW}{item.name}" if item.namespace else item.name
     return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": item.arguments}}

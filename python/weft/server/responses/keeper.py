@@ -129,7 +129,7 @@ class ResponseService:
             generation,
             form,
             with_top=bool(data.top_logprobs),
-            is_opaque=translate.wants(data, translate.OPAQUE),
+            is_opaque=translate.includes(data, translate.OPAQUE),
             with_progress=data.return_progress is True,
             on_end=partial(self._store_ended, kept, conversation, keeps=keeps),
         )
@@ -285,7 +285,7 @@ class ResponseService:
         """Returns the current state of a response as JSON in chunks."""
         return self.store.response(caller.owner, name).json()
 
-    def replayed(self, name: str, caller: Caller, starting_after: int) -> RecordingResponse:
+    def replay(self, name: str, caller: Caller, starting_after: int) -> RecordingResponse:
         """Returns the events of a response after the one with this number.
 
         Raises:
@@ -345,7 +345,7 @@ class ResponseService:
         _check_ids("items", [*before, *made], "the conversation")
         return self.store.deduplicate(caller.owner, made)
 
-    def converse(self, made: list[StoredItem], metadata: dict[str, str], caller: Caller) -> Conversation:
+    def create_conversation(self, made: list[StoredItem], metadata: dict[str, str], caller: Caller) -> Conversation:
         """Creates a conversation."""
         about = Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
         self.store.keep_conversation(StoredConversation(caller.owner, about, made))

@@ -92,7 +92,7 @@ async def retrieve(
 ) -> Answer[Response]:
     """The current state of a response, or with `stream` its events after number `starting_after`."""
     if stream:
-        return Answer(response_service.replayed(response_id, caller, starting_after))
+        return Answer(response_service.replay(response_id, caller, starting_after))
     return Answer(PiecedAnswer(response_service.response_json(response_id, caller)))
 
 
@@ -136,12 +136,14 @@ async def compact(
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def converse(
+async def create_conversation(
     data: JSONBody[ConversationBody], response_service: ResponseServiceDependency, caller: CallerDependency
 ) -> Conversation:
     """Creates a conversation, to which responses can be added."""
     translate.check_metadata(data.metadata)
-    return response_service.converse(await response_service.new_items(data.items or [], caller), data.metadata or {}, caller)
+    return response_service.create_conversation(
+        await response_service.new_items(data.items or [], caller), data.metadata or {}, caller
+    )
 
 
 @get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -254,7 +256,7 @@ def router() -> Routes:
             input_items,
             count,
             compact,
-            converse,
+            create_conversation,
             conversation,
             change,
             forget_conversation,

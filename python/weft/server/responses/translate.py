@@ -31,9 +31,9 @@ __all__ = [
     "check_metadata",
     "compaction",
     "conversation_id",
+    "includes",
     "response",
     "turns",
-    "wants",
     "without",
 ]
 
@@ -98,7 +98,7 @@ _SHARED_FIELDS = (
 """Fields with the same name in chats."""
 
 
-def wants(data: ResponseFields, what: str) -> bool:
+def includes(data: ResponseFields, what: str) -> bool:
     """Returns whether `include` has an entry."""
     return isinstance(data, CreateResponse) and what in (data.include or ())
 
@@ -204,7 +204,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     )
     if isinstance(data, CreateResponse):
         fields.max_completion_tokens = _limit(data.max_output_tokens)
-        if wants(data, LOGPROBS):
+        if includes(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # Progress events show when a queued response has started.
         fields.return_progress = data.background is True or data.return_progress is True

@@ -42,7 +42,7 @@ _TEXT_GAP = cast("str", GAP)
 _LIST_GAP = cast("list[msgspec.Raw]", GAP)
 
 
-class _Open:
+class _OpenItem:
     """The item that is being generated."""
 
     def __init__(self, item: Message | Thought | Call, index: int) -> None:
@@ -112,7 +112,7 @@ class Writing:
         self._is_opaque = is_opaque
         self._with_progress = with_progress
         self._on_end = on_end
-        self._open: _Open | None = None
+        self._open: _OpenItem | None = None
         self._n_events = 0
         self._n_reasoning = 0
         self._n_pending = 0
@@ -128,16 +128,16 @@ class Writing:
     def begin(self) -> list[PendingEvent]:
         """Returns the first events."""
         waits = self.response.status == "queued"
-        return [self._about(events.Created), self._about(events.Queued if waits else events.InProgress)]
+        return [self._response_event(events.Created), self._response_event(events.Queued if waits else events.InProgress)]
 
     def take(self, event: Event) -> tuple[list[PendingEvent], int]:
         """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
         made: list[PendingEvent] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
-            made.append(self._about(events.InProgress))
+            made.append(self._response_event(events.InProgress))
         if isinstance(event, Progress) and self._with_progress:
-            made.append(self._about(partial(events.InProgress, prompt_progress=PromptProgress.of(event))))
+            made.append(self._response_event(partial(events.InProgress, prompt_progress=PromptProgress.of(event))))
         if not isinstance(event, Token | Finished):
             return made, 0
         n_bytes = len(event.text)
@@ -184,11 +184,11 @@ class Writing:
     def _part(self, part: Part) -> Iterator[PendingEvent]:
         match part:
             case Content(text):
-                yield from self._turn_to(Message)
-                yield self._say(text)
+                yield from self._open_item(Message)
+                yield self._add_text(text)
             case ThoughtPart(text):
-                yield from self._turn_to(Thought)
-                yield self._think(text)
+                yield from self._open_item(Thought)
+                yield self._add_reasoning(text)
                 self._n_reasoning += self._n_pending
             case CallBegun(_, call_id, name):
                 yield from self._close("completed")
@@ -198,10 +198,10 @@ class Writing:
                     called.name, called.namespace = inner, namespace
                 yield from self._add(called)
             case CallArguments(_, text):
-                yield self._argue(text)
+                yield self._add_arguments(text)
         self._n_pending, self._pending_logprobs = 0, []
 
-    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
+    def _open_item(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
         """Opens an item of this kind, unless one is open."""
         if self._open is not None and isinstance(self._open.item, kind):
             return
@@ -214,19 +214,19 @@ class Writing:
             yield self._in_part(events.PartAdded, part=ThoughtText(""))
 
     def _add(self, item: Message | Thought | Call) -> Iterator[PendingEvent]:
-        self._open = _Open(item, len(self.items))
+        self._open = _OpenItem(item, len(self.items))
         yield PendingEvent(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item)))
 
-    def _say(self, text: str) -> PendingEvent:
+    def _add_text(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
         self._opened.add_logprobs(self._pending_logprobs)
         return self._in_part(events.TextDelta, delta=text, logprobs=self._pending_logprobs)
 
-    def _think(self, text: str) -> PendingEvent:
+    def _add_reasoning(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
         return self._in_part(events.ThoughtDelta, delta=text)
 
-    def _argue(self, text: str) -> PendingEvent:
+    def _add_arguments(self, text: str) -> PendingEvent:
         self._opened.pieces.append(text)
         return self._in_item(events.ArgumentsDelta, delta=text)
 
@@ -260,7 +260,7 @@ class Writing:
     def _finish(self, finished: Finished) -> Iterator[PendingEvent]:
         is_whole = finished.reason in ("end", "stop")
         if self._open is None and not self.items:
-            yield from self._turn_to(Message)
+            yield from self._open_item(Message)
         is_cut = not is_whole or (finished.reason == "stop" and self._parsers.is_cut(finished.index))
         yield from self._close("incomplete" if is_cut else "completed")
         self.response.cache_explanation = self._generation.explanation(0, finished)
@@ -276,10 +276,10 @@ class Writing:
         if status == "completed":
             self.response.completed_at = int(time.time())
         self._on_end(self)
-        return [self._about(kind)]
+        return [self._response_event(kind)]
 
     @property
-    def _opened(self) -> _Open:
+    def _opened(self) -> _OpenItem:
         assert self._open is not None, "an item was turned to"
         return self._open
 
@@ -287,7 +287,7 @@ class Writing:
         self._n_events += 1
         return self._n_events - 1
 
-    def _about(self, kind: Callable[..., events.Event]) -> PendingEvent:
+    def _response_event(self, kind: Callable[..., events.Event]) -> PendingEvent:
         # Copied, because events are encoded later.
         json = msgspec.structs.replace(self.response)
         return PendingEvent(kind(sequence_number=self._next(), response=json), [list_of_pieces(self.output)])

@@ -10,7 +10,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.settings import Settings
 
-__all__ = ["MAX_BYTES", "MAX_FILES", "own_folder", "recall"]
+__all__ = ["MAX_BYTES", "MAX_FILES", "own_folder", "restore_or_save"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def own_folder() -> Path:
     return platformdirs.user_cache_path("weft", appauthor=False) / "prompts"
 
 
-async def recall(service: Service, number: int, prompt: str) -> None:
+async def restore_or_save(service: Service, number: int, prompt: str) -> None:
     """Restores the computed prompt from the file of this number if it exists; otherwise computes and saves it.
 
     In the server's own folder, a damaged or mismatched file is overwritten, and the least recently used files above the limits
@@ -58,7 +58,7 @@ async def recall(service: Service, number: int, prompt: str) -> None:
             await service.engine.save_prefix(await service.prompt_tokens([prompt]), path)
             logger.info("saved prompt %d to %s", number, path)
         if is_own:
-            await service.executor.run_in_thread(Purpose.SLOT_FILE, 0, _used, path)
+            await service.executor.run_in_thread(Purpose.SLOT_FILE, 0, _mark_used, path)
     except PrefixFileError as error:
         raise InvalidRequest("cache", f"cannot restore {path.name}: {error.reason}") from None
     except OSError as error:
@@ -74,7 +74,7 @@ def _folder(settings: Settings) -> tuple[Path, bool]:
     raise NotSupportedError("This server does not keep prompts in files. Start it with `--slot-save-path`")
 
 
-def _used(path: Path) -> None:
+def _mark_used(path: Path) -> None:
     """Marks a file of the server's own folder as used, and deletes files above the limits."""
     try:
         path.touch()

@@ -10,7 +10,7 @@ from weft.server.run import sse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer
 from weft.server.seeds import plain
-from weft.server.seeds.prompt_files import recall
+from weft.server.seeds.prompt_files import restore_or_save
 from weft.server.seeds.schemas import StreamBody
 from weft.server.web_policy import require_trusted_sender
 
@@ -28,7 +28,7 @@ async def stream(
     parsed = plain.submission(data, service.settings)
     if data.cache:
         require_trusted_sender("the field cache")
-        await recall(service, data.cache, data.prompt or "")
+        await restore_or_save(service, data.cache, data.prompt or "")
     generation = await service.submit(parsed)
     headers = sse.HEADERS | {"content-type": content_type}
     form = plain.LineEncoder(data.prompt or "", write)
