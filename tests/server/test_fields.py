@@ -12,7 +12,7 @@ from tests.server.scripted import FullEngine, ScriptedEngine, connect
 from weft import EngineConfig, GrammarTrigger, QueueFull, Request, Thought
 from weft.sampling_fields import Sampling
 from weft.server import create_app
-from weft.server.llamacpp.completion import ONLY_HERE
+from weft.server.llamacpp.completion import COMPLETION_ONLY
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run import sse
 from weft.settings import Settings
@@ -433,7 +433,7 @@ async def test_the_settings_that_are_reported_may_be_sent_back(client: httpx.Asy
     ids=str,
 )
 async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, path: str, field: str, value: Json) -> None:
-    path = "/infill" if path == "/completion" and field in ONLY_HERE else path
+    path = "/infill" if path == "/completion" and field in COMPLETION_ONLY else path
     answer = await client.post(path, json={"prompt": PROMPT, field: value})
     assert answer.status_code == 400
     assert answer.json() == {

@@ -149,7 +149,7 @@ class CrossOriginError(Exception):
     def __init__(self, what: str, origin: str | None) -> None:
         page = "a page of another origin" if origin is None else f"a page of {origin}"
         super().__init__(
-            f"{page} may not use {what}, which is for pages of this server, origins message_with_param in --cors-origins ('*' names none) and"
+            f"{page} may not use {what}, which is for pages of this server, origins named in --cors-origins ('*' names none) and"
             f" clients that are not browsers; {_remedy(origin)}"
         )
 

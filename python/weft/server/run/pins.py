@@ -27,16 +27,16 @@ class Pins:
         self._engine = engine
         self._offset = 0
         """Stable id minus the engine's id, for prefixes pinned since the last wake-up."""
-        self._again: dict[int, int] = {}
+        self._stable_ids: dict[int, int] = {}
         """Stable ids, by the engine's ids, of prefixes that were pinned again at the last wake-up."""
         self._highest = 0
         self._adapters: dict[int, Adapters] = {}
         """Adapter set of each prefix, by stable id. Unlisted prefixes use the server's adapters."""
-        self._asleep: list[Pinned] = []
+        self._to_restore: list[Pinned] = []
         """Prefixes to pin again."""
 
     def _number(self, prefix: Prefix) -> int:
-        number = self._again.get(prefix.id, prefix.id + self._offset)
+        number = self._stable_ids.get(prefix.id, prefix.id + self._offset)
         self._highest = max(self._highest, number)
         return number
 
@@ -54,10 +54,11 @@ class Pins:
     async def unpin(self, number: int) -> bool:
         """Unpins a prefix, as [`weft.Engine.unpin`] does."""
         self._adapters.pop(number, None)
-        engines = {pin_again: own for own, pin_again in self._again.items()}.get(number, number - self._offset)
-        if engines < 0 or self._again.get(engines, number) != number:
+        engine_ids = {stable: engine_id for engine_id, stable in self._stable_ids.items()}
+        engine_id = engine_ids.get(number, number - self._offset)
+        if engine_id < 0 or self._stable_ids.get(engine_id, number) != number:
             return False
-        return await self._engine.unpin(engines)
+        return await self._engine.unpin(engine_id)
 
     def has(self, number: int) -> bool:
         """Returns whether the prefix pinned here under this id is still pinned, or will be after the engine wakes."""
@@ -69,7 +70,7 @@ class Pins:
         Raises:
             EngineStopped: The engine was closed or has died.
         """
-        self._asleep = await self.all()
+        self._to_restore = await self.all()
 
     async def pin_again(self) -> dict[int, Prefix]:
         """Pins the stored prefixes again, in the same order. Must be called after the engine woke, before any other pin.
@@ -82,9 +83,9 @@ class Pins:
         Raises:
             EngineStopped: The engine was closed or has died.
         """
-        self._offset, self._again = self._highest + 1, {}
+        self._offset, self._stable_ids = self._highest + 1, {}
         now: dict[int, Prefix] = {}
-        for number, before in self._asleep:
+        for number, before in self._to_restore:
             try:
                 prefix = await self._engine.pin(before.tokens, adapters=self._adapters.get(number))
             except EngineStopped:
@@ -93,7 +94,7 @@ class Pins:
                 logger.warning("the pinned prefix %d could not be computed again: %s", number, error)
                 self._adapters.pop(number, None)
                 continue
-            self._again[prefix.id] = number
+            self._stable_ids[prefix.id] = number
             now[before.id] = prefix
-        self._asleep = []
+        self._to_restore = []
         return now
