@@ -137,9 +137,9 @@ class BranchParsers:
         return parts
 
     def _parse_prefix(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
-        """Returns whether a branch called a tool and completed.
+        """Parses the text before a forked branch.
 
-        False if a stop string interrupted it within a call or where another could have followed.
+        If the fork is inside a tool call, the branch repeats that call from its beginning.
         """
         # In one step, the remaining text would be searched again after each marker.
         parts_before = [

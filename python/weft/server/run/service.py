@@ -163,9 +163,9 @@ class Service:
         return build_info()
 
     def _compile(self) -> None:
-        """Version and commit of the build, see [`build_info`].
+        """Compiles the chat template.
 
-        Its first call takes milliseconds and is made during the start.
+        Runs on a worker thread. Only chat requests and queries of chat capabilities wait for it.
         """
         try:
             self.chat.compile()
@@ -361,8 +361,8 @@ class Service:
         # Reading the vocabulary takes up to a third of a second for 150,000 entries.
         size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
         schema_parts = SchemaParts(submission.response_fields)
-        begun = await self.executor.run(Purpose.PROMPT, size, self._start_generation, submission, current_owner(), schema_parts)
-        generation = Generation(submission, *begun, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
+        started = await self.executor.run(Purpose.PROMPT, size, self._start_generation, submission, current_owner(), schema_parts)
+        generation = Generation(submission, *started, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
 
@@ -625,8 +625,8 @@ class Service:
         """Yields infill prompts for the prefixes, truncated where they are too long."""
         model = self.engine.model
         if lacks := missing(model):
-            arguments = "".join(f"{name} token is missing. " for name in lacks)
-            raise NotSupportedError(f"Infill is not supported by this model: {arguments}")
+            message = "".join(f"{name} token is missing. " for name in lacks)
+            raise NotSupportedError(f"Infill is not supported by this model: {message}")
         plain = partial(self._tokens, add_special=False, parse_special=False)
         suffix, begun = plain(gap.suffix), self._tokens(gap.begun, add_special=False)
         for prefix in prefixes:
@@ -724,9 +724,9 @@ class Service:
             WeftError: As `MediaReader.read`.
         """
         media = await self.media.read(files)
-        size, arguments = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
+        size, options = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
         chat = await self.compiled_chat()
-        return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **arguments)
+        return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **options)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
