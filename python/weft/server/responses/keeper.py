@@ -61,7 +61,7 @@ class _ParsedRequest(NamedTuple):
     removed: list[Transformation]
     given: list[StoredItem]
     """New input items."""
-    said: list[Item]
+    all_items: list[Item]
     """New and earlier items."""
     node: Node | None
     """The response that is continued."""
@@ -259,25 +259,25 @@ class ResponseService:
         parsed = await self._parse(data, caller.owner)
         parsed = parsed._replace(chat=translate.compaction(data, parsed.chat))
         generation, form = await self._generate(data, parsed)
-        parsers, said = BranchParsers(form), []
+        parsers, texts = BranchParsers(form), []
         cost: Usage | None = None
         try:
             with ResponseReservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
-                        said += [part.text for part in parsers.read(event) if isinstance(part, Content)]
+                        texts += [part.text for part in parsers.read(event) if isinstance(part, Content)]
                         collected.grow(TOKEN_BYTES + len(event.text))
                         if isinstance(event, Finished):
                             cost = usage(generation.streams[0].n_prompt, event)
         finally:
             generation.close()
         assert cost is not None, "a stream ends with its branch's end"
-        stay = [item for item in parsed.said if isinstance(item, Message) and item.role == "user"]
+        stay = [item for item in parsed.all_items if isinstance(item, Message) and item.role == "user"]
         return CompactedResponse(
             id=items.new_id("resp"),
             object="response.compaction",
             created_at=int(time.time()),
-            output=[msgspec.Raw(msgspec.json.encode(item)) for item in [*stay, items.compacted("".join(said))]],
+            output=[msgspec.Raw(msgspec.json.encode(item)) for item in [*stay, items.compacted("".join(texts))]],
             usage=cost,
         )
 
@@ -372,13 +372,13 @@ def _translated(
     node: Node | None,
 ) -> _ParsedRequest:
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
-    said = [*before, *given]
-    if not said and data.instructions is None:
+    all_items = [*before, *given]
+    if not all_items and data.instructions is None:
         raise InvalidRequest("input", "input must be given")
-    messages, removed = items.messages(said)
+    messages, removed = items.messages(all_items)
     chat = translate.chat(data, items.system_first(messages, data.instructions))
     n_earlier = sum(item.n_json for item in earlier)
-    return _ParsedRequest(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
+    return _ParsedRequest(chat, removed, [_kept(item) for item in given], all_items, node, n_earlier)
 
 
 def _rename_parameter(error: InvalidRequest) -> InvalidRequest:
