@@ -28,7 +28,7 @@ from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.translate import chat, response
-from weft.server.responses.writing import Writing
+from weft.server.responses.writing import ResponseWriter
 from weft.server.run import collected, recording
 from weft.settings import Settings
 
@@ -69,11 +69,11 @@ class Generated:
         return msgspec.UNSET
 
 
-def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
+def writing(ends: list[ResponseWriter] | None = None, **body: Json) -> ResponseWriter:
     asked = CreateResponse(input="a", **body)
     about = response(asked, Settings(), "a model", None, [])
     on_end = (lambda _: None) if ends is None else ends.append
-    return Writing(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
+    return ResponseWriter(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
 
 
 def told_by(event: PendingEvent) -> Json:
@@ -81,7 +81,7 @@ def told_by(event: PendingEvent) -> Json:
     return json.loads(b"".join(frame(event)).split(b"\ndata: ")[1])
 
 
-def written(of: Writing, texts: Sequence[str], reason: str = "end") -> list[Json]:
+def written(of: ResponseWriter, texts: Sequence[str], reason: str = "end") -> list[Json]:
     """The events of a response whose tokens have these texts, each as OpenAI's classes have it."""
     made = of.begin()
     for nth, text in enumerate(texts, 1):
@@ -95,7 +95,7 @@ def written(of: Writing, texts: Sequence[str], reason: str = "end") -> list[Json
 
 
 def test_a_thought_a_message_and_calls_are_items_of_their_own() -> None:
-    ends: list[Writing] = []
+    ends: list[ResponseWriter] = []
     of = writing(ends)
     events = written(of, ["t:Hm", "t:m.", "Well", ".", "c:look", 'a:{"a"', "a::1}", "c:see", "a:{}"])
     assert [event["type"].removeprefix("response.") for event in events] == [
@@ -142,7 +142,7 @@ def test_what_is_cut_off_is_incomplete() -> None:
 
 
 def test_what_fails_tells_so_once_and_what_was_written() -> None:
-    ends: list[Writing] = []
+    ends: list[ResponseWriter] = []
     of = writing(ends)
     of.begin()
     of.take(token(0, "Once"))
@@ -520,7 +520,7 @@ def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPa
     of = writing()
     of.begin()
     told = msgspec.Raw(b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[]}')
-    monkeypatch.setattr(Writing, "_take_logprobs", lambda self, _: self._pending_logprobs.append(told) or len(told))
+    monkeypatch.setattr(ResponseWriter, "_take_logprobs", lambda self, _: self._pending_logprobs.append(told) or len(told))
     for nth in range(1, 101):
         of.take(token(0, "a", nth))
     made, _ = of.take(finished(0, n_predicted=100))

@@ -25,7 +25,7 @@ from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullErr
 from weft.server.responses.forms import offset_after
 from weft.server.run import recording
 from weft.server.run.recording import Recording, RecordingResponse, Recordings
-from weft.server.run.stream import StreamedAnswer
+from weft.server.run.stream import StreamedResponse
 from weft.settings import Settings
 
 SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
@@ -165,8 +165,8 @@ class Written:
     def failure(self, error: Exception) -> bytes:
         return str(error).encode()
 
-    def as_answer(self) -> StreamedAnswer:
-        return cast("StreamedAnswer", self)
+    def as_answer(self) -> StreamedResponse:
+        return cast("StreamedResponse", self)
 
 
 async def begun(streams: Recordings, name: str, *parts: bytes, owner: str | None = None, ends: bool = True) -> Recording:

@@ -135,7 +135,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.WholeAnswer(generation, turns, responses_budget())(scope, receive, send)
+    await stream.CollectedResponse(generation, turns, responses_budget())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
 
@@ -181,7 +181,7 @@ async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_noth
 
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None)
     counting = asyncio.create_task(form.turns.count())
-    await stream.StreamedAnswer(generation, form, None).write(send)
+    await stream.StreamedResponse(generation, form, None).write(send)
     counting.cancel()
     assert len(form.turns.noted) == len(set(form.turns.noted)) == 10
     # Only who has much waits for others that have, too.
@@ -236,9 +236,9 @@ async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, 
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     scope: Json = {"type": "http", "headers": []}
     if how == "stream":
-        await stream.StreamedAnswer(generation, form, None).write(send)
+        await stream.StreamedResponse(generation, form, None).write(send)
     else:
-        await stream.WholeAnswer(generation, form, responses_budget())(scope, receive, send)
+        await stream.CollectedResponse(generation, form, responses_budget())(scope, receive, send)
     assert batches == []
     return n_turns
 

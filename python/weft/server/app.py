@@ -26,7 +26,7 @@ from weft.server.auth import current_owner
 from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
-from weft.server.errors import Errors
+from weft.server.errors import ErrorResponses
 from weft.server.front import Gateway
 from weft.server.handlers import resolve_all
 from weft.server.json_request import bodies_budget
@@ -142,7 +142,7 @@ def create_app(
         *(ollama_models.listed, ollama_models.shown),
     )
     service = Service(engine, settings or Settings(), snapshots)
-    errors = Errors({"/v1/messages": anthropic.shape, "/api": ollama.shape})
+    errors = ErrorResponses({"/v1/messages": anthropic.shape, "/api": ollama.shape})
     gateway = Gateway(service, errors)
 
     @asynccontextmanager

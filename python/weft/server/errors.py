@@ -50,7 +50,7 @@ __all__ = [
     "CrossOriginError",
     "ErrorBody",
     "ErrorObject",
-    "Errors",
+    "ErrorResponses",
     "InvalidKeyError",
     "MisdirectedRequestError",
     "NoSuchItemError",
@@ -437,7 +437,7 @@ def _openai(described: ErrorObject) -> Mapping[str, Any]:
     return {"error": described}
 
 
-class Errors:
+class ErrorResponses:
     """Builds responses to requests that fail before a response has started."""
 
     def __init__(self, shapes: Mapping[str, Shape] = MappingProxyType({})) -> None:

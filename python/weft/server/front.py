@@ -16,7 +16,7 @@ from weft.server.errors import (
     ClientDisconnectedError,
     CrossOriginBodyError,
     CrossOriginError,
-    Errors,
+    ErrorResponses,
     InvalidKeyError,
     MisdirectedRequestError,
     StillLoadingError,
@@ -52,7 +52,7 @@ class Gateway:
     engine's state before the engine runs.
     """
 
-    def __init__(self, service: Service, errors: Errors) -> None:
+    def __init__(self, service: Service, errors: ErrorResponses) -> None:
         settings = service.settings
         prefix = settings.api_prefix.strip("/")
         self.prefix = f"/{prefix}" if prefix else ""

@@ -20,7 +20,7 @@ from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 
@@ -43,9 +43,9 @@ async def create_message(
     if chat.marked is not None:
         _pin_prefix(chat.marked, generation, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, answer.ResponseBuilder(data, generation, form, service), service.collected))
+        return Answer(CollectedResponse(generation, answer.ResponseBuilder(data, generation, form, service), service.collected))
     written = answer.ChunkEncoder(data, generation, form, service)
-    return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
+    return Answer(StreamedResponse(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 
 def _pin_prefix(marked: MarkedPrefix, generation: Generation, service: Service) -> None:

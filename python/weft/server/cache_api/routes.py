@@ -16,7 +16,7 @@ from weft.server.handlers import delete, get, post
 from weft.server.routes import Routes
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedText
+from weft.server.run.stream import Answer, AwaitedBytes, AwaitedResponse
 from weft.server.run.submission import Piece
 
 __all__ = ["router"]
@@ -32,13 +32,13 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
 async def pin(data: JSONBody[PinBody], service: ServiceDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
-    return Answer(AwaitedAnswer(partial(_pin, service, translate.pieces(data))))
+    return Answer(AwaitedResponse(partial(_pin, service, translate.pieces(data))))
 
 
 @get("/prefixes", responses=ERRORS)
 async def prefixes(service: ServiceDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
-    return Answer(AwaitedAnswer(partial(_prefixes, service)))
+    return Answer(AwaitedResponse(partial(_prefixes, service)))
 
 
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
@@ -61,9 +61,9 @@ async def cache(
     With `format=svg` or `format=dot`, a picture of it.
     """
     if format == "json":
-        return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
+        return Answer(AwaitedResponse(partial(_cache, service, translate.limit(limit))))
     n = picture.n_drawn(limit, format)
-    return Answer(AwaitedText(partial(_picture, service, n, format), picture.FORMATS[format][0], PICTURE_HEADERS))
+    return Answer(AwaitedBytes(partial(_picture, service, n, format), picture.FORMATS[format][0], PICTURE_HEADERS))
 
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:

@@ -54,7 +54,7 @@ from weft.server.run.caller import Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import Submission
 from weft.server.slot_files import SlotFiles
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
@@ -110,10 +110,10 @@ async def _answer(
             if other is None
             else other.stream(generation)
         )
-        stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+        stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
         return Answer(await caller.resumable(stream))
     results = dialect.ResponseBuilder(data, generation, service.engine, service.model_name)
-    return Answer(WholeAnswer(generation, results, service.collected))
+    return Answer(CollectedResponse(generation, results, service.collected))
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
@@ -123,7 +123,7 @@ async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> 
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     report = (ids, service.engine.model)
     written = await service.executor.run(Purpose.TEXT, len(ids), tokens.tokens, *report, with_pieces=data.with_pieces is True)
-    return Answer(PiecedAnswer(written))
+    return Answer(ChunkedResponse(written))
 
 
 @post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
@@ -132,7 +132,9 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency)
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
     return Answer(
-        PiecedAnswer(await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model))
+        ChunkedResponse(
+            await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model)
+        )
     )
 
 
@@ -142,7 +144,7 @@ async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -
     name, texts = vectors.texts(data)
     form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
-    return Answer(AwaitedPieces(work, service.collected))
+    return Answer(AwaitedChunks(work, service.collected))
 
 
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -151,7 +153,7 @@ async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answ
     parsed = vectors.parse_rerank(data)
     write = vectors.written(parsed, service.model_name)
     return Answer(
-        AwaitedPieces(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
+        AwaitedChunks(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
     )
 
 
@@ -210,7 +212,7 @@ async def slot_action(
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedAnswer(partial(_act, service.slot_files, parsed)))
+    return Answer(AwaitedResponse(partial(_act, service.slot_files, parsed)))
 
 
 async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:

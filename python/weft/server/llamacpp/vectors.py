@@ -19,7 +19,7 @@ from weft.server.llamacpp.vectors_schemas import (
 from weft.server.response_fields import TextsUsage
 from weft.server.run.pieces import json_list
 from weft.server.run.submission import SentPrompt
-from weft.server.run.vectors import Written
+from weft.server.run.vectors import Encoder
 
 __all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]
 
@@ -33,7 +33,7 @@ def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
 
 
-def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
+def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Encoder:
     """Returns the encoder of the response.
 
     `image_data`, which only clients of 2024 send, selects the format of 2024 for the embedding of a single text. That format does

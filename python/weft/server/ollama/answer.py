@@ -22,12 +22,12 @@ from weft.server.run.pieces import GAP, filled, json_list
 __all__ = [
     "EMPTY",
     "HEADERS",
-    "AnswerShape",
-    "ChatForm",
+    "ChatFormat",
     "ChunkEncoder",
-    "GenerateForm",
+    "GenerateFormat",
     "RequestTimer",
     "ResponseBuilder",
+    "ResponseFormat",
     "now",
 ]
 
@@ -93,14 +93,14 @@ class _Delta(msgspec.Struct):
 EMPTY = _Delta()
 
 
-class AnswerShape(Protocol):
+class ResponseFormat(Protocol):
     """Encodes responses of one route."""
 
     def answer(self, delta: _Delta, ending: dict[str, Any]) -> object:
         """Returns a line or the complete response; `ending` has the fields of the final one."""
 
 
-class GenerateForm:
+class GenerateFormat:
     """Responses of `/api/generate`."""
 
     def __init__(self, model: str) -> None:
@@ -119,7 +119,7 @@ class GenerateForm:
         )
 
 
-class ChatForm:
+class ChatFormat:
     """Responses of `/api/chat`."""
 
     def __init__(self, model: str) -> None:
@@ -147,7 +147,7 @@ class _ResponseState:
         data: ChatFields,
         generation: Generation,
         form: AnswerForm,
-        shape: AnswerShape,
+        shape: ResponseFormat,
         timer: RequestTimer,
         *,
         model: Model | None = None,
@@ -279,7 +279,7 @@ class ResponseBuilder(_ResponseState):
         data: ChatFields,
         generation: Generation,
         form: AnswerForm,
-        shape: AnswerShape,
+        shape: ResponseFormat,
         timer: RequestTimer,
         *,
         model: Model | None = None,

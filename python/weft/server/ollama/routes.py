@@ -40,7 +40,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import json_list
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 
 __all__ = ["router"]
@@ -59,7 +59,7 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 @post("/api/generate", status_code=200, responses=ERRORS)
 async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
-    shape = answer.GenerateForm(service.model_name)
+    shape = answer.GenerateFormat(service.model_name)
     if not data.prompt:
         return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
@@ -82,7 +82,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
 @post("/api/chat", status_code=200, responses=ERRORS)
 async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
-    shape = answer.ChatForm(service.model_name)
+    shape = answer.ChatFormat(service.model_name)
     if not data.messages:
         return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
@@ -142,7 +142,7 @@ def _answer(
     parsed: translate.ParsedRequest,
     generation: Generation,
     form: AnswerForm,
-    shape: answer.AnswerShape,
+    shape: answer.ResponseFormat,
     timer: answer.RequestTimer,
     *,
     service: Service,
@@ -152,13 +152,13 @@ def _answer(
     given = (fields, generation, form, shape, timer)
     model = service.engine.model if includes_context else None
     if not fields.stream:
-        return Answer(WholeAnswer(generation, answer.ResponseBuilder(*given, model=model), service.collected))
+        return Answer(CollectedResponse(generation, answer.ResponseBuilder(*given, model=model), service.collected))
     lines = answer.ChunkEncoder(*given, model=model)
     # Lines of JSON cannot include comments.
-    return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
+    return Answer(StreamedResponse(generation, lines, None, headers=answer.HEADERS, failure=failure))
 
 
-def _load_only(service: Service, shape: answer.AnswerShape, keep_alive: float | str | None) -> Answer[Any]:
+def _load_only(service: Service, shape: answer.ResponseFormat, keep_alive: float | str | None) -> Answer[Any]:
     """Answers a request without a prompt, which loads the model or unloads it."""
     is_unloaded = translate.keep_alive_s(keep_alive) == 0
     if is_unloaded and service.sleep.after_s is None:
@@ -168,7 +168,7 @@ def _load_only(service: Service, shape: answer.AnswerShape, keep_alive: float | 
 
 
 def _json_answer(whole: object) -> Answer[Any]:
-    return Answer(PiecedAnswer([msgspec.json.encode(whole)]))
+    return Answer(ChunkedResponse([msgspec.json.encode(whole)]))
 
 
 def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
@@ -187,7 +187,7 @@ async def embed(data: JSONBody[EmbedBody], service: ServiceDependency) -> Answer
     write = _written(service, timer)
     texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
     make = partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None)
-    return Answer(AwaitedPieces(partial(make, truncates=data.truncate is not False), service.collected))
+    return Answer(AwaitedChunks(partial(make, truncates=data.truncate is not False), service.collected))
 
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
@@ -198,13 +198,13 @@ async def embeddings(data: JSONBody[EmbeddingsBody], service: ServiceDependency)
     if not data.prompt:
         return _json_answer(OneEmbedded([]))
     texts = request_fields.texts("prompt", data.prompt)
-    return Answer(AwaitedPieces(partial(_embed, service, texts, _one, name="prompt"), service.collected))
+    return Answer(AwaitedChunks(partial(_embed, service, texts, _one, name="prompt"), service.collected))
 
 
 async def _embed(
     service: Service,
     texts: Sequence[SentPrompt],
-    write: vectors.Written,
+    write: vectors.Encoder,
     collected: ResponseReservation,
     *,
     name: str,
@@ -241,7 +241,7 @@ def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt
     return cut
 
 
-def _written(service: Service, timer: answer.RequestTimer) -> vectors.Written:
+def _written(service: Service, timer: answer.RequestTimer) -> vectors.Encoder:
     """Returns a function that encodes the response."""
     timer.mark_submitted()
 

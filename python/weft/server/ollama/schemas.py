@@ -18,6 +18,7 @@ __all__ = [
     "EmbeddingsBody",
     "GenerateAnswer",
     "GenerateBody",
+    "GenerationFields",
     "GivenCall",
     "GivenFunction",
     "GivenMessage",
@@ -31,7 +32,6 @@ __all__ = [
     "ServedModel",
     "ServedModels",
     "Version",
-    "Writing",
 ]
 
 
@@ -77,7 +77,7 @@ class Options(msgspec.Struct, kw_only=True):
     vocab_only: bool | None = None
 
 
-class Writing(msgspec.Struct, kw_only=True):
+class GenerationFields(msgspec.Struct, kw_only=True):
     """Fields of both generating routes. `model` is ignored: there is one model."""
 
     model: str | None = None
@@ -105,7 +105,7 @@ class Writing(msgspec.Struct, kw_only=True):
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 
-class GenerateBody(Writing, kw_only=True):
+class GenerateBody(GenerationFields, kw_only=True):
     """`POST /api/generate`."""
 
     prompt: str | None = None
@@ -154,7 +154,7 @@ class GivenMessage(msgspec.Struct, kw_only=True):
     tool_call_id: str | None = None
 
 
-class ChatBody(Writing, kw_only=True):
+class ChatBody(GenerationFields, kw_only=True):
     """`POST /api/chat`."""
 
     messages: list[GivenMessage] | None = None

@@ -17,10 +17,10 @@ from weft.server.ollama.schemas import (
     EmbedBody,
     EmbeddingsBody,
     GenerateBody,
+    GenerationFields,
     GivenCall,
     GivenMessage,
     Options,
-    Writing,
 )
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.media_files import MediaPrompt
@@ -159,7 +159,7 @@ def raw_prompt_with_images(data: GenerateBody) -> MediaPrompt | None:
     return request_fields.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
 
 
-def _parse(data: Writing, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
+def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
     _refuse(data)
     options = data.options or Options()
     _check_options(options, n_ctx)
@@ -233,7 +233,7 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
-def _logprobs(data: Writing) -> dict[str, Any]:
+def _logprobs(data: GenerationFields) -> dict[str, Any]:
     n = data.top_logprobs
     if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
         raise InvalidRequest("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")

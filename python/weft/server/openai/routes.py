@@ -20,7 +20,7 @@ from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.event_formats import EventFormats
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedChunks, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 
@@ -42,9 +42,9 @@ async def create_completion(
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(parsed)
     if not data.stream:
-        return Answer(WholeAnswer(generation, completions.ResponseBuilder(data, generation, service), service.collected))
+        return Answer(CollectedResponse(generation, completions.ResponseBuilder(data, generation, service), service.collected))
     form = completions.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)
-    stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
 
@@ -56,9 +56,9 @@ async def create_chat_completion(
     chat.check(data)
     generation, answer = await submit_chat(data, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.ResponseBuilder(data, generation, service, answer), service.collected))
+        return Answer(CollectedResponse(generation, chat.ResponseBuilder(data, generation, service, answer), service.collected))
     form = chat.ChunkEncoder(data, generation, service, answer)
-    stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
 
@@ -75,7 +75,7 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: ServiceDepe
     texts = embeddings.texts(data, service.engine.vector_stats().pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(vectors.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions)
-    return Answer(AwaitedPieces(work, service.collected))
+    return Answer(AwaitedChunks(work, service.collected))
 
 
 @get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)

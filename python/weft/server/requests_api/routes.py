@@ -19,7 +19,7 @@ from weft.server.routes import Routes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer
+from weft.server.run.stream import Answer, AwaitedResponse, StreamedResponse
 from weft.server.run.submission import ForkSubmission
 
 __all__ = ["router"]
@@ -41,7 +41,7 @@ async def requests(service: ServiceDependency) -> RequestsReport:
 async def request(request_id: FromPath[str], service: ServiceDependency, first: FromQuery[int] = 0) -> Answer[RequestReport]:
     """A request with its branches: state, text so far, and settings of each."""
     generation = _found(service, request_id)
-    return Answer(AwaitedAnswer(partial(_report, service, generation, first)))
+    return Answer(AwaitedResponse(partial(_report, service, generation, first)))
 
 
 @delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -74,10 +74,10 @@ async def fork(
     prompt, branch_index = _branch(generation, request_id, index)
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
     if not parsed.own_stream:
-        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, branch_index), parsed)))
+        return Answer(AwaitedResponse(partial(_fork, service, generation, (prompt, branch_index), parsed)))
     own = await service.fork(generation, prompt, branch_index, parsed)
     assert isinstance(own, Generation), "own_stream returns a generation"
-    return Answer(StreamedAnswer(own, ForkEncoder(own), service.settings.ping_s))
+    return Answer(StreamedResponse(own, ForkEncoder(own), service.settings.ping_s))
 
 
 async def _fork(service: Service, generation: Generation, branch: tuple[int, int], parsed: ForkSubmission) -> Forked:

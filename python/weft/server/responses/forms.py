@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from weft import InvalidRequest
 from weft.server.responses import events
-from weft.server.responses.writing import Writing
+from weft.server.responses.writing import ResponseWriter
 from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event
 from weft.server.run.recording import Recording
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_num
 class ChunkEncoder:
     """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
-    def __init__(self, writing: Writing, collected: ResponseReservation) -> None:
+    def __init__(self, writing: ResponseWriter, collected: ResponseReservation) -> None:
         self._writing = writing
         self._collected = collected
         self._n_uncounted = 0
@@ -56,7 +56,7 @@ class ChunkEncoder:
 class ResponseBuilder:
     """Builds the complete response."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: ResponseWriter) -> None:
         self._writing = writing
 
     def add(self, prompt: int, happened: Sequence[Event]) -> int:  # noqa: ARG002

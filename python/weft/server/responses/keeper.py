@@ -32,7 +32,7 @@ from weft.server.responses.schemas import (
     Usage,
 )
 from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
-from weft.server.responses.writing import Writing, usage
+from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import BranchParsers, count_tokens, submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
@@ -41,7 +41,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.run.service import Service
-from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import ChunkedResponse, CollectedResponse, StreamedResponse
 
 __all__ = ["MAX_ONE_BYTES", "ResponseService"]
 
@@ -124,7 +124,7 @@ class ResponseService:
             Node(parsed.node, self.store.deduplicate(caller.owner, parsed.given)),
             in_background=data.background is True,
         )
-        writing = Writing(
+        writing = ResponseWriter(
             response,
             generation,
             form,
@@ -141,10 +141,10 @@ class ResponseService:
             kept.writing = writing
             self.store.keep(kept)
         if not (data.stream or data.background):
-            return WholeAnswer(generation, ResponseBuilder(writing), self._service.collected, failure=writing.fail)
+            return CollectedResponse(generation, ResponseBuilder(writing), self._service.collected, failure=writing.fail)
         stream = ChunkEncoder(writing, collected)
         ping_s = request_fields.ping_s(parsed.chat, self._service.settings)
-        answer = StreamedAnswer(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
+        answer = StreamedResponse(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
         name = caller.conversation or (response.id if data.background else None)
         if name is None:
             return answer
@@ -155,7 +155,7 @@ class ResponseService:
             self.store.remove(kept)
             raise
         kept.recording = ref(recorded.recording)
-        return recorded if data.stream else PiecedAnswer(writing.json())
+        return recorded if data.stream else ChunkedResponse(writing.json())
 
     async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
         try:
@@ -187,7 +187,7 @@ class ResponseService:
             return False
 
     def _store_ended(
-        self, kept: StoredResponse, conversation: StoredConversation | None, writing: Writing, *, keeps: bool
+        self, kept: StoredResponse, conversation: StoredConversation | None, writing: ResponseWriter, *, keeps: bool
     ) -> None:
         """Stores a response that has ended."""
         written = [StoredItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]

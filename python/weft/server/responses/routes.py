@@ -31,7 +31,7 @@ from weft.server.responses.schemas import (
 from weft.server.responses.store import StoredItem
 from weft.server.routes import Routes
 from weft.server.run.caller import Caller
-from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
+from weft.server.run.stream import Answer, AwaitedResponse, ChunkedResponse
 
 __all__ = ["router"]
 
@@ -93,7 +93,7 @@ async def retrieve(
     """The current state of a response, or with `stream` its events after number `starting_after`."""
     if stream:
         return Answer(response_service.replay(response_id, caller, starting_after))
-    return Answer(PiecedAnswer(response_service.response_json(response_id, caller)))
+    return Answer(ChunkedResponse(response_service.response_json(response_id, caller)))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -107,7 +107,7 @@ async def cancel(
     response_id: FromPath[str], response_service: ResponseServiceDependency, caller: CallerDependency
 ) -> Answer[Response]:
     """Cancels a background response."""
-    return Answer(PiecedAnswer(await response_service.cancel(response_id, caller)))
+    return Answer(ChunkedResponse(await response_service.cancel(response_id, caller)))
 
 
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -132,7 +132,7 @@ async def compact(
     data: JSONBody[CompactBody], response_service: ResponseServiceDependency, caller: CallerDependency
 ) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
-    return Answer(AwaitedAnswer(partial(response_service.compact, data, caller)))
+    return Answer(AwaitedResponse(partial(response_service.compact, data, caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
@@ -210,7 +210,9 @@ async def item(
     caller: CallerDependency,
 ) -> Answer[dict[str, str]]:
     """One item of a conversation."""
-    return Answer(PiecedAnswer(_found(response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces))
+    return Answer(
+        ChunkedResponse(_found(response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces)
+    )
 
 
 @delete(

@@ -9,7 +9,7 @@ from weft.fields.shown import cut
 from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation
-from weft.server.responses.writing import Writing
+from weft.server.responses.writing import ResponseWriter
 from weft.server.run.pieces import filled, list_of_pieces
 from weft.server.run.recording import Owner, Recording
 
@@ -96,7 +96,7 @@ class StoredResponse:
         self.in_background = in_background
         self.recording: ReferenceType[Recording] | None = None
         """The recorded events, while they can be read again."""
-        self.writing: Writing | None = None
+        self.writing: ResponseWriter | None = None
         """The builder of the response, until it has ended."""
         self.frame: bytes | None = None
         """The final JSON with a gap for its output, once the response has ended."""

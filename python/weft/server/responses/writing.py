@@ -29,7 +29,7 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
 
-__all__ = ["Writing", "usage"]
+__all__ = ["ResponseWriter", "usage"]
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Final states."""
@@ -76,7 +76,7 @@ class _OpenItem:
             self._new, self._n_new = [], 0
 
 
-class Writing:
+class ResponseWriter:
     """A response with its items and events.
 
     Args:
@@ -97,7 +97,7 @@ class Writing:
         with_top: bool,
         is_opaque: bool,
         with_progress: bool = False,
-        on_end: "Callable[[Writing], None]",
+        on_end: "Callable[[ResponseWriter], None]",
     ) -> None:
         self.response = response
         self.items: list[Message | Thought | Call] = []

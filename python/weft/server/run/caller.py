@@ -4,7 +4,7 @@ from litestar.response.base import ASGIResponse
 
 from weft import InvalidRequest
 from weft.server.run.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
-from weft.server.run.stream import StreamedAnswer
+from weft.server.run.stream import StreamedResponse
 
 __all__ = ["CONVERSATION", "Caller"]
 
@@ -22,7 +22,7 @@ class Caller:
         """Name under which the client wants to resume the stream, or None."""
         self._recordings = recordings
 
-    async def resumable(self, answer: StreamedAnswer) -> ASGIResponse:
+    async def resumable(self, answer: StreamedResponse) -> ASGIResponse:
         """Returns the response; if the client named it, the stream is generated and recorded while the client is disconnected.
 
         Raises:
@@ -31,7 +31,7 @@ class Caller:
         """
         return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
 
-    async def recorded(self, answer: StreamedAnswer, name: str, *, grace_s: float | None) -> RecordingResponse:
+    async def recorded(self, answer: StreamedResponse, name: str, *, grace_s: float | None) -> RecordingResponse:
         """Records the stream under a name.
 
         Args:

@@ -13,7 +13,7 @@ from litestar.types import Message, Receive, Scope, Send
 
 from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError, UnreadStreamError
 from weft.server.run import sse
-from weft.server.run.stream import MAX_WRITE_BYTES, StreamedAnswer, run_while_connected
+from weft.server.run.stream import MAX_WRITE_BYTES, StreamedResponse, run_while_connected
 from weft.server.run.writing import yield_fairly
 
 __all__ = [
@@ -87,7 +87,7 @@ class Recording:
     def __init__(
         self,
         name: str,
-        answer: StreamedAnswer,
+        answer: StreamedResponse,
         keep_loaded: KeepLoaded,
         shared: "_SharedBuffer",
         grace_s: float | None,
@@ -101,7 +101,7 @@ class Recording:
         """Bytes generated so far, including those no longer buffered."""
         self.headers: Sequence[tuple[bytes, bytes]] | None = None
         """Response headers, once the stream has started."""
-        self._answer: StreamedAnswer | None = answer
+        self._answer: StreamedResponse | None = answer
         """The response that generates the stream, until its end."""
         self._keep_loaded = keep_loaded
         self._shared = shared
@@ -224,7 +224,7 @@ class Recording:
             self._failure = UnreadStreamError(self._grace_s)
             self._writing.cancel()
 
-    async def _write(self, answer: StreamedAnswer) -> None:
+    async def _write(self, answer: StreamedResponse) -> None:
         try:
             async with self._keep_loaded():
                 await answer.write(self._record)
@@ -335,7 +335,7 @@ class Recordings:
         self._all: dict[tuple[Owner, str], Recording] = {}
         self._shared = _SharedBuffer(self._enforce_limit, self._forget_old)
 
-    async def begin(self, owner: Owner, name: str, answer: StreamedAnswer, *, grace_s: float | None) -> Recording:
+    async def begin(self, owner: Owner, name: str, answer: StreamedResponse, *, grace_s: float | None) -> Recording:
         """Starts a stream. An existing one of the same name is cancelled first.
 
         Args:

@@ -13,7 +13,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
 
-__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "ScoreRequest", "Task", "Written", "score"]
+__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "ScoreEncoder", "ScoreRequest", "Task", "score"]
 
 MAX_CONTINUATIONS = 4096
 """Maximum continuations of a request, over all prompts."""
@@ -24,7 +24,7 @@ MAX_SCORED = 1 << 18
 SCORED_BYTES = 512
 """Memory of one logprob, as an object and as JSON."""
 
-Written = Callable[[Sequence[Sequence[Score]]], bytes]
+ScoreEncoder = Callable[[Sequence[Sequence[Score]]], bytes]
 """Encodes scores."""
 
 
@@ -45,7 +45,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
 
-async def score(service: Service, request: ScoreRequest, write: Written, collected: ResponseReservation) -> list[bytes]:
+async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, collected: ResponseReservation) -> list[bytes]:
     """Scores continuations and returns the JSON.
 
     Raises:

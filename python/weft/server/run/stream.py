@@ -23,14 +23,14 @@ from weft.server.run.writing import TimeSlice, yield_fairly
 __all__ = [
     "REQUEST_ID",
     "Answer",
-    "AwaitedAnswer",
-    "AwaitedPieces",
-    "AwaitedText",
+    "AwaitedBytes",
+    "AwaitedChunks",
+    "AwaitedResponse",
     "BodyBuilder",
-    "PiecedAnswer",
+    "ChunkedResponse",
+    "CollectedResponse",
     "StreamEncoder",
-    "StreamedAnswer",
-    "WholeAnswer",
+    "StreamedResponse",
     "run_while_connected",
 ]
 
@@ -91,7 +91,7 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-class StreamedAnswer(ASGIResponse):
+class StreamedResponse(ASGIResponse):
     """An event stream. Frames of a step are sent in one write; during silence, `ping` is sent.
 
     The status is sent with the first events, so that earlier errors produce an HTTP error. After `ping_s` seconds without events
@@ -215,7 +215,7 @@ def _writes(pieces: Sequence[bytes], n_bytes: int) -> Iterable[bytes]:
     return (b"".join(pieces),) if 0 < n_bytes <= MAX_WRITE_BYTES else groups(pieces, MAX_WRITE_BYTES)
 
 
-class PiecedAnswer(ASGIResponse):
+class ChunkedResponse(ASGIResponse):
     """A JSON response in chunks. Long responses are sent in several writes, between which other tasks run."""
 
     def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -233,7 +233,7 @@ class PiecedAnswer(ASGIResponse):
         await super().send_body(send, receive)
 
 
-class WholeAnswer(ASGIResponse):
+class CollectedResponse(ASGIResponse):
     """A JSON response that is collected until every branch has finished. Exceeding the memory budget ends it with an error."""
 
     def __init__(
@@ -275,10 +275,10 @@ class WholeAnswer(ASGIResponse):
                     await time_slice.yield_to_others()
             time_slice.pause()
         headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
-        await PiecedAnswer(self._form.body(), headers)(scope, receive, send)
+        await ChunkedResponse(self._form.body(), headers)(scope, receive, send)
 
 
-class AwaitedAnswer(ASGIResponse):
+class AwaitedResponse(ASGIResponse):
     """The JSON of an asynchronous computation, which a disconnect cancels."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -293,7 +293,7 @@ class AwaitedAnswer(ASGIResponse):
         await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
 
 
-class AwaitedText(AwaitedAnswer):
+class AwaitedBytes(AwaitedResponse):
     """Bytes of another content type, made by an asynchronous computation, which a disconnect cancels."""
 
     def __init__(
@@ -309,7 +309,7 @@ class AwaitedText(AwaitedAnswer):
         await ASGIResponse(body=body, media_type=self._content_type, headers=self._headers)(scope, receive, send)
 
 
-class AwaitedPieces(AwaitedAnswer):
+class AwaitedChunks(AwaitedResponse):
     """JSON that an asynchronous computation makes in chunks, which count toward the memory budget; a disconnect cancels it."""
 
     def __init__(self, work: Callable[[ResponseReservation], Coroutine[Any, Any, Sequence[bytes]]], budget: MemoryBudget) -> None:
@@ -319,7 +319,7 @@ class AwaitedPieces(AwaitedAnswer):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._collected:
-            await PiecedAnswer(await self._pieces())(scope, receive, send)
+            await ChunkedResponse(await self._pieces())(scope, receive, send)
 
 
 class Answer(Response[Body]):

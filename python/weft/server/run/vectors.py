@@ -14,7 +14,7 @@ from weft.server.run.media_files import MediaPrompt
 from weft.server.run.service import Service
 from weft.server.run.submission import SentPrompt, size_of
 
-__all__ = ["MAX_TEXTS", "Written", "embed", "rank"]
+__all__ = ["MAX_TEXTS", "Encoder", "embed", "rank"]
 
 MAX_TEXTS = 2048
 """Maximum texts of a request, as with OpenAI."""
@@ -25,14 +25,14 @@ MAX_NUMBER = 2**31 - 1
 NUMBER_BYTES = 16
 """Memory of a number of an embedding: 32 bits, and about twelve characters."""
 
-Written = Callable[[CompactEmbeddings], list[bytes]]
+Encoder = Callable[[CompactEmbeddings], list[bytes]]
 """Encodes embeddings in one API's format, in chunks."""
 
 
 async def embed(
     service: Service,
     texts: Sequence[SentPrompt],
-    write: Written,
+    write: Encoder,
     collected: ResponseReservation,
     *,
     name: str,
@@ -66,7 +66,7 @@ async def embed(
 
 
 async def rank(
-    service: Service, query: str, texts: Sequence[str], write: Written, collected: ResponseReservation, *, name: str
+    service: Service, query: str, texts: Sequence[str], write: Encoder, collected: ResponseReservation, *, name: str
 ) -> list[bytes]:
     """Computes the relevance of texts to a query and returns the JSON. Raises as `embed`, and if the model is not a reranker."""
     _check(texts, name)
@@ -114,7 +114,7 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
 
 
-async def _written(service: Service, vectors: CompactEmbeddings, write: Written, collected: ResponseReservation) -> list[bytes]:
+async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder, collected: ResponseReservation) -> list[bytes]:
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
     return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)

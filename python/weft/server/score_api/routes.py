@@ -10,7 +10,7 @@ from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.scoring import score
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedPieces
+from weft.server.run.stream import Answer, AwaitedChunks
 from weft.server.score_api import translate
 from weft.server.score_api.schemas import ScoreBody, ScoreReport
 
@@ -21,7 +21,7 @@ __all__ = ["router"]
 async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidation[Service]]) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
     write = partial(translate.written, data, service.model_name)
-    return Answer(AwaitedPieces(partial(score, service, translate.score_request(data), write), service.collected))
+    return Answer(AwaitedChunks(partial(score, service, translate.score_request(data), write), service.collected))
 
 
 def router() -> Routes:

@@ -8,7 +8,7 @@ from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run import sse
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, StreamedAnswer
+from weft.server.run.stream import Answer, StreamedResponse
 from weft.server.seeds import plain
 from weft.server.seeds.prompt_files import restore_or_save
 from weft.server.seeds.schemas import StreamBody
@@ -32,7 +32,7 @@ async def stream(
     generation = await service.submit(parsed)
     headers = sse.HEADERS | {"content-type": content_type}
     form = plain.LineEncoder(data.prompt or "", write)
-    return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
+    return Answer(StreamedResponse(generation, form, None, headers=headers, failure=plain.failure))
 
 
 def router() -> Routes:
