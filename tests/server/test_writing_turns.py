@@ -13,7 +13,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
 from weft.server.run.tally import UsageCounters
-from weft.server.run.writing import BURST_S, LIGHT_ACTIVE_S, SHARE, Allowance, current_scheduler, yield_fairly
+from weft.server.run.writing import BURST_S, LIGHT_ACTIVE_S, SHARE, TokenBucket, current_scheduler, yield_fairly
 
 N_WRITERS = 20
 
@@ -50,7 +50,7 @@ async def test_one_that_no_longer_waits_holds_nobody_up() -> None:
 
 
 def test_an_allowance_is_given_bit_by_bit_and_only_so_much_of_it_is_kept() -> None:
-    allowance = Allowance(0.25, 0.5, now=10.0)
+    allowance = TokenBucket(0.25, 0.5, now=10.0)
     allowance.spend(1.0)
     assert allowance.wait_s(10.0) == 2.0
     assert allowance.wait_s(11.0) == 1.0

@@ -8,7 +8,7 @@ from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from weft.server.run.sleep import Sleep
+from weft.server.run.sleep import IdleUnloader
 
 __all__ = ["NEEDS_NO_MODEL", "KeepAwake", "arrived_ns"]
 
@@ -31,7 +31,7 @@ class KeepAwake(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
     exclude_opt_key = next(iter(NEEDS_NO_MODEL))
 
-    def __init__(self, sleep: Sleep) -> None:
+    def __init__(self, sleep: IdleUnloader) -> None:
         self._sleep = sleep
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:

@@ -11,7 +11,7 @@ from weft.server.response_fields import (
     Branches,
     CompletionProbability,
     PromptProgress,
-    Running,
+    RunningTimings,
     Timings,
     completion_probability,
     projected,
@@ -113,7 +113,7 @@ class ChunkEncoder(_ResponseState):
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         super().__init__(data, generation, engine, model)
-        self._running = Running(generation) if data.timings_per_token else None
+        self._running = RunningTimings(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
         self._id: str | msgspec.UnsetType = generation.id
 
@@ -190,7 +190,7 @@ class ChunkEncoder(_ResponseState):
             id_slot=self._branches.slot(prompt),
             tokens_predicted=0,
             tokens_evaluated=self._branches.n_prompt[prompt],
-            timings=msgspec.UNSET if self._running is None else Running.prompt_timings(progress),
+            timings=msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress),
             prompt_progress=PromptProgress.of(progress),
         )
         return [event]

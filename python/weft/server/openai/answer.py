@@ -14,7 +14,7 @@ from weft.server.response_fields import (
     Branches,
     CompletionResult,
     PromptProgress,
-    Running,
+    RunningTimings,
     Timings,
     TokenProbability,
     projected,
@@ -55,7 +55,7 @@ class ResponseContext:
         self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
         self._with_progress = data.return_progress is True
-        self._running = Running(generation) if data.timings_per_token else None
+        self._running = RunningTimings(generation) if data.timings_per_token else None
 
     def index(self, prompt: int, event: Token | Finished) -> int:
         """Returns the index of an event's branch over all prompts."""
@@ -89,7 +89,7 @@ class ResponseContext:
 
     def prompt_timings(self, progress: Progress) -> Timings | msgspec.UnsetType:
         """Returns the timings of a prompt in progress, or UNSET if events do not include them."""
-        return msgspec.UNSET if self._running is None else Running.prompt_timings(progress)
+        return msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress)
 
     def verbose_probability(self, logprobs: CompactLogprobs) -> bytes | None:
         """Returns a sampled token's logprobs in llama-server's format, or None if `__verbose` is not requested."""

@@ -7,7 +7,7 @@ from weft.server.response_fields.probabilities import (
     token_probability,
     top_logprobs_by_text,
 )
-from weft.server.response_fields.progress import PromptProgress, Running
+from weft.server.response_fields.progress import PromptProgress, RunningTimings
 from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches, CompletionResult, branch_score
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
@@ -20,7 +20,7 @@ __all__ = [
     "CompletionResult",
     "GenerationSettings",
     "PromptProgress",
-    "Running",
+    "RunningTimings",
     "TextsUsage",
     "Timings",
     "TokenProbability",

@@ -8,7 +8,7 @@ from weft import Progress
 from weft.server.response_fields.timings import Timings
 from weft.server.run.generation import Generation
 
-__all__ = ["PromptProgress", "Running"]
+__all__ = ["PromptProgress", "RunningTimings"]
 
 
 class PromptProgress(msgspec.Struct):
@@ -25,7 +25,7 @@ class PromptProgress(msgspec.Struct):
         return cls(progress.n_prompt, progress.n_cached, progress.n_processed, round(progress.ms))
 
 
-class Running:
+class RunningTimings:
     """Timings of branches before their end.
 
     The engine reports a branch's times only at its end, so generation is timed here, from the event of the first token to that of

@@ -12,7 +12,7 @@ from weft import Engine, WeftError
 from weft.server.auth import current_owner
 from weft.server.errors import TextsWaitingError
 from weft.server.run.pins import Pins
-from weft.server.run.sleep import Sleep
+from weft.server.run.sleep import IdleUnloader
 from weft.server.run.turns import KeyedLock
 
 __all__ = ["MAX_AUTO_PINS", "SHARE", "AutoPinner"]
@@ -56,7 +56,7 @@ class _PinRequest(msgspec.Struct):
 class AutoPinner:
     """Pins prefixes by key, and unpins them when they expire."""
 
-    def __init__(self, engine: Engine, pins: Pins, sleep: Sleep, cache_lock: KeyedLock) -> None:
+    def __init__(self, engine: Engine, pins: Pins, sleep: IdleUnloader, cache_lock: KeyedLock) -> None:
         self._engine = engine
         self._pins = pins
         self._sleep = sleep

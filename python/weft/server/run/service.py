@@ -46,7 +46,7 @@ from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.pins import Pins
 from weft.server.run.recording import Recordings
 from weft.server.run.schema_parts import SchemaParts
-from weft.server.run.sleep import Sleep
+from weft.server.run.sleep import IdleUnloader
 from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import UsageCounters
@@ -112,7 +112,7 @@ class Service:
         """Progress of loading the model, reported with the error 503."""
         self.n_vectors = 0
         """Embedding requests that are queued or running."""
-        self.sleep = Sleep(settings.sleep_idle_s, unload=self._unload, reload=self._reload)
+        self.sleep = IdleUnloader(settings.sleep_idle_s, unload=self._unload, reload=self._reload)
         self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.cache_lock)
         self.recordings = Recordings(self.sleep.request)
         """Resumable streams."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from weft.errors import EngineStopped
 
-__all__ = ["Sleep"]
+__all__ = ["IdleUnloader"]
 
 logger = logging.getLogger(__name__)
 
 
-class Sleep:
+class IdleUnloader:
     """Tracks requests that need the model.
 
     Args:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["Allowance", "FairScheduler", "TimeSlice", "current_scheduler", "yield_fairly"]
+__all__ = ["FairScheduler", "TimeSlice", "TokenBucket", "current_scheduler", "yield_fairly"]
 
 SHARE = 0.1
 """Share of the event loop's time for heavy tasks while light ones are active, as CPU seconds per second."""
@@ -24,7 +24,7 @@ HEAVY_S = 0.004
 excludes waiting for a core or the GIL."""
 
 
-class Allowance:
+class TokenBucket:
     """A token bucket of time: each second adds `share` seconds, up to `burst_s`."""
 
     def __init__(self, share: float, burst_s: float, now: float) -> None:
@@ -98,7 +98,7 @@ class FairScheduler:
         self.loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
-        self._allowance = Allowance(SHARE, BURST_S, loop.time())
+        self._bucket = TokenBucket(SHARE, BURST_S, loop.time())
         self._began = 0.0
         self._light_at_s = float("-inf")
         """Last time that a light task ran."""
@@ -122,7 +122,7 @@ class FairScheduler:
         if not self._waiting:
             self._is_scheduled = False
             return
-        wait_s = self._allowance.wait_s(self.loop.time())
+        wait_s = self._bucket.wait_s(self.loop.time())
         if wait_s > 0.0 and self._is_shared:
             self.loop.call_later(min(wait_s, LIGHT_ACTIVE_S), self._resume_next)
             return
@@ -136,7 +136,7 @@ class FairScheduler:
 
     def _end(self) -> None:
         if self._is_shared:
-            self._allowance.spend(time.thread_time() - self._began)
+            self._bucket.spend(time.thread_time() - self._began)
         self._resume_next()
 
     @property
