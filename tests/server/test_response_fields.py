@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.matchers import Json
-from tests.server.test_requests import ENDLESS, RunningTimings
+from tests.server.test_requests import ENDLESS, Running
 from weft.server.run import schema_parts
 from weft.server.run.schema_parts import SCHEMA, SchemaParts
 
@@ -96,7 +96,7 @@ async def test_a_fork_tells_the_schema_that_it_was_forked_with(live: Any) -> Non
         httpx.AsyncClient(base_url=live.url, timeout=60) as client,
         client.stream("POST", "/completion", json=ENDLESS | {"response_fields": fields}) as answer,
     ):
-        stream = RunningTimings(answer)
+        stream = Running(answer)
         await stream.read(4)
         made = await client.post(f"/requests/{stream.id}/branches/0/fork", json={"json_schema": SCHEMAS[1], "ignore_eos": False})
         assert made.json() == {"indices": [1]}, made.text

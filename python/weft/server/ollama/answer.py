@@ -22,9 +22,9 @@ from weft.server.run.pieces import GAP, filled, json_list
 __all__ = [
     "EMPTY",
     "HEADERS",
-    "ChatFormat",
+    "ChatResponseFormat",
     "ChunkEncoder",
-    "GenerateFormat",
+    "GenerateResponseFormat",
     "RequestTimer",
     "ResponseBuilder",
     "ResponseFormat",
@@ -100,7 +100,7 @@ class ResponseFormat(Protocol):
         """Returns a line or the complete response; `ending` has the fields of the final one."""
 
 
-class GenerateFormat:
+class GenerateResponseFormat:
     """Responses of `/api/generate`."""
 
     def __init__(self, model: str) -> None:
@@ -119,7 +119,7 @@ class GenerateFormat:
         )
 
 
-class ChatFormat:
+class ChatResponseFormat:
     """Responses of `/api/chat`."""
 
     def __init__(self, model: str) -> None:

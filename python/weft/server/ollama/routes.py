@@ -59,7 +59,7 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 @post("/api/generate", status_code=200, responses=ERRORS)
 async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
-    shape = answer.GenerateFormat(service.model_name)
+    shape = answer.GenerateResponseFormat(service.model_name)
     if not data.prompt:
         return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
@@ -82,7 +82,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
 @post("/api/chat", status_code=200, responses=ERRORS)
 async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
-    shape = answer.ChatFormat(service.model_name)
+    shape = answer.ChatResponseFormat(service.model_name)
     if not data.messages:
         return _load_only(service, shape, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
