@@ -223,32 +223,32 @@ _HOMES = {
     "weft.request.thought": ("GrammarTrigger", "Thought"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }
-"""Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
-process, and those that only print a version or watch the server do not need what the engine needs."""
+"""Names that each module defines. A module is imported when one of its names is first used: `python -m weft` imports this package
+in every process, and processes that only print a version or watch the server need nothing of the engine."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-# A type checker reads the imports above: to it, a name that is not among them is an error.
+# Type checkers read the imports above, and report names that are not among them.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """A public name, when it is first asked for."""
+        """Returns a public name, importing its module on first use."""
         if (home := _HOME_OF.get(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
         try:
             module = import_module(home)
         except ImportError as error:
-            from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+            from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
 
             if (driver := missing()) is not None:
                 raise driver from error
             raise
-        # From now on it is found without a call.
+        # Later look-ups find the global without a call.
         value = globals()[name] = getattr(module, name)
         return value
 
 
 def __dir__() -> list[str]:
-    """What there is, asked for or not."""
+    """Returns all names of the package, including those that are not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m weft`."""
+"""Entry point of `python -m weft`."""
 
 from weft.cli.main import main
 

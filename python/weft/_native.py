@@ -1,6 +1,6 @@
-"""The compiled module where it is there for several kinds of processors, as in a wheel.
+"""Loads the compiled module where there is one for each of several instruction sets, as in a wheel.
 
-Where one was compiled for this machine alone, as in a checkout, Python finds that one before this file.
+A module that was compiled for this machine alone, as in a checkout, comes before this file on Python's search path.
 """
 
 from weft.installed.levels import load

@@ -1,4 +1,4 @@
-"""The whole answer to a request."""
+"""Complete (non-streamed) answer to a request."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,83 +14,83 @@ from weft.fields.about import About, described
 __all__ = ["MAX_BYTES", "Answer", "Branch"]
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Most that one whole answer may take, where nothing else is said: a million tokens, or two thousand with a thousand likely ones
-beside each."""
+"""Default limit of one collected answer, in bytes: about a million tokens, or 2,000 tokens with 1,000 top logprobs each."""
 
 _TOKEN_BYTES = 192
-"""What a token takes beside the characters of its text."""
+"""Estimated bytes of one token, without the characters of its text."""
 
 _LIKELY_BYTES = 144
-"""What a token with its log-probability takes."""
+"""Estimated bytes of one token id with its logprob."""
 
 
 @described
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion of the prompt."""
+    """One completion of a request."""
 
-    index: Annotated[int, About("which one, `0 <= index < n`")]
-    text: Annotated[str, About("the whole text, without a stop string that ended it")]
-    tokens: Annotated[tuple[int, ...], About("the tokens that were drawn, an end token included")]
-    reason: Annotated[Literal["end", "stop", "length", "context_full", "cancelled"], About("why it ended; see `Finished.reason`")]
-    stop: Annotated[str | None, About('the stop string that ended it, where reason is "stop"')]
-    usage: Annotated[Usage, About("what it cost")]
-    logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token where `n_probs` asked for them, else empty")]
-    truncated: Annotated[bool, About("whether the context was full; see `Finished.truncated`")]
-    explanation: Annotated[CacheExplanation | None, About("why the prompt had to be computed; see `Finished.explanation`")] = None
-    score: Annotated[float | None, About("what ranks it among what a search has found; see `Finished.score`")] = None
+    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
+    text: Annotated[str, About("full text, without the stop string that ended it")]
+    tokens: Annotated[tuple[int, ...], About("generated token ids, including an end token")]
+    reason: Annotated[
+        Literal["end", "stop", "length", "context_full", "cancelled"], About("finish reason; see `Finished.reason`")
+    ]
+    stop: Annotated[str | None, About('stop string that ended the branch, if the reason is "stop"')]
+    usage: Annotated[Usage, About("token counts and timings")]
+    logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token if the request's `n_probs` is above 0, else empty")]
+    truncated: Annotated[bool, About("True if the context was full; see `Finished.truncated`")]
+    explanation: Annotated[CacheExplanation | None, About("explanation of cache misses; see `Finished.explanation`")] = None
+    score: Annotated[float | None, About("ranking score of a beam search; see `Finished.score`")] = None
 
 
 @described
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer to a request: its branches, in order of index."""
+    """Complete answer to a request: its branches, in order of index."""
 
-    branches: Annotated[tuple[Branch, ...], About("one for each completion that was asked for, in order of index")]
-    seed: Annotated[int, About("the seed of branch 0; branch `i` drew with `seed + i` (modulo 2³²)")]
-    n_prompt: Annotated[int, About("the prompt's length in tokens")]
+    branches: Annotated[tuple[Branch, ...], About("one branch per completion, in order of index")]
+    seed: Annotated[int, About("seed of branch 0; branch `i` used `seed + i` (modulo 2³²)")]
+    n_prompt: Annotated[int, About("prompt length in tokens")]
     prompt_logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        About("one entry per token of the prompt, None for the first, where `prompt_logprobs` asked for them, else empty"),
+        About("one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty"),
     ]
 
     @property
     def text(self) -> str:
-        """The text of branch 0."""
+        """Text of branch 0."""
         return self.branches[0].text
 
     @property
     def texts(self) -> list[str]:
-        """The text of every branch."""
+        """Text of each branch."""
         return [branch.text for branch in self.branches]
 
     @property
     def n_computed(self) -> int:
-        """Prompt tokens that were computed for this request, over all branches."""
+        """Prompt tokens that were computed for this request, summed over all branches."""
         return sum(branch.usage.n_computed for branch in self.branches)
 
     @property
     def n_cached(self) -> int:
-        """Prompt tokens that the branches found computed, over all branches: `n * n_prompt - n_computed`."""
+        """Prompt tokens that were reused from the cache, summed over all branches: `n * n_prompt - n_computed`."""
         return sum(branch.usage.n_cached for branch in self.branches)
 
     @property
     def n_predicted(self) -> int:
-        """Tokens that were drawn, over all branches, end tokens included."""
+        """Generated tokens, summed over all branches, including end tokens."""
         return sum(branch.usage.n_predicted for branch in self.branches)
 
     @classmethod
     async def collect(cls, stream: Stream, *, max_bytes: int = MAX_BYTES) -> Self:
-        """Reads `stream` to its end.
+        """Reads `stream` to its end and returns the answer.
 
-        However this ends, the stream is closed: a cancelled task leaves no slot busy.
+        Closes the stream on success, error and cancellation, which frees its slots.
 
         Args:
-            stream: What is read.
-            max_bytes: Most bytes of memory that the answer may take, as they are counted here: 192 for each token, 144 for each
-                log-probability, and one for each character.
+            stream: The stream to read. Events that were read before are missing from the answer.
+            max_bytes: Maximum estimated size of the answer: 192 bytes per token, 144 per logprob, and one per character.
 
         Raises:
-            AnswerTooLarge: It would take more.
-            WeftError: What reading the stream raises.
+            AnswerTooLarge: The answer exceeds `max_bytes`.
+            WeftError: Any error of the stream.
         """
         tokens: defaultdict[int, list[Token]] = defaultdict(list)
         finished: dict[int, Finished] = {}
@@ -115,7 +115,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _bytes_of(event: Event) -> int:
-    """What an event adds to the answer."""
+    """Returns the estimated bytes that an event adds to the answer."""
     match event:
         case Token(text=text, logprobs=logprobs):
             return _TOKEN_BYTES + len(text) + _bytes_of_logprobs(logprobs)

@@ -1,8 +1,8 @@
-"""How an engine is to be: the one list of its settings.
+"""Engine configuration: the single list of its settings.
 
-`weft.Engine` takes them as keywords or whole, the command line and its file give them by llama-server's spellings, and the
-compiled engine gets them as they are. Their names are those of llama.cpp's own parameters, which bindings for Python have too,
-and `Engine.limits` answers in the same words.
+`weft.Engine` accepts them as keywords or as an `EngineConfig`; the command line and the configuration file use llama-server's
+spellings; the compiled engine receives the struct unchanged. The names are those of llama.cpp's own parameters, as in its Python
+bindings, and `Engine.limits` uses the same names.
 """
 
 import os
@@ -23,16 +23,16 @@ MAX_IMAGE_TOKENS = 65_536
 MAX_TOKENS = MAX_NUMBER // 256 * 256
 
 Kernels = Literal["auto", "weft", "llama.cpp"]
-"""Whose kernels compute on the CPU."""
+"""CPU kernel implementation."""
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
-"""A number format of the cache."""
+"""Number format of cached keys or values."""
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
-"""What becomes of the vectors of a text's tokens."""
+"""Pooling of a text's token embeddings."""
 
 RopeScaling = Literal["none", "linear", "yarn"]
-"""How the frequencies of positions are scaled."""
+"""RoPE scaling method."""
 
 OTHER_NAMES = {
     "ctx_size": "n_ctx",
@@ -54,51 +54,53 @@ OTHER_NAMES = {
     "kv_offload": "offload_kqv",
     "cpu_strict": "strict_cpu",
 }
-"""What a setting is called elsewhere: on the command line and in other bindings. A message says what it is here."""
+"""Names of settings on the command line and in other bindings. An error message suggests the name that is used here."""
 
 
 @described
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine is to be; `None` leaves a choice to it.
+    """Settings of an engine. `None` leaves a choice to the engine.
 
-    A value of the wrong type or out of range is refused when it is made, with `InvalidConfig`; what depends on the model, the
-    memory or the machine is checked at the start.
+    The constructor raises `InvalidConfig` for a value of the wrong type or out of range. Conditions that depend on the model, the
+    memory or the machine are checked when the engine starts.
     """
 
     n_slots: Annotated[
-        int | None, About("sequences that run at once; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
+        int | None, About("sequences that run concurrently; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
     ] = None
     n_ctx: Annotated[
         int | None,
         About(
-            "tokens that fit in the KV cache, over all slots; None or 0 lets the model and the free memory decide", 0, MAX_TOKENS
+            "size of the KV cache in tokens, shared by all slots; None or 0 derives it from the model and the free memory",
+            0,
+            MAX_TOKENS,
         ),
     ] = None
     kv_unified: Annotated[
         bool | None,
-        About("whether one slot may use the whole cache, or n_ctx / n_slots of it; None is the former where n_slots is None"),
+        About("whether a slot may use the whole cache, or only n_ctx / n_slots; None shares the cache if n_slots is None"),
     ] = None
-    n_batch: Annotated[int, About("most tokens that llama.cpp takes in one call", 1, MAX_NUMBER)] = 2048
+    n_batch: Annotated[int, About("maximum tokens of one llama.cpp call (logical batch)", 1, MAX_NUMBER)] = 2048
     n_ubatch: Annotated[
-        int | None, About("most tokens of one decode; None is 512, or fewer where the memory is short", 1, MAX_NUMBER)
+        int | None, About("maximum tokens of one decode (physical batch); None is 512, or less if memory is short", 1, MAX_NUMBER)
     ] = None
     grp_attn_n: Annotated[
         int,
         About(
-            "tokens that share a position in a text that outgrows grp_attn_w (self-extend), so that it may be about so many times"
-            " as long as the model was trained for; 1 groups none",
+            "self-extend: tokens that share a position in a text longer than grp_attn_w, which extends the usable context by"
+            " about this factor; 1 disables it",
             1,
             MAX_NUMBER,
         ),
     ] = 1
     grp_attn_w: Annotated[
-        int, About("tokens that are grouped at once where grp_attn_n is not 1: a multiple of that", 1, MAX_NUMBER)
+        int, About("self-extend: tokens per group; a multiple of grp_attn_n unless that is 1", 1, MAX_NUMBER)
     ] = 512
     n_threads: Annotated[
         int | None,
         About(
-            "threads of a decode without rows of prompts, never more than there are processors; None is as tuned, else one for "
-            "each physical core",
+            "threads of a decode without prompt tokens, at most the number of processors; None is the tuned value, else one per"
+            " physical core",
             1,
             MAX_THREADS,
         ),
@@ -106,66 +108,66 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     n_threads_batch: Annotated[
         int | None,
         About(
-            "threads of a decode with rows of prompts, never more than there are processors; None is the same as n_threads, if "
-            "that is given, else as tuned",
+            "threads of a decode with prompt tokens, at most the number of processors; None is n_threads if that is set, else the"
+            " tuned value",
             1,
             MAX_THREADS,
         ),
     ] = None
-    n_gpu_layers: Annotated[int | None, About("layers that go to the GPU; None is as many as there are", 0, MAX_NUMBER)] = None
+    n_gpu_layers: Annotated[int | None, About("layers to offload to the GPU; None is all", 0, MAX_NUMBER)] = None
     kernels: Annotated[
         Kernels,
         About(
-            'whose kernels compute on the CPU: "weft" is Weft\'s own wherever they can, "auto" wherever they are the faster ones,'
-            ' "llama.cpp" none of them; Engine.compute says what was chosen, and why'
+            'CPU kernels: "weft" uses Weft\'s own where they support the model, "auto" where they are faster, "llama.cpp" never;'
+            " Engine.compute reports the choice and its reason"
         ),
     ] = "auto"
     flash_attention: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "llama.cpp's attention as one fused kernel, or without it; \"auto\" is Weft's own on a CPU and llama.cpp's choice on"
-            " a GPU, and where Weft's does not apply, it is as tuned, else off unless V is quantised or the memory is short"
+            "llama.cpp's fused attention kernel (on) or separate products (off); \"auto\" uses Weft's own kernel on a CPU where "
+            "it"
+            " applies and llama.cpp's choice on a GPU; elsewhere the tuned value, else off unless V is quantized or memory is "
+            "short"
         ),
     ] = "auto"
-    tuned: Annotated[bool, About("whether to use what `python -m weft tune` has measured for this model on this machine")] = True
+    tuned: Annotated[bool, About("use the measurements of `python -m weft tune` for this model on this machine")] = True
     pooling: Annotated[
         Pooling | None,
         About(
-            'what becomes of the vectors of a text\'s tokens: "mean" is their mean, "cls" the first, "last" the last one, "none"'
-            ' keeps all of them, "rank" scores texts by a reranker; None is as the model says, else the mean'
+            'pooling of token embeddings: "mean", "cls" (first token), "last" (last token), "none" (one embedding per token) or'
+            ' "rank" (reranker score); None is the model\'s own, else the mean'
         ),
     ] = None
-    type_k: Annotated[KvType, About("number format of the keys in the cache")] = "f16"
-    type_v: Annotated[
-        KvType, About("number format of the values in the cache; a quantised one cannot be with flash attention off")
-    ] = "f16"
+    type_k: Annotated[KvType, About("number format of cached keys")] = "f16"
+    type_v: Annotated[KvType, About("number format of cached values; quantized formats require flash attention")] = "f16"
     cache_ram: Annotated[
         int | None,
         About(
-            "most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV"
-            " cache, None is 8,192 or a quarter of the machine's memory, whichever is less",
+            "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache,"
+            " None is 8,192 or a quarter of the machine's memory, whichever is less",
             -1,
             2**44 - 1,
         ),
     ] = None
     max_queue: Annotated[
-        int, About("requests that may wait for a slot before further ones are refused with QueueFull", 1, MAX_NUMBER)
+        int, About("maximum requests that wait for a slot; further requests are rejected with QueueFull", 1, MAX_NUMBER)
     ] = 1024
     max_token_gap_ms: Annotated[
         float | None,
         About(
-            "99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt being computed"
-            " beside it may cause; None is ten times what the streams take for a token without it, from 8 to 200, or twice"
-            " that time where it is more",
+            "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a prompt"
+            " is computed concurrently; None is ten times the streams' own time per token, from 8 to 200, or twice that time if"
+            " that is more",
             0,
         ),
     ] = None
     ctx_checkpoints: Annotated[
         int,
         About(
-            "most states that are kept along the prompt of a recurrent or hybrid model, or windows of one that sees through a"
-            " sliding window, so that one which parts from it there computes little again, in an eighth of cache_ram at most; 0"
-            " keeps them at the ends of prompts, turns and answers alone. Other models go on from anywhere",
+            "maximum checkpoints along the prompt of a recurrent, hybrid or sliding-window model, from which a prompt that"
+            " diverges there can continue; they use at most an eighth of cache_ram. 0 keeps checkpoints only at the ends of"
+            " prompts, turns and answers. Other models need none",
             0,
             MAX_NUMBER,
         ),
@@ -173,63 +175,63 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_min_step: Annotated[
         int,
         About(
-            "fewest tokens from one of them to the next, on average, since they stand where lines end: a prompt is computed in"
-            " pieces between them",
+            "minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends; the prompt is"
+            " computed in segments between them",
             1,
             MAX_NUMBER,
         ),
     ] = 48
-    use_mmap: Annotated[bool, About("maps the file instead of reading it")] = True
-    use_mlock: Annotated[bool, About("keeps the weights from being swapped out")] = False
+    use_mmap: Annotated[bool, About("memory-map the model file instead of reading it")] = True
+    use_mlock: Annotated[bool, About("lock the weights in memory, so that they are never swapped out")] = False
     direct_io: Annotated[
         bool,
         About(
-            "reads the file past the operating system's cache where that is possible; then use_mmap and use_mlock do not count"
+            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
         ),
     ] = False
-    check_tensors: Annotated[bool, About("refuses a file with weights that are no numbers")] = False
+    check_tensors: Annotated[bool, About("reject a file that has weights that are not finite numbers")] = False
     devices: Annotated[
         tuple[str, ...] | None,
-        About("devices beside the CPU that take part, by ggml's names (CUDA0); None is all there are, an empty sequence is none"),
+        About("devices to use in addition to the CPU, by ggml name (CUDA0); None is all, an empty sequence is none"),
     ] = None
     split_mode: Annotated[
         Literal["layer", "row", "none"],
-        About('what each of several GPUs holds: layers, or rows of every tensor, or with "none" one GPU all'),
+        About('how to split the model across GPUs: by layer, by row of each tensor, or "none" for a single GPU'),
     ] = "layer"
     main_gpu: Annotated[
-        int, About("the GPU that holds all where nothing is split, and small tensors where rows are; from 0", 0, MAX_NUMBER)
+        int, About("GPU for the whole model with split_mode none, or for small tensors with row; from 0", 0, MAX_NUMBER)
     ] = 0
     tensor_split: Annotated[
         tuple[float, ...],
-        About("each GPU's share, in proportion to their sum; empty leaves the shares to llama.cpp", 0),
+        About("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0),
     ] = ()
     numa: Annotated[
         Literal["distribute", "isolate", "numactl"] | None,
-        About("how threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all"),
+        About("thread placement on a machine with several NUMA nodes, for the whole process; None leaves it to the system"),
     ] = None
     repack: Annotated[
         bool | None,
         About(
-            "whether llama.cpp rearranges weights of some formats as its own products want them; None is where these"
-            " are to compute"
+            "whether llama.cpp repacks weights of some formats for its own matrix products; None repacks where llama.cpp's"
+            " products are used"
         ),
     ] = None
     lora: Annotated[
         tuple[tuple[str, float], ...],
         About(
-            "adapters (LoRA) that are loaded beside the model, as pairs of a GGUF file and a scale, at most 64; a file alone has"
-            " a scale of 1, and one with a scale of 0 is off. A request may name them by their places here, with other scales"
+            "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0 disables"
+            " an adapter. A request may select them by their index in this list, with other scales"
         ),
     ] = ()
     mmproj: Annotated[
         str | None,
-        About("the projector (GGUF) that reads pictures and sounds for the model; None is none: then it reads texts alone"),
+        About("multimodal projector (GGUF) for images and audio; None accepts text only"),
     ] = None
-    mmproj_offload: Annotated[bool, About("whether a GPU computes with the projector, where there is one")] = True
+    mmproj_offload: Annotated[bool, About("run the projector on a GPU if there is one")] = True
     image_min_tokens: Annotated[
         int | None,
         About(
-            "the fewest places that a picture takes, of models that leave a choice; None is what the projector says",
+            "minimum tokens per image, for models with dynamic resolution; None is the projector's own",
             1,
             MAX_IMAGE_TOKENS,
         ),
@@ -237,7 +239,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     image_max_tokens: Annotated[
         int | None,
         About(
-            "the most places that a picture takes, of models that leave a choice; None is what the projector says",
+            "maximum tokens per image, for models with dynamic resolution; None is the projector's own",
             1,
             MAX_IMAGE_TOKENS,
         ),
@@ -245,113 +247,105 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
         About(
-            "values of the file's metadata that are others than it says, as pairs of a key and a value or as a mapping: whole"
-            " and finite numbers of 32 bits, True or False, and texts; keys and texts of at most 127 bytes"
+            "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers, True"
+            " or False, and strings; keys and strings of at most 127 bytes"
         ),
     ] = ()
     tensor_overrides: Annotated[
         tuple[tuple[str, str], ...],
         About(
-            "tensors that go elsewhere than the others, as pairs of a pattern, which is searched in their names, and the name of"
-            " a memory (CPU, CUDA0); the first pattern that is found counts"
+            "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
+            " (CPU, CUDA0); the first match applies"
         ),
     ] = ()
-    cpu_moe: Annotated[bool, About("keeps the experts of every layer in the CPU's memory")] = False
-    n_cpu_moe: Annotated[int, About("layers, from the first one on, whose experts stay in the CPU's memory", 0, MAX_NUMBER)] = 0
+    cpu_moe: Annotated[bool, About("keep the experts of all layers in CPU memory")] = False
+    n_cpu_moe: Annotated[int, About("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
         int,
-        About("layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory", 0, MAX_NUMBER),
+        About("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER),
     ] = 0
     no_host: Annotated[
         bool,
-        About("keeps weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them"),
+        About("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"),
     ] = False
-    offload_kqv: Annotated[bool, About("whether the cache is on the GPU that has its layer, or else in the machine's memory")] = (
-        True
-    )
-    op_offload: Annotated[bool, About("whether a GPU computes large products with weights that are in the machine's memory")] = (
-        True
-    )
-    rope_scaling_type: Annotated[
-        RopeScaling | None, About("how the frequencies of positions are scaled; None is as the model's file says")
-    ] = None
-    rope_freq_base: Annotated[float | None, About("base of those frequencies; None is as the model's file says", 2, 1e12)] = None
+    offload_kqv: Annotated[bool, About("keep the KV cache of each layer on that layer's GPU, not in host memory")] = True
+    op_offload: Annotated[bool, About("compute large products with weights in host memory on a GPU")] = True
+    rope_scaling_type: Annotated[RopeScaling | None, About("RoPE scaling method; None is the model's own")] = None
+    rope_freq_base: Annotated[float | None, About("RoPE base frequency; None is the model's own", 2, 1e12)] = None
     rope_freq_scale: Annotated[
         float | None,
         About(
-            "what positions are multiplied by: 0.25 makes room for texts four times as long as those that the model was trained"
-            " on; None is as the model's file says",
+            "RoPE frequency scale: 0.25 extends the context to four times that of training; None is the model's own",
             1e-4,
             1e4,
         ),
     ] = None
     yarn_orig_ctx: Annotated[
-        int | None, About("YaRN: tokens of context that the model was trained on; None is as its file says", 1, MAX_NUMBER)
+        int | None, About("YaRN: original context size of the model in tokens; None is the model's own", 1, MAX_NUMBER)
     ] = None
     yarn_ext_factor: Annotated[
-        float | None, About("YaRN: how much is extrapolated; 0 interpolates alone, None is as the model's file says", 0, 1e6)
+        float | None, About("YaRN: extrapolation mix factor; 0 is full interpolation, None is the model's own", 0, 1e6)
     ] = None
     yarn_attn_factor: Annotated[
         float | None,
         About(
-            "YaRN: what the lengths of queries and keys are multiplied by where nothing is extrapolated; otherwise it follows"
-            " the scale. None is as the model's file says",
+            "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale."
+            " None is the model's own",
             0,
             1e6,
         ),
     ] = None
     yarn_beta_slow: Annotated[
         float | None,
-        About("YaRN: turns within the context below which a frequency is interpolated; None is as the model's file says", 0, 1e6),
+        About("YaRN: rotations per context below which a frequency is interpolated; None is the model's own", 0, 1e6),
     ] = None
     yarn_beta_fast: Annotated[
         float | None,
-        About("YaRN: turns within the context above which a frequency stays as it is; None is as the model's file says", 0, 1e6),
+        About("YaRN: rotations per context above which a frequency is unchanged; None is the model's own", 0, 1e6),
     ] = None
     cpus: Annotated[
         tuple[int, ...],
         About(
-            "processors, by the system's numbers, that threads compute on; empty is all that the process may use. Those that"
-            " there are not are left out",
+            "CPU affinity of compute threads, as processor numbers; empty is every processor that the process may use."
+            " Numbers without a processor are ignored",
             0,
             MAX_THREADS - 1,
         ),
     ] = ()
     cpus_batch: Annotated[
-        tuple[int, ...] | None, About("the same of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
+        tuple[int, ...] | None, About("CPU affinity of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
     ] = None
     strict_cpu: Annotated[
         bool,
         About(
-            "whether each thread is kept on one of those processors, in turn; otherwise each is where they are as many as the"
-            " threads, or as their cores are"
+            "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many as"
+            " processors, or as cores"
         ),
     ] = False
-    strict_cpu_batch: Annotated[bool | None, About("the same of threads that compute prompts; None is strict_cpu")] = None
+    strict_cpu_batch: Annotated[bool | None, About("strict_cpu of threads that compute prompts; None is strict_cpu")] = None
     prio: Annotated[
         int,
         About(
-            "who goes first where others want a processor: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime); above"
-            " normal it takes a right that the system gives (CAP_SYS_NICE or ulimit -r), else the log warns. Threads that make"
-            " vectors stay behind the others",
+            "thread scheduling priority: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime). Above normal requires"
+            " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower priority",
             -1,
             3,
         ),
     ] = 0
-    prio_batch: Annotated[int | None, About("the same of threads that compute prompts; None is prio", -1, 3)] = None
+    prio_batch: Annotated[int | None, About("priority of threads that compute prompts; None is prio", -1, 3)] = None
     poll: Annotated[
         int | None,
         About(
-            "how long threads wait for work at full speed before they sleep: 0 is not at all, 1 some milliseconds, 100 the"
-            " longest; None is 1, and 0 for vectors",
+            "busy-waiting of idle threads before they sleep: 0 is none, 1 a few milliseconds, 100 the longest; None is 1,"
+            " and 0 for embeddings",
             0,
             100,
         ),
     ] = None
-    poll_batch: Annotated[int | None, About("the same of threads that compute prompts; None is poll", 0, 100)] = None
+    poll_batch: Annotated[int | None, About("poll of threads that compute prompts; None is poll", 0, 100)] = None
 
     def __post_init__(self) -> None:
-        # A list is as good as a tuple.
+        # Lists are accepted, and stored as tuples.
         for name in ("devices", "tensor_split", "cpus", "cpus_batch"):
             if isinstance(given := getattr(self, name), list):
                 msgspec.structs.force_setattr(self, name, tuple(given))
@@ -371,10 +365,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: "EngineConfig | None", options: dict[str, Any]) -> "EngineConfig":
-        """A config, or the default, with some settings in place of its own.
+        """Returns `config`, or the default, with some settings replaced.
 
         Raises:
-            TypeError: There is no setting of that name; the message has the nearest.
+            TypeError: There is no setting of that name; the message suggests the nearest.
             InvalidConfig: A value has the wrong type or is out of range.
         """
         for name in options:
@@ -387,8 +381,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(config, **options) if options else config
 
 
-def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)
-    """A file and its scale."""
+def _adapter(given: Any) -> Any:  # noqa: ANN401 (validated later)
+    """Returns a pair of file and scale."""
     if isinstance(given, str | os.PathLike):
         return (os.fspath(given), 1.0)
     if isinstance(given, list | tuple) and given and isinstance(given[0], os.PathLike):
@@ -397,15 +391,15 @@ def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)
 
 
 def _advice(name: str, names: Iterable[str]) -> str:
-    """What was most likely meant by a name that there is not."""
-    import difflib  # noqa: PLC0415 (most names are right)
+    """Returns a hint for an unknown name: its equivalent, the nearest name, or all names."""
+    import difflib  # noqa: PLC0415 (needed only for an error message)
 
     near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
     return f"did you mean {near}?" if near else f"there are {', '.join(names)}"
 
 
 class EngineOptions(TypedDict, total=False):
-    """The fields of `EngineConfig` as keywords of `Engine`."""
+    """Fields of `EngineConfig` as keywords of `Engine`."""
 
     n_slots: int | None
     n_ctx: int | None

@@ -5,4 +5,4 @@ from pathlib import Path
 __all__ = ["DEMO_MODEL"]
 
 DEMO_MODEL = str(Path(__file__).parent / "models" / "storyteller-q8_0.gguf")
-"""The model that ships with the package: small enough to start at once, good for short stories."""
+"""Path of the demo model: small enough to load immediately, trained for short stories."""

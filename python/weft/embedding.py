@@ -1,4 +1,4 @@
-"""Vectors of texts, and how well texts answer a query."""
+"""Embeddings and reranking."""
 
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -14,59 +14,59 @@ __all__ = ["Embedding", "Embeddings", "Ranking"]
 
 
 class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors of some texts."""
+    """Embeddings of several texts."""
 
     vectors: "memoryview[float]"
-    """32-bit floats of the shape (rows, width), in one block: `numpy.asarray(vectors)` copies nothing, `vectors.tolist()` makes
-    lists. Row `i` is text `i`; where nothing is pooled, each token has a row."""
+    """32-bit floats of shape (rows, width), in one block: `numpy.asarray(vectors)` does not copy, `vectors.tolist()` returns
+    lists. There is one row per text, or one per token without pooling."""
     starts: Sequence[int]
-    """The rows of text `i` are `[starts[i], starts[i + 1])`."""
+    """Row offsets: the rows of text `i` are `[starts[i], starts[i + 1])`."""
     n_tokens: Sequence[int]
-    """Tokens of each text."""
+    """Number of tokens of each text."""
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """How well some texts answer a query."""
+    """Relevance of several texts to a query."""
 
     scores: "memoryview[float]"
-    """A 32-bit float for each text, in their order; the better it answers, the greater."""
+    """32-bit relevance score of each text, in order; higher is more relevant."""
     n_tokens: Sequence[int]
-    """Tokens of each text together with the query."""
+    """Number of tokens of each text together with the query."""
 
 
 class Embedding:
-    """What an engine does beside writing: a second worker, with a context of its own over the same weights.
+    """Embedding interface of an engine, served by a second worker with its own context over the same weights.
 
-    Both are made when they are first needed, and take no memory before; an encoder has no other.
+    Worker and context are created on first use and take no memory before. An encoder-only model has no other worker.
     """
 
     def _running(self) -> _native.Engine:
         raise NotImplementedError
 
     async def embed(self, texts: str | Sequence[Prompt], *, normalize: int = 2, dimensions: int | None = None) -> Embeddings:
-        """The vectors of texts.
+        """Returns the embeddings of texts.
 
             answer = await engine.embed(["a fox", "a dog"])
             numpy.asarray(answer.vectors) @ numpy.asarray(answer.vectors).T
 
-        Texts of several calls are computed together. Cancelling it computes no more of them. A text is tokenized here, on this
-        thread, as `Engine.tokenize` does it; for a long one, give the tokens that `Engine.async_tokenize` returns.
+        Texts of concurrent calls are batched. Cancelling the call stops their computation. Strings are tokenized on the calling
+        thread, as by `Engine.tokenize`; for a long text, pass the tokens that `Engine.async_tokenize` returns.
 
         Args:
-            texts: One text, or several, each as a string or as token ids. A list of strings, token ids and media is one text too,
-                where the model reads pictures or sounds: `embed([["A photo of ", await engine.read_media(data)]])`.
-            normalize: What is made 1 of each vector: 2 its length, 1 the sum of its numbers without their signs, `p` its p-norm.
-                0 makes 32,760 of its largest number, -1 nothing. Rows of tokens, where nothing is pooled, stay as they are.
-            dimensions: How many numbers of each vector are kept, before it is normalized; None is all. It has a meaning for
-                models that were trained for it.
+            texts: One text, or several, each as a string or token ids. A list of strings, token ids and media is also one text,
+                if the model supports media: `embed([["A photo of ", await engine.read_media(data)]])`.
+            normalize: Normalization of each embedding: 2 is Euclidean, 1 taxicab, `p` the p-norm, 0 scales the largest absolute
+                value to 32,760, and -1 is none. Per-token rows, without pooling, are not normalized.
+            dimensions: Number of leading dimensions to keep, before normalization; None is all. Useful with models trained for it
+                (Matryoshka representations).
 
         Raises:
-            InvalidRequest: A text has no token or more than `vector_stats().max_tokens`, there is none, or they are too many:
-                2²⁰ tokens and 2²⁴ numbers in all. Or `normalize` or `dimensions` are out of range.
-            NotSupported: The model ranks texts, or is an encoder and a text has media.
-            QueueFull: 2²⁰ tokens wait already.
-            DecodeError: The model could not compute them, or there is not as much memory free as they or the context would take.
-            EngineStopped: The engine was closed, before or meanwhile.
+            InvalidRequest: A text has no tokens or more than `vector_stats().max_tokens`, there are no texts, their total exceeds
+                2²⁰ tokens or 2²⁴ numbers, or `normalize` or `dimensions` is out of range.
+            NotSupported: The model is a reranker, or is an encoder and a text has media.
+            QueueFull: 2²⁰ tokens are already waiting.
+            DecodeError: The model could not compute them, or memory for them or for the context is not available.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         made = await self.begin_embedding([texts] if isinstance(texts, str) else texts, normalize, dimensions)
         starts = made.starts
@@ -74,15 +74,15 @@ class Embedding:
         return Embeddings(vectors=vectors, starts=starts, n_tokens=made.n_tokens)
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Ranking:
-        """How well each of the texts answers a query, by a reranker: a model with a classifier, whose pooling is `rank`.
+        """Returns the relevance of each text to a query. Requires a reranker: a model with a classifier and pooling `rank`.
 
         Raises:
-            InvalidRequest: The query with a text has more than `vector_stats().max_tokens`, there is no text, or they have more
-                than 2²⁰ tokens together.
-            NotSupported: The model is no reranker, or its pooling is another.
-            QueueFull: 2²⁰ tokens wait already.
-            DecodeError: The model could not compute them, or there is not as much memory free as they or the context would take.
-            EngineStopped: The engine was closed, before or meanwhile.
+            InvalidRequest: The query with a text exceeds `vector_stats().max_tokens`, there are no texts, or their total exceeds
+                2²⁰ tokens.
+            NotSupported: The model is not a reranker, or its pooling is not `rank`.
+            QueueFull: 2²⁰ tokens are already waiting.
+            DecodeError: The model could not compute them, or memory for them or for the context is not available.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         if isinstance(texts, str):
             raise InvalidRequest("texts", "texts is a string; it must be a sequence of strings")
@@ -92,13 +92,13 @@ class Embedding:
     def begin_embedding(
         self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """`embed` in two parts: this reads the texts, on whatever thread, and what it returns is to be awaited."""
+        """First half of `embed`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result."""
         return self._running().embed(texts, normalize=normalize, dimensions=dimensions)
 
     def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """`rerank` in two parts, likewise."""
+        """First half of `rerank`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result."""
         return self._running().rerank(query, texts)
 
     def vector_stats(self) -> VectorStats:
-        """What was computed of vectors, and what they are made with."""
+        """Returns metrics and settings of embeddings."""
         return self._running().vector_stats()

@@ -1,4 +1,4 @@
-"""The engine for async Python."""
+"""Asynchronous inference engine."""
 
 import asyncio
 import os
@@ -50,24 +50,24 @@ __all__ = ["Engine"]
 
 
 class Engine(Embedding):
-    """One model, one worker thread, one KV cache that all requests share.
+    """Serves one model from one worker thread, with one KV cache that all requests share.
 
-    Making one loads nothing; `async with` or `await start()` does:
+    The constructor loads nothing; `async with` or `await start()` loads the model:
 
         async with Engine("model.gguf", n_slots=8) as engine:
             completion = await engine.complete("Once upon a time,", n=8, max_tokens=64)
 
-    Once it is started, any thread and any event loop may use it, and several engines may live in one process. A forked child may
-    not (`ForkedProcess`).
+    A started engine may be used from any thread and any event loop, and a process may have several engines. A forked child
+    process may not use it (`ForkedProcess`).
 
     Args:
-        model: A GGUF file (of a split model, its first part); None is the demo model that ships with the package.
-        config: How it is to be, whole; None is the default.
-        on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
-        **options: The fields of `EngineConfig`, which describes them; they replace those of `config`.
+        model: Path of a GGUF file (the first part of a split model); None is the demo model that ships with the package.
+        config: Settings of the engine; None is the default.
+        on_progress: Called with the loaded fraction, 0 to 1, on the event loop that awaits `start`.
+        **options: Fields of `EngineConfig`, which replace those of `config`.
 
     Raises:
-        TypeError: There is no setting of that name; the message has the nearest.
+        TypeError: There is no setting of that name; the message suggests the nearest.
         InvalidConfig: A setting has the wrong type or is out of range.
     """
 
@@ -86,21 +86,21 @@ class Engine(Embedding):
         self._native: _native.Engine | None = None
         self._threads = Threads()
         self._stop: Callable[[], object] | None = None
-        """Ends the last worker that was started."""
+        """Stops the worker that was started last."""
         self._stopping = threading.Lock()
         self._scales: list[tuple[int, float]] = []
-        """Of the adapters, while it is asleep."""
+        """Adapter scales to restore on wake-up."""
 
     async def start(self) -> None:
-        """Loads the model and starts the worker on another thread; the event loop goes on meanwhile.
+        """Loads the model and starts the worker, on another thread; does not block the event loop.
 
-        A start that fails or is cancelled closes the engine; what was being loaded goes as soon as it is there.
+        A start that fails or is cancelled closes the engine; a load in progress is released when it completes.
 
         Raises:
-            ModelLoadError: The file is no model that can be run.
+            ModelLoadError: The file is not a model that Weft can run.
             InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
-            EngineStopped: The engine was closed, before or meanwhile.
-            RuntimeError: It was started before.
+            EngineStopped: The engine was closed, possibly during the call.
+            RuntimeError: The engine was started before.
         """
         if self._is_closed():
             raise EngineStopped
@@ -114,34 +114,34 @@ class Engine(Embedding):
             raise
 
     async def sleep(self) -> None:
-        """Lets the model go, with its worker and all that is cached, until `wake` loads it again; frees their memory.
+        """Unloads the model, its worker and everything that is cached, and frees their memory. `wake` loads the model again.
 
-        Every open stream ends with `EngineStopped`. Prefixes are pinned no longer; `copy_store` and `save_prefix` keep what was
-        computed. Waits, on another thread, for the decode that is running.
+        Ends every open stream with `EngineStopped` and unpins all prefixes; `copy_store` and `save_prefix` preserve computed
+        prefixes. Waits, on another thread, for the decode that is running.
 
         Raises:
             EngineStopped: The engine was closed.
-            RuntimeError: It does not run.
+            RuntimeError: The engine is not running.
         """
         scales = [(adapter.id, adapter.scale) for adapter in self.adapters]
         self._scales = scales
         self._state = "asleep"
-        # It has the words of this model.
+        # Templates refer to the vocabulary of this model.
         self.__dict__.pop("_templates", None)
         self._native = None
         await self._threads.work(For.LIFE, self._end, self._stop)
 
     async def wake(self) -> None:
-        """Loads the model again, after `sleep`; the adapters count as they did. The event loop goes on meanwhile.
+        """Loads the model again after `sleep`, and restores the adapter scales. Does not block the event loop.
 
         A load that fails or is cancelled leaves the engine asleep.
 
         Raises:
-            ModelLoadError: The file is no model that can be run.
-            InvalidConfig: Settings do not fit the model or the memory any more.
-            InvalidRequest: The adapters that were on cannot be on together any more: their files are others now.
-            EngineStopped: The engine was closed, before or meanwhile.
-            RuntimeError: It is not asleep.
+            ModelLoadError: The file is not a model that Weft can run.
+            InvalidConfig: The settings no longer fit the model or the memory.
+            InvalidRequest: The adapters that were active cannot be combined any more, because their files have changed.
+            EngineStopped: The engine was closed, possibly during the call.
+            RuntimeError: The engine is not asleep.
         """
         if self._is_closed():
             raise EngineStopped
@@ -156,9 +156,9 @@ class Engine(Embedding):
             raise
 
     async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
-        """Loads the model and starts the worker, with adapters of these scales; none are those of the configuration."""
+        """Loads the model and starts the worker, with these adapter scales or else those of the configuration."""
         native = await self._threads.work(For.LIFE, self._load, self._report())
-        # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
+        # Also runs when the interpreter exits, since libraries must not be unloaded while the worker uses them.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         try:
             if self._is_closed():
@@ -177,19 +177,19 @@ class Engine(Embedding):
         return _native.Engine(loaded, self._config, tuned=None if kept is None else kept.choice)
 
     async def close(self) -> None:
-        """Ends the worker and lets the model go. Idempotent; a closed engine does not start again.
+        """Stops the worker and unloads the model. Idempotent; a closed engine cannot be started again.
 
-        Every open stream ends with `EngineStopped`. Waits, on another thread, for the decode that is running.
+        Ends every open stream with `EngineStopped`. Waits, on another thread, for the decode that is running.
         """
         self._state = "closed"
-        # It holds the engine, as the engine holds it.
+        # Templates and the engine refer to each other.
         self.__dict__.pop("_templates", None)
         self._native = None
         if self._stop is not None:
             await self._threads.work(For.LIFE, self._end, self._stop)
 
     def _end(self, stop: Callable[[], object] | None) -> None:
-        """Ends a worker; where another thread is about that, waits for it."""
+        """Stops a worker; if another thread is already stopping it, waits for that."""
         with self._stopping:
             if stop is not None:
                 stop()
@@ -202,28 +202,28 @@ class Engine(Embedding):
         await self.close()
 
     def generate(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Stream:
-        """Queues a request and returns the stream of its events at once.
+        """Queues a request and returns immediately with the stream of its events.
 
             async for event in engine.generate("Once upon a time,", n=8, max_tokens=64):
                 match event:
                     case weft.Token(index, _, text): ...
                     case weft.Finished(index, reason): ...
 
-        Whoever stops reading frees the slots: by `break` out of a loop that holds the only reference, as above, by `close()` or
-        `aclose()`, by cancelling the task, or by dropping the stream.
+        A consumer that stops reading frees the slots: by `break` out of a loop that holds the only reference, as above, by
+        `close()` or `aclose()`, by cancelling the task, or by dropping the stream.
 
-        A prompt that is a string is tokenized here, on this thread, as `tokenize` does it; for a long one, give the tokens that
+        A string prompt is tokenized on the calling thread, as by `tokenize`; for a long text, pass the tokens that
         `async_tokenize` returns.
 
         Args:
-            prompt: What is to be continued, or a whole request. A list may hold strings, token ids and media:
+            prompt: The prompt, or a whole request. A list may hold strings, token ids and media:
                 `["What is this? ", await engine.read_media(data), " It is"]`.
-            **options: The other fields of the request; they replace those of a `Request` that is given as the prompt.
+            **options: Other fields of the request; they replace those of a `Request` that is passed as the prompt.
 
         Raises:
             InvalidRequest: A field has the wrong type or is out of range.
-            ContextOverflow: The prompt alone fills the context.
-            QueueFull: `max_queue` requests wait already.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was closed.
         """
         fields: dict[str, Any] = {**options}
@@ -240,16 +240,16 @@ class Engine(Embedding):
     async def complete(
         self, prompt: Prompt | Request, *, max_bytes: int = MAX_BYTES, **options: Unpack[RequestOptions]
     ) -> Answer:
-        """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
+        """Generates and returns the complete answer. Cancelling the call frees the slots.
 
         Args:
-            prompt: As `generate` takes it.
-            max_bytes: Most bytes of memory that the answer may take; see [`Answer.collect`][weft.Answer.collect].
-            **options: The other fields of the request.
+            prompt: The prompt or request, as in `generate`.
+            max_bytes: Maximum size of the answer in memory; see [`Answer.collect`][weft.Answer.collect].
+            **options: Other fields of the request.
 
         Raises:
-            AnswerTooLarge: The answer would take more than `max_bytes`.
-            WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
+            AnswerTooLarge: The answer exceeds `max_bytes`.
+            WeftError: Any error of `generate`, or `DecodeError` if the model could not compute a step.
         """
         return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
 
@@ -261,28 +261,28 @@ class Engine(Embedding):
         n_probs: int = 0,
         **options: "Unpack[ScoreOptions]",
     ) -> "list[Score]":
-        """How likely each of some continuations is after a prompt, in their order.
+        """Returns the log-probability of each continuation of a prompt, in order.
 
             rain, snow = await engine.score("The sky is dark. Soon there will be", [" rain", " snow"])
             print(rain.logprob > snow.logprob, rain.tokens)
 
-        The prompt is computed once, or not at all where it is cached, and the continuations together, as many at a time as there
-        are slots. What earlier ones were told is told again without computing it.
+        The prompt is computed at most once. Continuations are computed together, as many at a time as there are slots. Logprobs
+        of earlier requests are reused.
 
-        The tokens of a continuation stand behind those of the prompt as they are, not merged with them: a string is tokenized
-        without the token that begins a text and without the space that some vocabularies put before one, and control tokens are
-        not read in it. So `"A"` after `"Answer: "` and `" A"` after `"Answer:"` are different tokens; models expect the latter.
+        A continuation's tokens are appended to those of the prompt without merging. A string is tokenized without a BOS token,
+        without the leading space that some vocabularies add, and without parsing control tokens. So `"A"` after `"Answer: "` and
+        `" A"` after `"Answer:"` are different tokens; models expect the latter.
 
         Args:
-            prompt: What stands before them, at least one token; a string is tokenized as `generate` does it.
-            continuations: What may follow, each at least one token.
-            n_probs: How many of the most likely tokens are told in the place of each, 0 to 1,000.
-            **options: The fields of `Request` that count here.
+            prompt: The common prefix, at least one token; a string is tokenized as by `generate`.
+            continuations: Candidate continuations, each at least one token.
+            n_probs: Number of top logprobs reported for each position, 0 to 1,000.
+            **options: Fields of `Request` that apply to scoring.
 
         Raises:
             InvalidRequest: A text has no token, or a field has the wrong type or is out of range.
-            ContextOverflow: The prompt with a continuation fills the context.
-            QueueFull: `max_queue` requests of others wait already.
+            ContextOverflow: The prompt with a continuation fills the context of a slot.
+            QueueFull: The queue is full with `max_queue` requests of other callers.
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed.
         """
@@ -295,12 +295,12 @@ class Engine(Embedding):
         n_probs: int = 0,
         **options: "Unpack[ScoreOptions]",
     ) -> "list[list[Score]]":
-        """What `score` says for each of some pairs of a prompt and its continuations; prompts share what they begin with.
+        """Scores several pairs of a prompt and its continuations, as `score` does; common prefixes are computed once.
 
         Raises:
-            WeftError: What `score` raises.
+            WeftError: Any error of `score`.
         """
-        from weft.scoring import continuation_tokens, scores  # noqa: PLC0415 (few score)
+        from weft.scoring import continuation_tokens, scores  # noqa: PLC0415 (rarely needed)
 
         def read(prompt: str | Sequence[int]) -> Sequence[int]:
             return self.tokenize(prompt) if isinstance(prompt, str) else prompt
@@ -323,25 +323,25 @@ class Engine(Embedding):
         suffix_first: bool = False,
         **options: Unpack[RequestOptions],
     ) -> Stream:
-        r"""Queues a request for what belongs between two texts, and returns the stream of its events as `generate` does.
+        r"""Queues a fill-in-the-middle request and returns the stream of its events, as `generate` does.
 
             stream = engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
 
-        Texts are cut as [`weft.infill.infill_tokens`][] says, and not read for control tokens, but those of `begun`.
+        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `begun` only.
 
         Args:
-            prefix: What stands before the gap.
-            suffix: What stands behind it.
-            begun: What of the gap is filled already.
-            snippets: Pieces of other files that help.
-            suffix_first: Puts the suffix before the prefix, as some models want it.
-            **options: The other fields of the request.
+            prefix: Text before the gap.
+            suffix: Text after the gap.
+            begun: Beginning of the gap's text, which the model continues.
+            snippets: Excerpts of other files, as context.
+            suffix_first: Puts the suffix before the prefix, as some models require.
+            **options: Other fields of the request.
 
         Raises:
-            InvalidRequest: The model was not trained to fill gaps, or a field has the wrong type or is out of range.
-            WeftError: What `generate` raises.
+            InvalidRequest: The model was not trained for infilling, or a field has the wrong type or is out of range.
+            WeftError: Any error of `generate`.
         """
-        from weft.infill import infill_tokens  # noqa: PLC0415 (few fill gaps)
+        from weft.infill import infill_tokens  # noqa: PLC0415 (rarely needed)
 
         def read(text: str | Sequence[int], *, parse_special: bool = False) -> Sequence[int]:
             return self.tokenize(text, add_special=False, parse_special=parse_special) if isinstance(text, str) else text
@@ -369,26 +369,26 @@ class Engine(Embedding):
         max_bytes: int = MAX_BYTES,
         **options: Unpack[RequestOptions],
     ) -> "ChatAnswer":
-        """The whole answer to a chat: its next message, by the model's own template.
+        """Generates and returns the next message of a chat, using the model's own chat template.
 
             answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
             print(answer.reply.content)
 
-        What is said in a message is never read as a control token, however it is spelt.
+        Message content is never parsed for control tokens.
 
         Args:
-            messages: What was said, by OpenAI's names.
-            chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
-            tools: The functions that may be called, in OpenAI's way; `answer.reply.tool_calls` has the calls.
+            messages: The conversation, in OpenAI's format.
+            chat: Template options; see `weft.chat.request.ChatOptions`.
+            tools: Functions that the model may call, in OpenAI's format; `answer.reply.tool_calls` has the calls.
             tool_choice: `none`, `auto` (the default), `required`, or an object that names a function.
-            max_bytes: Most bytes of memory that the answer may take.
-            **options: The other fields of the request.
+            max_bytes: Maximum size of the answer in memory.
+            **options: Other fields of the request.
 
         Raises:
-            InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
-            WeftError: What `complete` raises.
+            InvalidRequest: A message or a field has the wrong type or is out of range, or the template rejects the messages.
+            WeftError: Any error of `complete`.
         """
-        from weft.chat.replies import ChatAnswer  # noqa: PLC0415 (as with templates)
+        from weft.chat.replies import ChatAnswer  # noqa: PLC0415 (imports Jinja)
 
         given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
         more = {name: value for name, value in given.items() if value is not None}
@@ -399,112 +399,113 @@ class Engine(Embedding):
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
     ) -> Request:
-        """The request that `chat` makes, for `generate`, which streams its answer as it is written.
+        """Returns the request that `chat` makes, for use with `generate`, which streams the answer.
 
         Raises:
-            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+            InvalidRequest: A message has the wrong type, or the template rejects the messages.
             EngineStopped: The engine was closed.
         """
         return _asked(await self._templates.prompt(messages, **(chat or {})), options)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
-        """The prompt that messages become, as a text: without the token that begins every text. The options are those of `chat`.
+        """Returns the formatted prompt as a text, without the BOS token. The options are those of `chat`.
 
         Raises:
-            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+            InvalidRequest: A message has the wrong type, or the template rejects the messages.
         """
         return await self._templates.text(messages, **chat)
 
     @cached_property
     def _templates(self) -> "Templates":
-        # Who never chats needs no Jinja.
+        # Jinja is imported only if chats are used.
         from weft.chat.request import Templates  # noqa: PLC0415
 
         return Templates(self, self._threads)
 
     @property
     def adapters(self) -> list[Adapter]:
-        """The adapters (LoRA) that are loaded, each with its scale in requests that name none."""
+        """Loaded LoRA adapters, each with its scale in requests that do not set `adapters`."""
         return self._running().adapters()
 
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
-        """Requests that name no adapters get these from now on, as `Request.adapters`; what is not named is off.
+        """Sets the default of `Request.adapters`, for requests that do not set it; adapters that are not listed are off.
 
-        So do texts for vectors and for ranking, which name none.
+        Also applies to embeddings and reranking.
 
         Raises:
-            InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
+            InvalidRequest: There is no such adapter, or a scale is not finite; nothing is changed.
             EngineStopped: The engine was closed.
         """
         self._running().set_adapters(adapters)
 
     async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
-        """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
+        """Computes the part of a prompt that is not cached, and pins it in the cache until it is unpinned.
 
-        It serves requests with the same `adapters`, which are as in `Request`.
+        Cancelling the call pins nothing. Only requests with the same `adapters` (see `Request`) can reuse the prefix.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none.
-            ContextOverflow: The prompt alone fills the context.
+            InvalidRequest: The prompt has no tokens or the wrong type.
+            ContextOverflow: The prompt alone fills the context of a slot.
             PinsFull: Pinned prefixes would take more than half of the cache.
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `max_queue` requests are already waiting.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._work().pin(prompt, adapters)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
-        """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned.
+        """Unpins a prefix, given itself or its id, so that it may be evicted. Returns False if it is not pinned.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._threads.work(For.LOOK, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
 
     async def prefixes(self) -> list[Prefix]:
-        """Every pinned prefix, in the order of their pinning.
+        """Returns every pinned prefix, in pinning order.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._threads.work(For.LOOK, self._running().pinned)
 
     async def cached(self) -> list[CachedNode]:
-        """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
+        """Returns all nodes of the prefix tree, parents before their children. Waits for the step that is running.
 
-        Running streams wait while the tree is copied; `recently_used` copies only what it returns. Between two steps, the engine
-        spends a bounded amount of work on such queries.
+        Running streams pause while the tree is copied; `recently_used` copies only what it returns. The engine bounds the work
+        that it spends on such queries between two steps.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._threads.work(For.LOOK, self._running().cached)
 
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
-        """At most `limit` nodes of the prefix tree, and how many nodes there are in all: a large cache has tens of thousands.
+        """Returns at most `limit` nodes of the prefix tree, and the total number of nodes. A large cache has tens of thousands.
 
-        The most recently used come first. A node counts as used when something below it was: parents come before their
-        children, and no node without its parent.
+        The most recently used come first. A node counts as used when one of its descendants is, so parents come before their
+        children, and no node is returned without its parent.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
             OverflowError: `limit` is below 0.
         """
         return await self._threads.work(For.LOOK, self._running().recently_used, limit)
 
     async def prefix_digest(self, key: bytes = b"", *, n_max: int = 8_192) -> tuple[bytes, bytes]:
-        """Which prefixes are held in cells, and which only beside them, as hashes of their blocks of 64 tokens.
+        """Returns hashes of cached prefixes, per 64-token block: those in the device cache, and those only in the host cache.
 
-        A hash names a text from its beginning to the end of a block. Each is 8 bytes, the least byte first, and they are in the
-        order of their numbers. `weft.ray.digest` makes the same hashes of a prompt. Only what other requests can use is told.
+        Each hash identifies a text from its beginning to the end of a block. Hashes are 8 bytes, little-endian, sorted
+        numerically. `weft.ray.digest` computes the same hashes for a prompt. Only prefixes that other requests can reuse are
+        included.
 
         Args:
-            key: Of the hashes, at most 64 bytes: whoever does not know it cannot tell which texts these are.
-            n_max: Most hashes. Where there are more, every second of each text is told, or every fourth, and so on.
+            key: Key of the hashes, at most 64 bytes; without it, texts cannot be recognized by their hashes.
+            n_max: Maximum number of hashes. If there are more, every second block is included, or every fourth, and so on.
 
         Raises:
-            InvalidRequest: The key is longer.
-            EngineStopped: The engine was closed, before or meanwhile.
+            InvalidRequest: The key is too long.
+            EngineStopped: The engine was closed, possibly during the call.
             OverflowError: `n_max` is below 0.
         """
         return await self._threads.work(For.LOOK, self._running().prefix_digest, key, n_max)
@@ -518,144 +519,144 @@ class Engine(Embedding):
         adapters: Sequence[tuple[int, float]] | None = None,
         invoked_at: int | None = None,
     ) -> PrefixFile:
-        """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
+        """Saves the computed state of a prompt to a file for `load_prefix`, in an engine with the same model and cache type.
 
-        Cancelling it frees the slot; a file that is being written by then is written to its end.
+        Cancelling the call frees the slot; a file whose writing has begun is completed.
 
         Args:
-            prompt: The prefix; what is not cached of it is computed first.
-            path: The file; one that is there is replaced at the end.
-            compute: False saves only as much as is cached.
-            adapters: Which adapters it is computed with, as in `Request`; the file knows them, and serves requests with the same.
-            invoked_at: From which token on an activated one of them (aLoRA) counts; None is the last place of its invocation.
+            prompt: The prefix. The part that is not cached is computed first.
+            path: Path of the file; an existing file is replaced when the new one is complete.
+            compute: False saves only the cached part.
+            adapters: Adapters for the computation, as in `Request`. The file serves requests with the same adapters.
+            invoked_at: Position from which an activated adapter (aLoRA) applies; None is its last invocation in the prompt.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
-            ContextOverflow: The prompt alone fills the context.
-            QueueFull: `max_queue` requests wait already.
+            InvalidRequest: The prompt has no tokens or the wrong type, or nothing could be copied.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            QueueFull: `max_queue` requests are already waiting.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, before or meanwhile.
-            ModelLoadError: The model's own file is gone, or has changed since it was loaded.
+            EngineStopped: The engine was closed, possibly during the call.
+            ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
         return await self._work().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
-        """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
+        """Loads a file of `save_prefix`, so that requests with this prefix compute only the rest. Cancelling loads nothing.
 
         Args:
-            path: The file.
-            slot: Waits for this slot and lets it hold the prefix; None takes any.
+            path: Path of the file.
+            slot: Slot to load the prefix into, once it is free; None is any.
 
         Raises:
-            PrefixFileError: The file is of another model, another kind of cache or an adapter that is not loaded, or damaged.
+            PrefixFileError: The file is damaged, or is of another model, cache type or an adapter that is not loaded.
             InvalidRequest: There is no such slot.
-            ContextOverflow: The prefix alone fills the context.
-            QueueFull: `max_queue` requests wait already.
-            EngineStopped: The engine was closed, before or meanwhile.
-            ModelLoadError: The model's own file is gone, or has changed since it was loaded.
+            ContextOverflow: The prefix alone fills the context of a slot.
+            QueueFull: `max_queue` requests are already waiting.
+            EngineStopped: The engine was closed, possibly during the call.
+            ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be read.
         """
         return await self._work().load(path, slot)
 
     async def copy_store(self, *, goes_on: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
-        """Copies of what is cached beside the context, for `load_copies` after the engine has slept and woken.
+        """Returns copies of the host cache, for `load_copies` after the engine has slept and woken.
 
-        They are of whole prompts, the most recently used first, and take no more memory than that did, nor more than half of what
-        is free: where prompts share much, not all are kept. Prompts of other adapters than those set, and those with pictures or
-        sounds, are left out.
+        Each is a complete prompt, most recently used first. Together they use at most the memory of the host cache and at most
+        half of the free memory, so not all prompts are copied if they share much. Prompts with other adapters than the default,
+        and prompts with media, are skipped.
 
         Args:
-            goes_on: Asked before each copy; False leaves it at those that there are.
+            goes_on: Called before each copy; returning False ends the export with the copies made so far.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         max_bytes = min(self.stats().store.n_bytes, free_memory_bytes() // 2)
         return await self._work().copies(max_bytes, goes_on)
 
     async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
-        """Brings back what `copy_store` has copied: a request that begins like it computes only what is new.
+        """Loads the copies of `copy_store`, so that requests with these prefixes compute only the rest.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         await self._work().bring(copies)
 
     async def slot_tokens(self, slot: int) -> list[int]:
-        """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
+        """Returns the tokens in a slot: those that its running sequence, or else the last one, has computed.
 
-        A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
+        Prompts that are pinned, saved, or loaded without a slot run in a free slot and do not change its tokens.
 
         Raises:
             InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         tokens, _, _ = await self.held_by_slot(slot)
         return tokens
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """What `slot_tokens` gives, the adapters that these tokens were computed with, as in `Request`, and `invoked_at`.
+        """Returns the tokens of `slot_tokens`, the adapters that they were computed with (as in `Request`), and `invoked_at`.
 
-        That is the token from which on an activated adapter (aLoRA) counts, as `save_prefix` takes it; None where there is none.
+        The last is the position from which an activated adapter (aLoRA) applies, as in `save_prefix`, or None.
 
         Raises:
             InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._threads.work(For.LOOK, self._running().held_by_slot, slot)
 
     async def erase_slot(self, slot: int) -> int:
-        """Forgets the tokens that a slot holds, once nothing runs there; what else is cached stays. Returns how many they were.
+        """Evicts the tokens in a slot, once it is idle, and returns their number. Other cached prefixes are unaffected.
 
         Raises:
             InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         return await self._work().erase(slot)
 
     async def read_media(self, data: bytes) -> Media:
-        """A picture (PNG, JPEG, GIF, BMP, WebP) or a sound (WAV, MP3, FLAC, Ogg Vorbis) for prompts, from the bytes of its file.
+        """Decodes an image (PNG, JPEG, GIF, BMP, WebP) or audio (WAV, MP3, FLAC, Ogg Vorbis) file for use in prompts.
 
-        It is decoded on another thread. The projector sees it on a thread of its own, beside the decode, when a request wants
-        it first; what comes of it is kept, up to 256 MiB for all, and in the prefix tree like any other part of a prompt.
+        Decoding runs on another thread. The projector encodes the media on its own thread, concurrently with decodes, when a
+        request first needs it. Encodings are cached, up to 256 MiB in total, and in the prefix tree like any part of a prompt.
 
         Raises:
             NotSupported: The model was loaded without a projector (`EngineConfig.mmproj`).
-            InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
-            QueueFull: 1 GiB of media is loaded and not let go.
+            InvalidRequest: The data has another format, is damaged, too large, or not supported by this projector.
+            QueueFull: 1 GiB of media is loaded and in use.
             EngineStopped: The engine was closed.
         """
         return await self._threads.work(For.MEDIA, self.model.read_media, data)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The token ids of a text; the defaults are how `generate` reads a prompt.
+        """Returns the token ids of a text; the defaults match how `generate` tokenizes a prompt.
 
-        It blocks this thread, and with it the event loop, for 0.2 to 5 µs per byte; `async_tokenize` does not.
+        Blocks the calling thread, and therefore the event loop, for 0.2 to 5 µs per byte; `async_tokenize` does not.
 
         Args:
             text: The text; bytes need not be UTF-8.
-            add_special: Adds the tokens that begin and end a text, where the vocabulary asks for them.
-            parse_special: Reads the spelling of a control token as that token.
+            add_special: Adds BOS and EOS tokens as the vocabulary requires.
+            parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or a run of characters that this vocabulary's expressions cannot read.
+            InvalidRequest: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot match.
         """
         return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     async def async_tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
-        """Returns what `tokenize` returns, without blocking the event loop: a long text is tokenized on another thread.
+        """Returns the token ids of a text without blocking the event loop: long texts are tokenized on another thread.
 
-        The result may be the prompt of a request: `engine.generate(await engine.async_tokenize(book))`. It is one compact object
-        where the text is long. Cancelling stops the work.
+        The result may be used as a prompt: `engine.generate(await engine.async_tokenize(book))`. For a long text it is a compact
+        sequence object. Cancelling the call stops the work.
 
         Args:
             text: The text; bytes need not be UTF-8.
-            add_special: Adds the tokens that begin and end a text, where the vocabulary asks for them.
-            parse_special: Reads the spelling of a control token as that token.
+            add_special: Adds BOS and EOS tokens as the vocabulary requires.
+            parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or a run of characters that this vocabulary's expressions cannot read.
+            InvalidRequest: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot match.
         """
         if len(text) <= LONG_TEXT:
             return self.tokenize(text, add_special=add_special, parse_special=parse_special)
@@ -663,51 +664,51 @@ class Engine(Embedding):
         return await self._threads.work(For.TEXT, tokenize, text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
-        """The text that token ids stand for: control tokens as they are spelt, U+FFFD for bytes that are no UTF-8.
+        """Returns the text of token ids: control tokens by their spelling, U+FFFD for bytes that are not valid UTF-8.
 
-        A picture or a sound, whose places have ids below 0, is `<__media__>`.
+        An image or audio item, whose positions have negative ids, becomes `<__media__>`.
 
         Raises:
-            InvalidRequest: A token is outside of the vocabulary.
+            InvalidRequest: A token is not in the vocabulary.
         """
         return self.model.detokenize(tokens)
 
     @property
     def path(self) -> str:
-        """The model's file, before it is loaded too."""
+        """Path of the model file; available before the model is loaded."""
         return self._path
 
     @property
     def has_files(self) -> bool:
-        """Whether the files of the model are here, or are taken to be: an engine whose start brings them has them then."""
+        """True if the model's files are on this machine, or assumed to be; subclasses may download them on start."""
         return True
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker thread lives: it was started, was not stopped and has not died."""
+        """True while the worker thread is running: it was started, and has neither been stopped nor died."""
         return self._native is not None and self._native.is_running
 
     @property
     def is_asleep(self) -> bool:
-        """Whether `sleep` has let the model go, and `wake` has not brought it back."""
+        """True after `sleep`, until `wake` has loaded the model again."""
         return self._state == "asleep"
 
     def stats(self) -> Stats:
-        """What the engine is doing, as of its last step."""
+        """Returns counters and gauges as of the last step."""
         return self._running().stats()
 
     def recent_steps(self) -> list[RecentStep]:
-        """The last steps that computed or moved something, oldest first; at most 64."""
+        """Returns the last steps that computed or moved something, oldest first; at most 64."""
         return self._running().recent_steps()
 
     @property
     def slots(self) -> list[Slot]:
-        """What each slot is doing, as of the last step."""
+        """State of each slot, as of the last step."""
         return self.stats().slots
 
     @property
     def config(self) -> EngineConfig:
-        """How it was asked to be; `limits` and `compute` say what came of it."""
+        """Settings as requested; `limits` and `compute` report the effective values."""
         return self._config
 
     @property
@@ -717,29 +718,29 @@ class Engine(Embedding):
 
     @property
     def limits(self) -> Limits:
-        """The numbers that were settled when the engine started."""
+        """Effective sizes and limits, determined when the engine started."""
         return self._running().limits
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a seeded request gives the same text whoever else is served, and wherever its prompt is cached.
+        """True if a seeded request generates the same text regardless of concurrent requests and of what is cached.
 
-        It does where Weft's own kernels compute all of the model, on the CPU, and every layer sees the whole text.
+        Requires that Weft's own kernels compute the whole model, on the CPU, and that every layer attends to the whole text.
         """
         return self._running().is_repeatable
 
     @property
     def embeddings_are_repeatable(self) -> bool:
-        """Whether a text has the same embedding, bit by bit, whatever is computed concurrently.
+        """True if a text has the same embedding, bit for bit, regardless of concurrent requests.
 
-        It has where Weft's own kernels compute all of a model that continues texts, on the CPU, and no layer keeps a state.
-        Elsewhere the cosine of two embeddings of one text is at least 0.999999.
+        Requires a causal model, without recurrent layers, that Weft's own kernels compute completely, on the CPU. Otherwise the
+        cosine similarity of two embeddings of one text is at least 0.999999.
         """
         return self._running().embeddings_are_repeatable
 
     @property
     def compute(self) -> Compute:
-        """How steps are computed, and why so."""
+        """Kernels and devices that compute steps, with the reasons for the choice."""
         return self._running().compute
 
     def _report(self) -> Callable[[float], object] | None:
@@ -766,13 +767,13 @@ class Engine(Embedding):
 
 
 def _stop(native: _native.Engine, process_id: int) -> None:
-    # A forked child runs this at its exit too, and has no worker to stop.
+    # A forked child also runs this on exit, and has no worker to stop.
     if os.getpid() == process_id:
         native.stop()
 
 
 def _asked(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
-    """The request that a chat becomes."""
+    """Returns the request for a formatted chat."""
     fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
     request = Request(**fields)
     return request if prompt.held is None else prompt.held.request(request)

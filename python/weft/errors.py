@@ -1,9 +1,9 @@
-"""What can go wrong: one exception per thing that a caller can act on, its numbers as attributes.
+"""Exceptions of the package: one class per condition that a caller can handle, with details as attributes.
 
-The compiled engine raises these too. Look at the class and its attributes, never at the text.
+The compiled engine raises them too. Handle the class and its attributes; message texts may change.
 """
 
-# ruff: noqa: N818 - Most of these are no errors of the program: they say what happened, in the words of the engine.
+# ruff: noqa: N818 - Most of these names describe a condition of the engine and have no suffix "Error".
 
 import os
 from typing import Literal
@@ -33,17 +33,17 @@ __all__ = [
 
 
 class WeftError(Exception):
-    """Every exception of this package. The arguments are the attributes, so that each can be pickled."""
+    """Base class of all exceptions of this package. `args` are the attributes, so that exceptions can be pickled."""
 
 
 class ModelLoadError(WeftError):
-    """The file is no model that can be run."""
+    """The file is not a model that Weft can run."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         self.path = os.fspath(path)
-        """The file that was asked for."""
+        """Path of the model file."""
         self.reason = reason
-        """What is wrong with it."""
+        """Description of the problem."""
         super().__init__(self.path, reason)
 
     def __str__(self) -> str:
@@ -53,9 +53,9 @@ class ModelLoadError(WeftError):
 class _InvalidParameterError(WeftError, ValueError):
     def __init__(self, param: str, message: str) -> None:
         self.param = param
-        """The name of the parameter, as the caller wrote it."""
+        """Name of the parameter, as the caller spelled it."""
         self.message = message
-        """What was wrong and what would be right."""
+        """Description of the problem and of valid values."""
         super().__init__(param, message)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class _InvalidParameterError(WeftError, ValueError):
 
 
 class InvalidConfig(_InvalidParameterError):
-    """A setting of the engine is out of range, or two contradict each other."""
+    """A setting of the engine is out of range, or two settings contradict each other."""
 
 
 class InvalidRequest(_InvalidParameterError):
@@ -71,11 +71,11 @@ class InvalidRequest(_InvalidParameterError):
 
 
 class NotSupported(WeftError):
-    """The model, or the way that it was loaded, cannot do that."""
+    """The model, or the way in which it was loaded, does not support the operation."""
 
     def __init__(self, message: str) -> None:
         self.message = message
-        """What is lacking, and what would have it."""
+        """What is missing, and how to get it."""
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -87,16 +87,16 @@ class ContextOverflow(WeftError, ValueError):
 
     def __init__(self, n_prompt: int, n_ctx: int, is_least: bool = False) -> None:
         self.n_prompt = n_prompt
-        """The prompt's length in tokens."""
+        """Prompt length in tokens."""
         self.n_ctx = n_ctx
-        """The context of one slot in tokens; a prompt must be shorter."""
+        """Context of one slot in tokens; a prompt must be shorter."""
         self.is_least = is_least
-        """Whether the prompt has at least `n_prompt` tokens: it was refused before all of it was tokenized."""
+        """True if `n_prompt` is a lower bound, because the prompt was rejected before all of it was tokenized."""
         super().__init__(n_prompt, n_ctx, is_least)
 
     @property
     def length(self) -> str:
-        """The prompt's length in words."""
+        """Prompt length as a phrase."""
         return f"{'at least ' * self.is_least}{self.n_prompt} tokens"
 
     def __str__(self) -> str:
@@ -104,13 +104,13 @@ class ContextOverflow(WeftError, ValueError):
 
 
 class QueueFull(WeftError):
-    """As much waits as may wait: requests for a slot, or bytes of pictures and sounds. Try again later."""
+    """A queue limit was reached: requests that wait for a slot, tokens, or bytes of media. Retry later."""
 
     def __init__(self, n_waiting: int, unit: str = "requests") -> None:
         self.n_waiting = n_waiting
-        """How much waits."""
+        """Amount that is waiting, in `unit`."""
         self.unit = unit
-        """Of what."""
+        """Unit of `n_waiting`."""
         super().__init__(n_waiting, unit)
 
     def __str__(self) -> str:
@@ -118,15 +118,15 @@ class QueueFull(WeftError):
 
 
 class SlowReader(WeftError):
-    """The stream was ended because its reader was too far behind, and read nothing for half a minute."""
+    """The stream was closed because its consumer was too far behind and read nothing for 30 seconds."""
 
     def __init__(self, n_behind: int, limit: int, unit: Literal["events", "bytes"] = "events") -> None:
         self.n_behind = n_behind
-        """How much waited to be read, in `unit`."""
+        """Unread amount, in `unit`."""
         self.limit = limit
-        """How much may wait, in `unit`."""
+        """Maximum unread amount, in `unit`."""
         self.unit = unit
-        """What both are counted in: events, one for each token, or the bytes that they take."""
+        """Unit of both: events (one per token) or their size in bytes."""
         super().__init__(n_behind, limit, unit)
 
     def __str__(self) -> str:
@@ -136,11 +136,11 @@ class SlowReader(WeftError):
 
 
 class AnswerTooLarge(WeftError):
-    """A whole answer came to more than is collected. The stream of it was closed."""
+    """A collected answer exceeded the size limit. Its stream was closed."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        """What it may take, in bytes."""
+        """The limit, in bytes."""
         super().__init__(max_bytes)
 
     def __str__(self) -> str:
@@ -151,13 +151,13 @@ class AnswerTooLarge(WeftError):
 
 
 class PrefixFileError(WeftError):
-    """A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded."""
+    """The file of a saved prefix is damaged, or does not match this model and cache. Nothing was loaded."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         self.path = os.fspath(path)
-        """The file that was asked for."""
+        """Path of the prefix file."""
         self.reason = reason
-        """What is wrong with it."""
+        """Description of the problem."""
         super().__init__(self.path, reason)
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class PrefixSaveError(WeftError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        """What the model's memory answered."""
+        """Error of the model's memory."""
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -177,15 +177,15 @@ class PrefixSaveError(WeftError):
 
 
 class PinsFull(WeftError):
-    """Pinned prefixes would take more than half of the cache. Unpin another one first."""
+    """Pinned prefixes would take more than half of the cache. Unpin another prefix first."""
 
     def __init__(self, n_bytes: int, n_pinned_bytes: int, limit: int) -> None:
         self.n_bytes = n_bytes
-        """Bytes that the prefix would take."""
+        """Size of the new prefix, in bytes."""
         self.n_pinned_bytes = n_pinned_bytes
-        """Bytes that the pinned prefixes take."""
+        """Total size of the pinned prefixes, in bytes."""
         self.limit = limit
-        """Most bytes of all pinned prefixes."""
+        """Maximum total size of pinned prefixes, in bytes."""
         super().__init__(n_bytes, n_pinned_bytes, limit)
 
     def __str__(self) -> str:
@@ -196,11 +196,11 @@ class PinsFull(WeftError):
 
 
 class NodeDropped(WeftError, RuntimeError):
-    """A node of a tree was dropped, before something was asked of it or meanwhile."""
+    """A tree node was dropped before or during the operation."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        """Which one."""
+        """Id of the node."""
         super().__init__(node_id)
 
     def __str__(self) -> str:
@@ -208,13 +208,13 @@ class NodeDropped(WeftError, RuntimeError):
 
 
 class TreeFull(WeftError):
-    """A tree has no room for another node, or for what is being written. Drop others first, or make it larger."""
+    """The tree's limit does not allow another node, or the text being generated. Drop other nodes, or raise the limit."""
 
     def __init__(self, limit: int, unit: Literal["nodes", "bytes"]) -> None:
         self.limit = limit
-        """How much it may hold, in `unit`."""
+        """Maximum of `unit`."""
         self.unit = unit
-        """Of what: `max_nodes` or `max_bytes`."""
+        """Unit of the limit, `max_nodes` or `max_bytes`."""
         super().__init__(limit, unit)
 
     def __str__(self) -> str:
@@ -222,13 +222,13 @@ class TreeFull(WeftError):
 
 
 class TreeFileError(WeftError):
-    """A file is no tree, or a tree of another model. Nothing was loaded."""
+    """The file is not a saved tree, or is a tree of another model. Nothing was loaded."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         self.path = os.fspath(path)
-        """The file that was asked for."""
+        """Path of the tree file."""
         self.reason = reason
-        """What is wrong with it."""
+        """Description of the problem."""
         super().__init__(self.path, reason)
 
     def __str__(self) -> str:
@@ -236,11 +236,11 @@ class TreeFileError(WeftError):
 
 
 class DecodeError(WeftError):
-    """The model could not compute a step, even in a second attempt. Other streams may go on."""
+    """The model could not compute a step, even when retried. Other streams may continue."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        """The backend's error in words."""
+        """Error message of the backend."""
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -255,20 +255,20 @@ class EngineStopped(WeftError, RuntimeError):
 
 
 class WorkCancelledError(WeftError):
-    """Long work was stopped, because the caller that it was for has gone."""
+    """A long operation was stopped because its caller cancelled it."""
 
     def __str__(self) -> str:
         return "the operation was cancelled"
 
 
 class ForkedProcess(WeftError, RuntimeError):
-    """The engine was used in a forked child, where its threads do not exist."""
+    """The engine was used in a forked child process, which does not have its threads."""
 
     def __init__(self, started_in: int, used_in: int) -> None:
         self.started_in = started_in
         """Id of the process that started the engine."""
         self.used_in = used_in
-        """Id of the process that used it."""
+        """Id of the process that used the engine."""
         super().__init__(started_in, used_in)
 
     def __str__(self) -> str:
@@ -279,15 +279,15 @@ class ForkedProcess(WeftError, RuntimeError):
 
 
 class DriverMissing(WeftError, ImportError):
-    """The distribution that is installed computes on a GPU, and the machine lacks the GPU's driver."""
+    """The installed distribution computes on a GPU, and the GPU's driver is missing."""
 
     def __init__(self, distribution: str, library: str, advice: str) -> None:
         self.distribution = distribution
-        """Its name, as pip lists it."""
+        """Name of the distribution, as listed by pip."""
         self.library = library
-        """The file of the driver that is not there."""
+        """File name of the missing driver library."""
         self.advice = advice
-        """How one comes by it."""
+        """How to install the driver."""
         super().__init__(distribution, library, advice)
 
     def __str__(self) -> str:

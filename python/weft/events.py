@@ -1,4 +1,4 @@
-"""What a stream yields: plain data, which can be made by hand, compared, copied, pickled, and written by msgspec."""
+"""Events of a stream: plain data that can be constructed, compared, copied, pickled, and encoded by msgspec."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,8 +8,8 @@ from weft.fields.about import About, described
 
 __all__ = ["Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
 
-# The compiled engine makes them, with the fields by position and in this order. None of them can be part of a cycle, so that the
-# garbage collector need not know of them.
+# The compiled engine constructs them with positional fields, in this order. They cannot be part of a reference cycle, so the
+# garbage collector does not need to track them.
 
 
 @described
@@ -17,90 +17,87 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
     """One token with its log-probability."""
 
     token: Annotated[int, About("the token id")]
-    bytes: Annotated[bytes, About("the bytes that the token stands for, perhaps no whole character")]
+    bytes: Annotated[bytes, About("bytes of the token, possibly not a complete character")]
     logprob: Annotated[float, About("natural logarithm of its probability, 0 or less")]
 
     @property
     def text(self) -> str:
-        """The bytes as text, U+FFFD for what is no UTF-8."""
+        """The bytes decoded as UTF-8, with U+FFFD for invalid sequences."""
         return self.bytes.decode(errors="replace")
 
 
 @described
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """Natural logarithms of probabilities under the model's own distribution, before bias, penalties and filters.
+    """Log-probabilities (natural) under the model's own distribution, before bias, penalties and filters.
 
-    Where `post_sampling_probs` asks for it, of what the samplers left instead: fewer tokens are listed where fewer were left.
+    With `post_sampling_probs`, under the distribution after the samplers; `top` is then shorter if they leave fewer tokens.
     """
 
-    chosen: Annotated[Logprob, About("of the token that was drawn, or that the prompt has there")]
-    top: Annotated[
-        tuple[Logprob, ...], About("of the `n_probs` most likely tokens, or of `prompt_logprobs` many, most likely first")
-    ] = ()
+    chosen: Annotated[Logprob, About("the sampled token, or the prompt's token at this position")]
+    top: Annotated[tuple[Logprob, ...], About("the `n_probs` (or `prompt_logprobs`) most likely tokens, most likely first")] = ()
 
 
 @described
 class Token(msgspec.Struct, frozen=True, gc=False):
     """One token of one branch."""
 
-    index: Annotated[int, About("which branch, `0 <= index < n`")]
-    token: Annotated[int, About("the token that was drawn; an end token is reported too")]
+    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
+    token: Annotated[int, About("the sampled token id; end tokens are included")]
     text: Annotated[
         str,
         About(
-            "text that became safe to show with this token. Empty while bytes are held back, because they are no whole "
-            "character or might begin a stop string. The texts of a branch, with that of its `Finished` at the end, join to "
-            "its whole answer."
+            "text that this token completes. Empty while bytes are held back because they are not a complete character or may "
+            "begin a stop string. The texts of a branch, followed by that of its `Finished`, form its complete text."
         ),
     ]
-    slot: Annotated[int, About("the slot that the branch runs in")]
-    n_predicted: Annotated[int, About("tokens of this branch so far, this one included")]
-    logprobs: Annotated[Logprobs | None, About("log-probabilities, where `n_probs` of the request is above 0")] = None
+    slot: Annotated[int, About("slot in which the branch runs")]
+    n_predicted: Annotated[int, About("generated tokens of this branch so far, including this one")]
+    logprobs: Annotated[Logprobs | None, About("log-probabilities, if the request's `n_probs` is above 0")] = None
 
 
 @described
 class PromptLogprobs(msgspec.Struct, frozen=True, gc=False):
-    """Log-probabilities of a stretch of the prompt, where `Request.prompt_logprobs` asks for them.
+    """Log-probabilities of a range of prompt tokens, if `Request.prompt_logprobs` is set.
 
-    The stretches come in order, once for all branches, and before the first token.
+    Ranges come in order, once for all branches, and before the first token.
     """
 
-    start: Annotated[int, About("the stretch begins with this token of the prompt")]
+    start: Annotated[int, About("position of the first token of the range in the prompt")]
     logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        About("of each token after all those before it; None for the prompt's first, which comes after nothing"),
+        About("one entry per token, given all tokens before it; None for the first token of the prompt"),
     ]
 
 
 @described
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """How far a prompt is computed, where `Request.report_progress` asks for it.
+    """Progress of a prompt's computation, if `Request.report_progress` is set.
 
-    Told when the request starts in a slot, and after each decode that computed a part of the prompt.
+    Sent when the request starts in a slot, and after each decode that computed a part of the prompt.
     """
 
-    n_prompt: Annotated[int, About("the prompt's length in tokens")]
-    n_cached: Annotated[int, About("of these, found computed")]
-    n_processed: Annotated[int, About("computed by now, those that were found included")]
-    ms: Annotated[float, About("milliseconds since the start in a slot")]
+    n_prompt: Annotated[int, About("prompt length in tokens")]
+    n_cached: Annotated[int, About("prompt tokens that were reused from the cache")]
+    n_processed: Annotated[int, About("prompt tokens that are available so far, cached or computed")]
+    ms: Annotated[float, About("milliseconds since the request started in a slot")]
 
 
 @described
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What one branch cost.
+    """Token counts and timings of one branch.
 
-    The branch that computed a prompt token counts it in `n_computed`, the others in `n_cached`: the branches' `n_computed` add up
-    to what was really computed.
+    Each computed prompt token counts in `n_computed` of the branch that computed it, and in `n_cached` of the others, so the sum
+    of `n_computed` over all branches is the number of tokens that were actually computed.
     """
 
     n_computed: Annotated[int, About("prompt tokens that this branch computed")]
-    n_cached: Annotated[int, About("prompt tokens that this branch found computed")]
-    n_predicted: Annotated[int, About("tokens drawn, an end token included")]
+    n_cached: Annotated[int, About("prompt tokens that this branch reused")]
+    n_predicted: Annotated[int, About("generated tokens, including an end token")]
     n_held: Annotated[
         int,
         About(
-            "tokens of the branch that were computed and in its context at its end. Those of the prompt and of the prediction"
-            " but the last; fewer where the context was shifted."
+            "tokens in the branch's context at its end: those of the prompt and all generated tokens but the last; fewer if the"
+            " context was shifted."
         ),
     ]
     prompt_ms: Annotated[float, About("milliseconds from the start in a slot to the first token")]
@@ -108,25 +105,25 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def n_prompt(self) -> int:
-        """The prompt's length in tokens: `n_computed + n_cached`."""
+        """Prompt length in tokens: `n_computed + n_cached`."""
         return self.n_computed + self.n_cached
 
 
 @described
 class EarlierRequest(msgspec.Struct, frozen=True, gc=False):
-    """An earlier request of the same owner, from which a prompt differs."""
+    """An earlier request of the same owner from which a prompt diverges."""
 
-    request_id: Annotated[int, About("which one, as `Stream.request_id` counts them")]
-    text: Annotated[str, About("what it has where the prompt has `ComputedStretch.here`; empty where it ends there")]
-    is_in_answer: Annotated[bool, About("whether that is in what was written for it, not in its prompt")]
+    request_id: Annotated[int, About("id of the request, see `Stream.request_id`")]
+    text: Annotated[str, About("its text at the position of `ComputedStretch.here`; empty if it ends there")]
+    is_in_answer: Annotated[bool, About("True if that text was generated, False if it is in the prompt")]
 
 
 @described
 class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A stretch of a prompt that was computed, and why."""
+    """A range of prompt tokens that were computed, with the cause of the cache miss."""
 
-    start: Annotated[int, About("its first token")]
-    end: Annotated[int, About("the first token after it")]
+    start: Annotated[int, About("first token of the range")]
+    end: Annotated[int, About("end of the range (exclusive)")]
     cause: Annotated[
         Literal[
             "last_token",
@@ -150,43 +147,43 @@ class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
             "computing",
             "unfinished",
         ],
-        About("why it was computed; docs/explained.md says what each word means"),
+        About("cause of the cache miss; docs/explained.md describes each value"),
     ]
-    at: Annotated[int, About("the token of the prompt where the cause is: where texts part, else the first of the stretch")]
-    byte: Annotated[int, About("the same place, in bytes of the prompt as its tokens spell it; pictures and sounds have none")]
-    character: Annotated[int, About("and in characters")]
-    before: Annotated[str, About("the end of what is before that place, a few tokens")]
-    here: Annotated[str, About("the beginning of what is after it, some tokens more")]
+    at: Annotated[int, About("prompt token at which the cause lies: where texts diverge, else the first of the range")]
+    byte: Annotated[int, About("the same position as a byte offset in the text of the prompt's tokens, without media")]
+    character: Annotated[int, About("the same position as a character offset")]
+    before: Annotated[str, About("text of the few tokens before that position")]
+    here: Annotated[str, About("text of the tokens after that position, somewhat longer")]
     earlier: Annotated[
         EarlierRequest | None,
-        About("the earlier request that told the cause; None where there is none, or it is another owner's"),
+        About("the earlier request that the cause refers to; None if there is none, or if another owner sent it"),
     ] = None
     evicted_for: Annotated[
         Literal["pool", "store", "erased", "failed"] | None,
         About(
-            'what was evicted had to go for: "pool": cells or an id. "store": bytes of the store. "erased": somebody erased it. '
-            '"failed": a decode failed. None where that is not remembered, or nothing was evicted.'
+            'why the range was evicted. "pool": cells or a sequence id were needed. "store": the host cache was full. '
+            '"erased": a client erased it. "failed": a decode failed. None if unknown, or if nothing was evicted.'
         ),
     ] = None
-    evicted_s: Annotated[float | None, About("how long before the request started, in seconds")] = None
+    evicted_s: Annotated[float | None, About("seconds from the eviction to the start of the request")] = None
 
 
 @described
 class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
-    """Why what was computed of a prompt had to be, where `Request.explain_cache` asks for it."""
+    """Causes of the cache misses of a prompt, if `Request.explain_cache` is set."""
 
-    request_id: Annotated[int, About("which request, as `Stream.request_id` counts them")]
-    n_prompt: Annotated[int, About("the prompt's length in tokens")]
-    n_found: Annotated[int, About("of these, found computed")]
-    n_awaited: Annotated[int, About("of those, what another request was computing, and this one waited for")]
-    computed: Annotated[tuple[ComputedStretch, ...], About("all others, stretch by stretch; none where nothing was computed")]
+    request_id: Annotated[int, About("id of the request, see `Stream.request_id`")]
+    n_prompt: Annotated[int, About("prompt length in tokens")]
+    n_found: Annotated[int, About("prompt tokens that were reused")]
+    n_awaited: Annotated[int, About("reused tokens that another request was computing, for which this one waited")]
+    computed: Annotated[tuple[ComputedStretch, ...], About("ranges of all other tokens; empty if nothing was computed")]
     n_volatile: Annotated[
-        int, About("over HTTP, lines of the system's message that `--volatile-prompt-lines` has moved or left out")
+        int, About("over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed")
     ] = 0
 
     @property
     def short(self) -> str:
-        """One line without any text of a prompt: `found=4012/4100; differs=4012-4100@4012`."""
+        """One-line summary without prompt text: `found=4012/4100; differs=4012-4100@4012`."""
         awaited = f"; awaited={self.n_awaited}" if self.n_awaited else ""
         stretches = "".join(f"; {one.cause}={one.start}-{one.end}@{one.at}" for one in self.computed)
         volatile = f"; volatile_lines={self.n_volatile}" if self.n_volatile else ""
@@ -195,47 +192,48 @@ class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
 
 @described
 class Finished(msgspec.Struct, frozen=True):
-    """The end of one branch: exactly one per branch, after its last token."""
+    """The end of one branch: sent exactly once per branch, after its last token."""
 
-    index: Annotated[int, About("which branch, `0 <= index < n`")]
+    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
     reason: Annotated[
         Literal["end", "stop", "length", "context_full", "cancelled"],
         About(
-            'why it ended. "end": the model drew an end token. "stop": the text reached a stop string. "length": a limit of '
-            'the request was reached: `max_tokens`, `max_predict_ms` or `n_indent`. "context_full": the context was full '
-            'before that. "cancelled": it alone was cancelled, by `Stream.cancel`.'
+            'finish reason. "end": the model sampled an end token. "stop": the text reached a stop string. "length": the '
+            "request's "
+            'limit `max_tokens`, `max_predict_ms` or `n_indent` was reached. "context_full": the context filled up first. '
+            '"cancelled": the branch was cancelled by `Stream.cancel`.'
         ),
     ]
-    usage: Annotated[Usage, About("what it cost")]
-    slot: Annotated[int | None, About("the slot that the branch ran in; None where it was cancelled before it was in one")]
-    stop: Annotated[str | None, About('the stop string, which is not part of the text, where the reason is "stop"')] = None
+    usage: Annotated[Usage, About("token counts and timings")]
+    slot: Annotated[int | None, About("slot in which the branch ran; None if it was cancelled before it had one")]
+    stop: Annotated[str | None, About('stop string, which is not part of the text, if the reason is "stop"')] = None
     text: Annotated[
         str,
         About(
-            "the end of the text, where it was held back in case a stop string followed and no token came to show it; else "
-            "empty. That happens where a grammar allows nothing more and the model has no end token, and where the context "
-            "was full before its time, since pinned prefixes take the rest of it."
+            "rest of the text that was held back as the possible start of a stop string, if no later token released it; else "
+            "empty. Occurs if a grammar allows no further token and the model has no end token, and if pinned prefixes leave too "
+            "little context."
         ),
     ] = ""
     truncated: Annotated[
-        bool, About("whether the context was full: tokens were dropped to go on, or there was no room for another one")
+        bool, About("True if the context was full, so that tokens were dropped to continue or generation ended")
     ] = False
     made: Annotated[
-        Any, About("what a request to pin or to save a prefix made, a `Prefix` or a `SavedPrefix`; None for a completion")
+        Any, About("result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion")
     ] = None
     explanation: Annotated[
         CacheExplanation | None,
-        About("why what was computed of the prompt had to be, in branch 0 where `Request.explain_cache` asks for it"),
+        About("causes of cache misses, for branch 0 if `Request.explain_cache` is set"),
     ] = None
     score: Annotated[
         float | None,
         About(
-            "what ranks the text among those that a search has found: the natural logarithm of its probability, under what the "
-            "samplers leave, divided by its tokens raised to `Request.length_penalty`; where texts are drawn, that logarithm. "
-            "None where nothing was searched, and where fewer texts were found than are told"
+            "rank of a beam search result: the natural logarithm of its probability under the samplers' distribution, divided by "
+            "the number of its tokens raised to `Request.length_penalty`; with stochastic beams, that logarithm. None without a "
+            "search, and for branches for which the search found no text"
         ),
     ] = None
 
 
 Event = Token | Finished | Progress | PromptLogprobs
-"""What a stream yields."""
+"""Any event of a stream."""

@@ -1,4 +1,4 @@
-"""Prompts for what belongs between two texts: fill in the middle."""
+"""Prompts for infilling (fill-in-the-middle)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -11,46 +11,46 @@ from weft.errors import ContextOverflow, InvalidRequest
 __all__ = ["Snippet", "infill_tokens"]
 
 REPOSITORY = "myproject\n"
-"""What a repository is called: llama-server's word for it."""
+"""Name of the repository in a prompt, as in llama-server."""
 
 FILE = "filename\n"
-"""What the file with the gap is called, likewise."""
+"""Name of the file that has the gap, as in llama-server."""
 
 SNIPPET = "\n\n--- snippet ---\n\n"
-"""What stands before a snippet where the vocabulary has no token for files."""
+"""Separator before a snippet, if the vocabulary has no file separator token."""
 
 N_CONTROL = 4
-"""Control tokens around the texts, and the one that begins every prompt."""
+"""Control tokens in a prompt: prefix, suffix, middle, and BOS."""
 
 
 class Snippet(msgspec.Struct, frozen=True):
-    """A piece of another file that helps to fill the gap."""
+    """An excerpt of another file, as context for infilling."""
 
     text: str
     filename: str = "tmp"
 
 
 class Vocabulary(Protocol):
-    """What is needed of a model."""
+    """Vocabulary operations that infilling requires of a model."""
 
     @property
     def infill_tokens(self) -> Mapping[str, int]:
-        """The control tokens of a text with a gap, by what follows each."""
+        """Infilling control tokens, by the part of the prompt that follows each."""
 
     @property
     def adds_bos(self) -> bool:
-        """Whether a text begins with `bos_token`."""
+        """True if prompts begin with `bos_token`."""
 
     @property
     def bos_token(self) -> int | None:
-        """The token that begins a text."""
+        """Beginning-of-sequence token."""
 
     def token_ids(self, text: str, /, *, add_special: bool, parse_special: bool) -> TokenIds:
-        """The tokens of a text."""
+        """Returns the token ids of a text."""
 
 
 def missing(vocabulary: Vocabulary) -> list[str]:
-    """What of the control tokens the vocabulary lacks, without which no gap can be filled."""
+    """Returns the names of required control tokens that are not in the vocabulary; with none missing, infilling works."""
     return [name for name in ("prefix", "suffix", "middle") if name not in vocabulary.infill_tokens]
 
 
@@ -66,30 +66,30 @@ def infill_tokens(
     n_predict: int | None = None,
     suffix_first: bool = False,
 ) -> list[int]:
-    """The prompt after which a model writes what belongs between `prefix` and `suffix`, in llama-server's order.
+    """Returns the prompt after which a model generates the text between `prefix` and `suffix`, in llama-server's order.
 
-    First the repository and the snippets, each as a file, as models of code were trained on them
-    (https://arxiv.org/abs/2409.12186); then the token that begins a text; then prefix, `begun` and suffix, each behind its
-    control token; and last the one after which the model goes on.
+    The prompt consists of the repository name and the snippets, each as a file, as in the training of code models
+    (https://arxiv.org/abs/2409.12186); the BOS token; prefix with `begun`, and suffix, each after its control token; and the
+    control token after which the model continues.
 
-    Of the prefix at most the last three quarters of `n_batch` tokens are kept, of the suffix the first quarter, less `begun`; of
-    what stands before them as much of its end as leaves that and twice `n_predict` in `n_ctx`, or a sixteenth of it where there
-    is no limit. Where `n_ctx` is less than a third more than `n_batch`, three quarters of it take the place of `n_batch`, so that
-    there is room to write.
+    Truncation: the last three quarters of `n_batch` tokens of the prefix are kept, and the first quarter of the suffix, less
+    `begun`. The context before them is truncated at its beginning, so that all of it and twice `n_predict` tokens (or a
+    sixteenth of `n_ctx` without a limit) fit in `n_ctx`. `n_batch` is limited to three quarters of `n_ctx`, which leaves room for
+    the generated text.
 
     Args:
-        vocabulary: The model.
-        prefix: What stands before the gap.
-        suffix: What stands behind it.
-        begun: What of the gap is filled already.
-        snippets: Pieces of other files.
-        n_batch: Most tokens of prefix and suffix.
-        n_ctx: Tokens that the prompt and what is written may have together.
-        n_predict: Most tokens that are written, None where there is no limit.
-        suffix_first: Puts the suffix before the prefix, as some models want it.
+        vocabulary: The model's vocabulary.
+        prefix: Tokens before the gap.
+        suffix: Tokens after the gap.
+        begun: Tokens at the beginning of the gap, which the model continues.
+        snippets: Excerpts of other files.
+        n_batch: Maximum tokens of prefix and suffix together.
+        n_ctx: Maximum tokens of the prompt and the generated text together.
+        n_predict: Maximum generated tokens; None is no limit.
+        suffix_first: Puts the suffix before the prefix, as some models require.
 
     Raises:
-        InvalidRequest: The model has no control tokens for a gap.
+        InvalidRequest: The vocabulary has no infilling tokens.
         ContextOverflow: `begun` alone fills the context.
     """
     if lacks := missing(vocabulary):
@@ -116,7 +116,7 @@ def _part(tokens: Sequence[int], start: int, end: int) -> list[int]:
 
 
 def _beside(vocabulary: Vocabulary, snippets: Sequence[Snippet], n: int) -> list[int]:
-    """The repository, the snippets, and the name of the file with the gap, of which the last `n` tokens matter."""
+    """Returns the prompt before prefix and suffix: repository, snippets and file name. Only its last `n` tokens are needed."""
 
     def read(text: str) -> list[int]:
         tokens = vocabulary.token_ids(text, add_special=False, parse_special=False)

@@ -1,4 +1,4 @@
-"""Files of prefixes: what was saved or loaded."""
+"""Result of saving or loading a prefix file."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ __all__ = ["PrefixFile"]
 
 @described
 class PrefixFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that holds the computed state of a prefix."""
+    """File with the computed state of a prefix."""
 
-    path: Annotated[str, About("the file, as it was named")]
-    n_tokens: Annotated[int, About("the prefix's length in tokens")]
-    n_bytes: Annotated[int, About("the file's size")]
-    ms: Annotated[float, About("milliseconds that it took to save or to load it, waiting for the engine included")]
+    path: Annotated[str, About("path of the file, as given")]
+    n_tokens: Annotated[int, About("length of the prefix in tokens")]
+    n_bytes: Annotated[int, About("size of the file in bytes")]
+    ms: Annotated[float, About("milliseconds to save or load the file, including the wait for the engine")]

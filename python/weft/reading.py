@@ -1,4 +1,4 @@
-"""One stream, read branch by branch."""
+"""Reading a stream branch by branch."""
 
 import asyncio
 from collections import deque
@@ -15,9 +15,9 @@ __all__ = ["BranchStream", "Branches"]
 
 
 class Branches:
-    """The branches of a stream, each when it is first heard of: those that were asked for, and those that forks add.
+    """Iterates over the branches of a stream as they appear: those of the request, and those that forks add.
 
-    Reads the stream for all of them, so that nobody else may. What one of them writes waits until it is read there.
+    It reads the stream on behalf of all branches, so nothing else may read it. Tokens are queued per branch until they are read.
     """
 
     def __init__(self, stream: "Stream") -> None:
@@ -37,7 +37,7 @@ class Branches:
         return self._new.popleft()
 
     async def _until(self, is_there: Callable[[], bool]) -> None:
-        """Reads until something is there, or the stream is over. Of several tasks that wait, one reads for all."""
+        """Reads until `is_there()` is true or the stream has ended. If several tasks wait, one of them reads for all."""
         while not is_there() and not self._is_over:
             async with self._reading:
                 if is_there() or self._is_over:
@@ -50,7 +50,7 @@ class Branches:
                 self._is_over = not events
                 for event in events:
                     if isinstance(event, Token | Finished):
-                        self._branch(event.index)._take(event)  # noqa: SLF001 (both are one reader)
+                        self._branch(event.index)._take(event)  # noqa: SLF001 (both classes share the reading)
 
     def _branch(self, index: int) -> "BranchStream":
         if index not in self._known:
@@ -60,13 +60,13 @@ class Branches:
 
 
 class BranchStream:
-    """The tokens of one branch as they come; its end is in `finished` then."""
+    """Asynchronous iterator over the tokens of one branch. Sets `finished` at its end."""
 
     def __init__(self, stream: "Stream", index: int, until: Callable[[Callable[[], bool]], Any]) -> None:
         self.index = index
-        """Which one, as its stream counts them."""
+        """Index of the branch in its stream."""
         self.finished: Finished | None = None
-        """Its end, once it was told and every token before it was read."""
+        """The branch's last event, once all its tokens have been read."""
         self._end: Finished | None = None
         self._stream = stream
         self._until = until
@@ -76,11 +76,11 @@ class BranchStream:
         return self
 
     async def __anext__(self) -> Token:
-        """The next token.
+        """Returns the next token.
 
         Raises:
-            StopAsyncIteration: it has ended, or the stream was closed.
-            WeftError: what reading the stream raises.
+            StopAsyncIteration: The branch has ended, or the stream was closed.
+            WeftError: Any error of the stream.
         """
         await self._until(lambda: bool(self._tokens) or self._end is not None)
         if self._tokens:
@@ -89,12 +89,12 @@ class BranchStream:
         raise StopAsyncIteration
 
     async def text(self) -> str:
-        """Its text from here to its end."""
+        """Returns the rest of the branch's text, when it has ended."""
         text = "".join([token.text async for token in self])
         return text if self.finished is None else text + self.finished.text
 
     def cancel(self) -> None:
-        """Cancels it; see `Stream.cancel`."""
+        """Cancels the branch; see `Stream.cancel`."""
         self._stream.cancel(self.index)
 
     @overload
@@ -122,7 +122,7 @@ class BranchStream:
     ) -> "Stream": ...
 
     async def fork(self, **arguments: Any) -> "list[int] | Stream":
-        """Forks it; see `Stream.fork`."""
+        """Forks the branch; see `Stream.fork`."""
         made: list[int] | Stream = await self._stream.fork(self.index, **arguments)
         return made
 

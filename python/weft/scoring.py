@@ -1,4 +1,4 @@
-"""How likely texts are after others."""
+"""Scoring of continuations: log-probabilities of texts after a prompt."""
 
 import math
 from collections import deque
@@ -16,28 +16,28 @@ from weft.request import Request
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
 
 Continuation: TypeAlias = str | Sequence[int]
-"""What may follow a prompt."""
+"""A candidate text or its token ids."""
 
 MAX_PROBS = 1_000
-"""Most of the likely tokens that are told in the place of each."""
+"""Maximum top logprobs per position."""
 
 N_AHEAD = 64
-"""Continuations that are submitted before the first of them is read: as many as keep every slot busy."""
+"""Requests that are submitted ahead of the one being read, which keeps every slot busy."""
 
 
 class Generating(Protocol):
-    """What is needed of an engine."""
+    """Engine interface that scoring requires."""
 
     @property
     def model(self) -> Model:
         """The loaded model."""
 
     def generate(self, prompt: Request, /) -> Stream:
-        """Queues a request and returns the stream of its events at once."""
+        """Queues a request and returns the stream of its events immediately."""
 
 
 class ScoreOptions(TypedDict, total=False):
-    """The fields of `Request` that count where continuations are scored, as keywords of `Engine.score`."""
+    """Fields of `Request` that apply to scoring, as keywords of `Engine.score`."""
 
     priority: int
     max_token_gap_ms: float | None
@@ -52,49 +52,48 @@ class ScoredToken(msgspec.Struct, frozen=True, gc=False):
     """One token of a continuation."""
 
     token: Annotated[int, About("the token id")]
-    bytes: Annotated[bytes, About("the bytes that the token stands for, perhaps no whole character")]
-    logprob: Annotated[float, About("natural logarithm of its probability after all tokens before it, 0 or less")]
-    is_greedy: Annotated[bool, About("whether no other token is more likely there")]
-    top: Annotated[tuple[Logprob, ...], About("the `n_probs` most likely tokens there, most likely first")] = ()
+    bytes: Annotated[bytes, About("bytes of the token, possibly not a complete character")]
+    logprob: Annotated[float, About("natural logarithm of its probability, given all tokens before it; 0 or less")]
+    is_greedy: Annotated[bool, About("True if no other token is more likely at this position")]
+    top: Annotated[tuple[Logprob, ...], About("the `n_probs` most likely tokens at this position, most likely first")] = ()
 
     @property
     def text(self) -> str:
-        """The bytes as text, U+FFFD for what is no UTF-8."""
+        """The bytes decoded as UTF-8, with U+FFFD for invalid sequences."""
         return self.bytes.decode(errors="replace")
 
 
 @described
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely a continuation is after its prompt."""
+    """Log-probability of a continuation after its prompt."""
 
-    logprob: Annotated[float, About("natural logarithm of its probability: the sum of those of its tokens")]
-    tokens: Annotated[tuple[ScoredToken, ...], About("each of its tokens")]
-    usage: Annotated[Usage, About("what it cost, of prompt and continuation together")]
+    logprob: Annotated[float, About("natural logarithm of its probability: the sum over its tokens")]
+    tokens: Annotated[tuple[ScoredToken, ...], About("its tokens, in order")]
+    usage: Annotated[Usage, About("token counts and timings of prompt and continuation together")]
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens the continuation has."""
+        """Number of tokens of the continuation."""
         return len(self.tokens)
 
     @property
     def n_computed(self) -> int:
-        """Tokens of the prompt and of the continuation that were computed for it; the others were cached."""
+        """Tokens of the prompt and the continuation that were computed, not cached."""
         return self.usage.n_computed
 
     @property
     def is_greedy(self) -> bool:
-        """Whether each of its tokens is the most likely one in its place: what the model writes by itself at temperature 0."""
+        """True if every token is the most likely at its position, as in greedy decoding."""
         return all(token.is_greedy for token in self.tokens)
 
 
 def continuation_tokens(model: Model, text: str) -> Sequence[int]:
-    """The tokens of a text that goes on where another ends.
+    """Returns the token ids of a text that continues another one.
 
-    Nothing is put before it: no token that begins a text, and not the space that some vocabularies put before one. Control tokens
-    are not read in it.
+    Adds neither a BOS token nor the leading space of some vocabularies, and does not parse control tokens.
 
     Raises:
-        InvalidRequest: It has a lone surrogate.
+        InvalidRequest: The text has a lone surrogate.
     """
     try:
         spelt = text.encode()
@@ -106,11 +105,11 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
 async def scores(
     engine: Generating, tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, n_probs: int = 0
 ) -> list[list[Score]]:
-    """The score of each continuation of each prompt, in token ids; `template` is a request whose prompt is replaced.
+    """Returns the scores of the continuations of each prompt, in token ids. `template` is a request whose prompt is replaced.
 
     Raises:
-        InvalidRequest: A prompt or a continuation has no token, or `n_probs` is out of range.
-        WeftError: What a request raises.
+        InvalidRequest: A prompt or a continuation has no tokens, or `n_probs` is out of range.
+        WeftError: Any error of a request.
     """
     if not 0 <= n_probs <= MAX_PROBS:
         raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
@@ -141,7 +140,7 @@ def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], te
 
 
 async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
-    """Some are submitted ahead, so that they are computed together; the first of them is the first to end."""
+    """Yields scores in order. Requests are submitted ahead, so that they are computed together; the oldest is read first."""
     streams: deque[Stream] = deque()
     try:
         for request in requests:
@@ -158,7 +157,7 @@ async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -
 
 
 def _submitted(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
-    """Its stream; None where others fill the queue and some of its own will leave it."""
+    """Submits a request. Returns None if the queue is full and `can_wait`, in which case own requests will leave it."""
     try:
         return engine.generate(request)
     except QueueFull:

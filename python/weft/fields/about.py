@@ -1,4 +1,4 @@
-"""What is known of a field of a struct: what it is for, and which values it takes. Checks, tables and help are made of it."""
+"""Metadata of struct fields: description and bounds. Validation, tables and help texts are derived from it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,19 @@ Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 
 class About(msgspec.Struct, frozen=True):
-    """What is known of one field; it stands in the field's annotation."""
+    """Description and bounds of one field, as part of the field's annotation."""
 
     text: str
-    """What the field is for, with its unit."""
+    """Purpose of the field, with its unit."""
     low: float = -math.inf
-    """The least value."""
+    """Inclusive minimum."""
     high: float = math.inf
-    """The greatest value."""
+    """Inclusive maximum."""
     above: float = -math.inf
-    """What a value must be greater than."""
+    """Exclusive minimum."""
 
     def takes(self, value: object) -> bool:
-        """Whether a value of the field's type, or each element of a list, is within its bounds."""
+        """Returns True if a value of the field's type, or each element of a tuple, is within the bounds."""
         if isinstance(value, tuple):
             return all(map(self.takes, value))
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -37,19 +37,19 @@ class About(msgspec.Struct, frozen=True):
 
 
 def abouts(struct: type[msgspec.Struct]) -> dict[str, About]:
-    """What is known of each field, in their order."""
+    """Returns the metadata of each annotated field, in field order."""
     return {name: about for name, hint in _hints(struct).items() for about in _parts(hint) if isinstance(about, About)}
 
 
 def described(struct: Struct) -> Struct:
-    """A decorator: the struct's docstring tells of each field, so that `help` does."""
+    """Decorator that adds an `Attributes:` section to the struct's docstring, so that `help()` shows every field."""
     lines = [f"    {name}: {about.text}" for name, about in abouts(struct).items()]
     struct.__doc__ = "\n".join([(struct.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in lines)])
     return struct
 
 
 def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    """Each field whose value has the wrong type or is out of bounds, and a message that says what would be right."""
+    """Yields each field whose value has the wrong type or is out of bounds, with a message that describes valid values."""
     for name, hint in _hints(type(struct)).items():
         value = getattr(struct, name)
         [about] = [part for part in _parts(hint) if isinstance(part, About)]
@@ -66,7 +66,7 @@ def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
 
 @cache
 def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """The annotations of the fields, evaluated once: each setting of the command line asks for one of them."""
+    """Returns the annotations of the fields. Cached, since each command-line setting reads one of them."""
     hints = get_type_hints(struct, include_extras=True)
     return {name: hints[name] for name in struct.__struct_fields__ if get_origin(hints[name]) is Annotated}
 
@@ -76,7 +76,7 @@ def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
 
 
 def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)
-    """What a value must be, in words."""
+    """Returns a description of the valid values."""
     if get_origin(hint) in (Union, UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         right = " or ".join([_right(kind, about) for kind in kinds])

@@ -1,4 +1,4 @@
-"""What msgspec refuses, in the words of a client: field paths such as `messages[2].content`, and JSON's names of types."""
+"""msgspec's validation errors with field paths such as `messages[2].content` and JSON's names of types."""
 
 import re
 
@@ -14,11 +14,11 @@ _TYPE_LIST = re.compile(r"`(?:int|float|bool|str|array|object|null)(?: \| (?:int
 
 
 def placed(error: msgspec.ValidationError, place: str) -> str:
-    """Returns the message of an error with the path of what it refuses.
+    """Returns the message of an error, prefixed with the path of the invalid value.
 
     Args:
-        error: What `msgspec.convert` raised.
-        place: The path of the value that was converted.
+        error: The error that `msgspec.convert` raised.
+        place: Path of the value that was converted.
     """
     match = _PLACE.fullmatch(str(error))
     assert match is not None, "everything behind the message is optional"
@@ -27,5 +27,5 @@ def placed(error: msgspec.ValidationError, place: str) -> str:
 
 
 def in_json_words(message: str) -> str:
-    """Replaces Python's names of types by those of JSON."""
+    """Replaces Python's type names with JSON's."""
     return _TYPE_LIST.sub(lambda types: re.sub(r"\w+", lambda name: _TYPES.get(name[0], name[0]), types[0]), message)

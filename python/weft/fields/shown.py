@@ -1,4 +1,4 @@
-"""What an error repeats of what it was given: enough to know it by, however long it is."""
+"""Excerpts of invalid input for error messages: long enough to recognize the input, with an upper bound."""
 
 import json
 from reprlib import Repr
@@ -6,11 +6,11 @@ from reprlib import Repr
 __all__ = ["MAX_SHOWN", "cut", "shown"]
 
 MAX_SHOWN = 200
-"""Most characters of the input that an error repeats."""
+"""Maximum characters of the input that an error message repeats."""
 
 
 class _Json(Repr):
-    """Writes values as JSON, and what JSON cannot hold as Python does. Nested and long values are cut."""
+    """Formats values as JSON, or with `repr` where JSON has no equivalent. Truncates nested and long values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ _json = _Json()
 
 
 def shown(value: object) -> str:
-    """Returns a value as JSON, cut; a text by itself in single quotes. Of what is cut off, only the beginning is read."""
+    """Returns a value as truncated JSON, or a string in single quotes. Reads only the beginning of a long string."""
     if not isinstance(value, str):
         return cut(_json.repr(value))
     text = value[: MAX_SHOWN + 1]
@@ -42,5 +42,5 @@ def shown(value: object) -> str:
 
 
 def cut(text: str, n_characters: int = MAX_SHOWN) -> str:
-    """The beginning of a text that was given, or made of what was given."""
+    """Truncates a text to `n_characters` and appends an ellipsis if anything was cut off."""
     return text if len(text) <= n_characters else text[:n_characters] + "…"

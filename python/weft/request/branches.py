@@ -1,4 +1,4 @@
-"""Branches of one request that differ: what each says of itself, and the requests that they come to."""
+"""Requests whose branches or forks have different options."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from weft.request import BranchOptions, ForkOptions, Request
 __all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
 
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
-"""What a branch may say; everything else is of the whole request."""
+"""Fields that a branch may set; all others apply to the whole request."""
 
 FORK_FIELDS = frozenset(ForkOptions.__optional_keys__)
-"""What forks of a branch may say: what stands before them, and its adapters, are the branch's."""
+"""Fields that a fork may set; its prompt and adapters are those of the branch."""
 
 _CONSTRAINTS = ("grammar", "json_schema")
 
@@ -33,16 +33,16 @@ _OF_PROMPTS: dict[str, Any] = {
     "slot": None,
     "seed": None,
 }
-"""What a request says of its prompt or of one branch alone, and what says nothing."""
+"""Fields of a request that concern its prompt or a single branch, with the values that unset them for forks."""
 
 
 def branch_requests(request: Request) -> list[Request]:
-    """One request for each of `request.branches`: its own fields, and the request's where it says nothing.
+    """Returns one request per entry of `request.branches`, with the fields of the request where the entry does not set them.
 
-    Branch `i` draws with the request's `seed + i`, unless it has a seed of its own.
+    Branch `i` uses the request's `seed + i`, unless it sets a seed.
 
     Raises:
-        InvalidRequest: `branches` is no list of mappings, one has a field that no branch has, or `n` is another number.
+        InvalidRequest: `branches` is not a list of mappings, an entry has an unknown field, or `n` is not their number.
     """
     branches = _checked(request.branches)
     if request.n not in (1, len(branches)):
@@ -57,10 +57,10 @@ def branch_requests(request: Request) -> list[Request]:
 
 
 def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Request:
-    """What `n` forks of a branch of `request` are asked for that have options of their own.
+    """Returns the request for `n` forks of a branch of `request`, with options of their own.
 
     Raises:
-        InvalidRequest: there is an option that forks do not have.
+        InvalidRequest: An option is not available to forks.
     """
     for name in options:
         if name not in FORK_FIELDS:
@@ -85,6 +85,9 @@ def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (wha
 
 
 def _given(branch: Mapping[str, Any]) -> dict[str, Any]:
-    """What it says; without a seed of its own, what comes of the request's. Its own constraint takes the place of either."""
+    """Returns the fields of a branch, without a seed of None.
+
+    Without a seed, the request's applies. A constraint of the branch replaces either constraint of the request.
+    """
     given = {name: value for name, value in branch.items() if name != "seed" or value is not None}
     return {**dict.fromkeys(_CONSTRAINTS), **given} if any(given.get(name) is not None for name in _CONSTRAINTS) else given

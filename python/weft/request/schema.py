@@ -1,4 +1,4 @@
-"""A JSON schema, in any of the ways that a Python user has one."""
+"""JSON schemas in the forms that Python programs have them in."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,15 @@ from weft.errors import InvalidRequest
 __all__ = ["JsonSchema", "schema_text"]
 
 JsonSchema = str | Mapping[str, Any] | bool | type[Any]
-"""JSON text, an object (or True and False, which are schemas too), or a type whose values are to be written: a struct, a
-dataclass, a typed dict, a model of pydantic's, or what these are made of."""
+"""JSON text, an object (or True or False, which are valid schemas), or a type to derive a schema from: a struct, a dataclass, a
+typed dict, a pydantic model, or a composition of these."""
 
 
 def schema_text(schema: JsonSchema) -> str:
-    """The schema as JSON text.
+    """Returns the schema as JSON text.
 
     Raises:
-        InvalidRequest: It is no schema, and no type that one can be made of.
+        InvalidRequest: The value is not a schema, and no schema can be derived from it.
     """
     if isinstance(schema, str):
         return schema

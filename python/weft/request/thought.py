@@ -1,4 +1,4 @@
-"""What of a completion is a thought, and what begins a grammar."""
+"""Configuration of reasoning (text between markers such as `<think>`) and of lazy grammars."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -12,48 +12,49 @@ __all__ = ["GrammarTrigger", "Thought"]
 
 @described
 class Thought(msgspec.Struct, frozen=True, kw_only=True):
-    """What begins a thought and what ends it, and how long it may be.
+    """Markers and token budget of reasoning.
 
-    A grammar or a schema holds outside of thoughts. Where the prompt ends inside of a thought, it begins with what follows the
-    thought's end; else a branch begins with a thought or with the grammar, and no thought follows on the grammar. A text does not
-    end in a thought that a grammar follows. With `Request.grammar_lazy` triggers are not looked for inside of thoughts, and
-    thoughts may follow each other until one is met.
+    A grammar or schema applies outside of reasoning. If the prompt ends inside of reasoning, the grammar begins after the end
+    marker; otherwise a branch begins with reasoning or with the grammar, and no reasoning follows the grammar. A completion with
+    a
+    grammar cannot end inside of reasoning. With `Request.grammar_lazy`, triggers are ignored inside of reasoning, and several
+    sections of reasoning may precede the trigger.
     """
 
     starts: Annotated[
         Sequence[str],
         About(
-            "texts that begin a thought, at most 16 of at most 256 bytes; control tokens count with their spelling, "
-            "shown or not. A thought begins anew with each"
+            "markers that begin reasoning, at most 16 of at most 256 bytes each; control tokens match by their spelling, "
+            "visible or not. Each marker begins a new section"
         ),
     ] = ("<think>",)
-    ends: Annotated[Sequence[str], About("texts that end one, at least one, bounded as those are")] = ("</think>",)
-    begins_inside: Annotated[bool, About("whether the prompt ends inside of a thought")] = False
+    ends: Annotated[Sequence[str], About("markers that end reasoning, at least one, with the same limits")] = ("</think>",)
+    begins_inside: Annotated[bool, About("True if the prompt ends inside of reasoning")] = False
     budget: Annotated[
         int | None,
         About(
-            "most tokens of one thought; 0 ends it at once, None is no limit. When it is used up, and the last character "
-            "is whole, `message` and the first of `ends` are said, token by token as if they had been drawn",
+            "maximum tokens of one section of reasoning; 0 ends it immediately, None is no limit. When it is used up, at a "
+            "character boundary, `message` and the first of `ends` are appended, token by token as if they had been sampled",
             0,
             2**32 - 1,
         ),
     ] = None
-    message: Annotated[str, About("what is said before the end of a thought whose budget is used up, at most 16,384 bytes")] = ""
+    message: Annotated[str, About("text appended before the end marker when the budget is used up, at most 16,384 bytes")] = ""
 
 
 @described
 class GrammarTrigger(msgspec.Struct, frozen=True):
-    """What begins a grammar that waits, and where: `Request.grammar_lazy`."""
+    """Condition that activates a lazy grammar (`Request.grammar_lazy`), and the position where the grammar begins."""
 
     kind: Annotated[
         Literal["word", "pattern", "pattern_full", "token"],
         About(
-            "`word`: the text `value`, wherever it is; where that is one token, which must be in "
-            "`Request.preserved_tokens`, this token. `pattern`: what the regular expression `value` finds anywhere. "
-            "`pattern_full`: all that was said, where it matches. `token`: the token `token`. The grammar begins with the word, "
-            "the token, or the first group of the expression that holds something, else with what it matches. "
-            "Expressions are those of Rust's regex crate, over bytes and without Unicode's classes: no look-around, no "
-            "back references, so that a token costs the same however long the text is"
+            "`word`: the text `value` anywhere; if it is a single token, which must be in `Request.preserved_tokens`, that "
+            "token."
+            "`pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so far. "
+            "`token`: the token `token`. The grammar begins with the word, the token, or the first non-empty group of the "
+            "expression, else with its match. Expressions use the syntax of Rust's regex crate, over bytes and without Unicode "
+            "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text"
         ),
     ]
     value: Annotated[str, About("the word or the expression")] = ""
