@@ -1,12 +1,14 @@
 """The compiled engine.
 
-The manual of the classes that `weft` exports and of what stands behind `weft.Engine`. All of them are immutable, and every method
-may be called from any thread. Whatever waits, waits without the GIL.
+Reference of the classes that `weft` exports and of those behind `weft.Engine`. All of them are immutable, and every method may be
+called from any thread. Methods that block release the GIL.
 
-In a forked child every call that touches a model, an engine or a stream raises `ForkedProcess`: its threads are not there.
+In a forked child process, every call that uses a model, an engine or a stream raises `ForkedProcess`, because their threads do
+not
+exist there.
 """
 
-# ruff: noqa: PYI021 - The compiled module has no other source to read: this is its manual.
+# ruff: noqa: PYI021 - The compiled module has no Python source, so this stub holds its documentation.
 
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -61,94 +63,94 @@ __all__ = [
 _T = TypeVar("_T")
 
 VERSION: Final[str]
-"""The one that was compiled. A distribution's metadata says the same, where there is any."""
+"""Version of the compiled module; equal to that of the distribution's metadata, if there is any."""
 
 @final
 class Modalities:
-    """What the projector of a model reads."""
+    """Media types that a model's projector supports."""
 
     @property
     def vision(self) -> bool:
-        """Pictures."""
+        """True for images."""
 
     @property
     def audio(self) -> bool:
-        """Sounds."""
+        """True for audio."""
 
 @final
 class MediaStats:
-    """What was done with pictures and sounds, since the model was loaded."""
+    """Media metrics since the model was loaded."""
 
     @property
     def n_encoded(self) -> int:
-        """Pieces of media that the projector has seen: a picture is one or, cut into tiles, several; so is a sound."""
+        """Chunks that the projector has encoded: an image is one, or several tiles; audio likewise."""
 
     @property
     def n_reused(self) -> int:
-        """Pieces whose vectors were kept from before."""
+        """Chunks whose embeddings were reused."""
 
     @property
     def encode_s(self) -> float:
-        """Seconds that the projector took."""
+        """Seconds spent in the projector."""
 
     @property
     def n_kept_bytes(self) -> int:
-        """Bytes of vectors that are kept, at most 256 MiB."""
+        """Bytes of cached embeddings, at most 256 MiB."""
 
     @property
     def n_waiting_bytes(self) -> int:
-        """Bytes of media of requests that wait for the projector or are being encoded, and of the vectors that they will be."""
+        """Bytes of media that wait for the projector or are being encoded, and of the resulting embeddings."""
 
     @property
     def n_projector_bytes(self) -> int:
-        """Bytes of the projector's weights; 0 without one."""
+        """Bytes of the projector's weights; 0 without a projector."""
 
 @final
 class Media:
-    """A picture or a sound, cut as the model wants it: a part of a prompt."""
+    """An image or audio item, preprocessed for a model, as a part of prompts."""
 
     @property
     def kind(self) -> Literal["image", "audio"]:
-        """What it is."""
+        """Media type."""
 
     @property
     def digest(self) -> str:
-        """BLAKE3 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
+        """BLAKE3 hash of its file, in hexadecimal. Prompts with equal prefixes, including media, share computed tokens."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its file."""
+        """Size of its file in bytes."""
 
     @property
     def n_tokens(self) -> int:
-        """Places that it takes in a context, with those of the tokens that the model wants around it."""
+        """Number of context cells that it occupies, including the tokens that the model requires around it."""
 
 @final
 class MixedPrompt:
-    """Texts, token ids and media, tokenized: what `Model.tokenize_parts` makes, and `Engine.generate` takes."""
+    """A tokenized prompt of texts, token ids and media: created by `Model.tokenize_parts`, accepted by `Engine.generate`."""
 
     @property
     def n_tokens(self) -> int:
-        """Places that it takes in a context."""
+        """Number of context cells that it occupies."""
 
     @property
     def n_positions(self) -> int:
-        """Positions that it counts: fewer than its places where the model counts a picture's rows and columns."""
+        """Number of positions; less than `n_tokens` if the model numbers the rows and columns of an image."""
 
     @property
     def media(self) -> list[Media]:
-        """The media, in order."""
+        """Its media, in order."""
 
     @property
     def text_tokens(self) -> list[int]:
-        """The token ids of its texts and of what stands around its media, one after the other."""
+        """Token ids of its texts and of the tokens around its media, concatenated."""
 
     def __len__(self) -> int:
-        """As `n_tokens`."""
+        """Returns `n_tokens`."""
 
 @final
 class Model:
-    """A loaded GGUF file: its vocabulary, its metadata, its weights."""
+    """A loaded GGUF file: vocabulary, metadata and weights."""
 
     @staticmethod
     def load(
@@ -157,253 +159,253 @@ class Model:
         *,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
-        """Loads a GGUF file. Blocks until all of it is read, without the GIL.
+        """Loads a GGUF file. Blocks until it is loaded; releases the GIL.
 
         Args:
-            path: The file; of a split model, its first part.
-            config: The settings, of which a model reads those of its file, its weights and their devices, its adapters and its
-                projector; None is their defaults.
-            on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load continues if it raises; its
-                first exception is raised at the end.
+            path: Path of the file, or of the first part of a split model.
+            config: Settings. A model uses those of its file, its weights and their devices, its adapters and its projector; None
+                is the defaults.
+            on_progress: Called with the loaded fraction, 0 to 1, on this thread. The load continues if it raises; its first
+                exception is raised at the end.
 
         Raises:
-            ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
-            InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the
-                file has, a file of `lora` is no adapter of this model, or that of `mmproj` no projector for it.
+            ModelLoadError: The file is not a model that Weft can run, or a device is missing; `reason` has the details.
+            InvalidConfig: A number is out of range, a name is unknown, a pattern is invalid, a metadata override has another type
+                than in the file, a file of `lora` is not an adapter of this model, or that of `mmproj` not a projector for it.
         """
 
     @staticmethod
     def load_vocabulary(
         path: str | os.PathLike[str], *, kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None
     ) -> Model:
-        """Loads the metadata and the vocabulary of a GGUF file alone, in milliseconds: it cuts texts into tokens.
+        """Loads only metadata and vocabulary of a GGUF file, in milliseconds, for tokenization.
 
-        It continues none, and what is about weights is 0: `n_params`, `size_bytes`, `n_ctx_train`, `n_embd`.
+        The model cannot generate, and properties of weights are 0: `n_params`, `size_bytes`, `n_ctx_train`, `n_embd`.
 
         Args:
-            path: The file; of a split model, its first part.
-            kv_overrides: As in `EngineConfig`, as pairs.
+            path: Path of the file, or of the first part of a split model.
+            kv_overrides: Metadata overrides as in `EngineConfig`, as pairs.
 
         Raises:
-            ModelLoadError: The file is no model that can be run; `reason` says what is wrong.
-            InvalidConfig: A value of `kv_overrides` is not of the type that the file has.
+            ModelLoadError: The file is not a model that Weft can run; `reason` has the details.
+            InvalidConfig: A value of `kv_overrides` has another type than in the file.
         """
 
     @property
     def path(self) -> str:
-        """The file, as it was named."""
+        """Path of the file, as given."""
 
     @property
     def name(self) -> str | None:
-        """`general.name` of the metadata."""
+        """Metadata value `general.name`."""
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantization in llama.cpp's words: "llama 0.5B Q8_0"."""
+        """Architecture, size and quantization as described by llama.cpp: "llama 0.5B Q8_0"."""
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of context that the model was trained on."""
+        """Context size in tokens that the model was trained with."""
 
     @property
     def n_vocab(self) -> int:
-        """Size of the vocabulary; token ids are below it."""
+        """Size of the vocabulary; token ids are less than this."""
 
     @property
     def n_embd(self) -> int:
-        """Width of the model."""
+        """Embedding width of the model."""
 
     @property
     def n_params(self) -> int:
-        """Parameters."""
+        """Number of parameters."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors in bytes."""
 
     @property
     def is_repacked(self) -> bool:
-        """Whether llama.cpp was let rearrange weights as its own products want them."""
+        """True if llama.cpp was allowed to repack weights for its own matrix products."""
 
     @property
     def is_layout_open(self) -> bool:
-        """Whether the weights could lie the other way too: nobody has said how, both ways work, and there is memory for a copy.
+        """True if `repack` is not set, both layouts of the weights work, and there is memory for a repacked copy.
 
-        Which is faster, `python -m weft tune` measures.
+        `python -m weft tune` measures which layout is faster.
         """
 
     @property
     def is_encoder(self) -> bool:
-        """Whether the model only reads texts: it makes vectors of them, and continues none."""
+        """True for an encoder-only model, which computes embeddings and cannot generate."""
 
     @property
     def vocab_type(self) -> int:
-        """llama.cpp's number of the kind of tokenizer: 1 is SentencePiece BPE, 2 byte-level BPE."""
+        """llama.cpp's vocabulary type: 1 is SentencePiece BPE, 2 is byte-level BPE."""
 
     @property
     def bos_token(self) -> int | None:
-        """The token that begins a text."""
+        """Beginning-of-sequence token."""
 
     @property
     def eos_token(self) -> int | None:
-        """The token that ends a text."""
+        """End-of-sequence token."""
 
     @property
     def adds_bos(self) -> bool:
-        """Whether a text begins with `bos_token`."""
+        """True if texts begin with `bos_token`."""
 
     @property
     def infill_tokens(self) -> dict[str, int]:
-        """The control tokens of a text with a gap, by what follows each; those that the vocabulary lacks are left out.
+        """Infilling control tokens by the part of the prompt that follows each; empty for models without infilling.
 
-        "prefix" and "suffix" stand before what is before and after the gap, "middle" before what belongs into it, "repository"
-        and "file" before the name of one. Models that were not trained to fill gaps have none.
+        Keys are "prefix" and "suffix" for the text before and after the gap, "middle" for the gap's text, and "repository" and
+        "file" for their names. Tokens that are not in the vocabulary are left out.
         """
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template, in Jinja."""
+        """Chat template, in Jinja."""
 
     @property
     def longest_piece(self) -> int | None:
-        """Most bytes of a text that become one token: a text of n bytes is at least n / `longest_piece` tokens.
+        """Maximum bytes of text per token, so that a text of n bytes has at least n / `longest_piece` tokens.
 
-        None where there is no such bound: some vocabularies leave out white space, or make one token of a word however long.
+        None if there is no such bound: some vocabularies skip white space, or map a word of any length to one token.
         """
 
     def least_tokens(self, text: str | bytes) -> int:
-        """A number of tokens that a text has at least, without tokenizing it, at 1 ns per byte.
+        """Returns a lower bound for the number of tokens of a text, without tokenizing it, at 1 ns per byte.
 
-        It follows from `longest_piece` where that is known, else from what stands beside the white space, or from the words of a
-        WordPiece vocabulary. 0 where nothing is known: with Unigram, and where not every byte has a token.
+        Derived from `longest_piece` if that is known, else from the number of non-space bytes, or the words of a WordPiece
+        vocabulary. 0 if no bound is known: with Unigram, and if not every byte has a token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+            InvalidRequest: `text` has a lone surrogate, or is not a text.
         """
 
     def metadata(self) -> dict[str, str]:
-        """Every key of the file's metadata with its value as text, arrays left out."""
+        """Returns every metadata key with its value as text, without arrays."""
 
     def control_tokens(self) -> list[int]:
-        """Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens."""
+        """Returns every control token with a spelling, in order: the tokens that `parse_special` recognizes."""
 
     def end_tokens(self) -> list[int]:
-        """Every token that ends a text, in order: none of them is drawn where `ignore_eos` says so."""
+        """Returns every token that ends a text, in order: the tokens that `ignore_eos` bans."""
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The token ids of a text. Works without the GIL, on this thread, in time that grows linearly: 0.2 to 5 µs per byte.
+        """Returns the token ids of a text. Releases the GIL; takes linear time on this thread, 0.2 to 5 µs per byte.
 
         Args:
             text: The text; bytes need not be UTF-8.
-            add_special: Adds the tokens that begin and end a text, where the vocabulary asks for them.
-            parse_special: Reads the spelling of a control token as that token.
+            add_special: Adds BOS and EOS tokens as the vocabulary requires.
+            parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is no text at all; or, where the vocabulary's words are found by
-                regular expressions, it has more than 262,144 characters of one kind in a row.
-            NotSupported: There is no memory for the stack that a long run of such characters needs.
-            WorkCancelledError: It runs in `Cancellation.run`, and was cancelled.
+            InvalidRequest: `text` has a lone surrogate, or is not a text; or, if the vocabulary splits words with regular
+                expressions, it has more than 262,144 consecutive characters of one kind.
+            NotSupported: There is no memory for the stack that a long run of such characters requires.
+            WorkCancelledError: The call runs in `Cancellation.run`, and was cancelled.
         """
 
     def tokenize_on(self, text: str | bytes, *, parse_special: bool = True) -> list[int]:
-        """The token ids of a text that goes on after others, as `Request.suffix_prompt` is read.
+        """Returns the token ids of a text that continues another one, as for `Request.suffix_prompt`.
 
-        Without the tokens that begin and end a text, and without the space that some vocabularies put before one. What stands on
-        both sides of the seam stays two tokens, also where a text of both would have one.
+        Adds neither BOS and EOS tokens nor the leading space of some vocabularies. Tokens are not merged across the boundary,
+        even if the concatenated text would have a single token there.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+            InvalidRequest: `text` has a lone surrogate, or is not a text.
         """
 
     def token_ids(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> TokenIds:
-        """As `tokenize`, but with one object for all of them: those of a long text take milliseconds to make one by one.
+        """Returns the result of `tokenize` as one object; for a long text, creating a list of integers takes milliseconds.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+            InvalidRequest: `text` has a lone surrogate, or is not a text.
         """
 
     def pieces_json(self, tokens: Sequence[int]) -> bytes:
-        """`{"id", "piece"}` of each token as JSON, with commas between them; a piece that is no UTF-8 is a list of bytes.
+        """Returns `{"id", "piece"}` of each token as JSON, comma-separated; a piece that is not UTF-8 is a list of bytes.
 
         Raises:
-            InvalidRequest: `tokens` are no token ids.
+            InvalidRequest: `tokens` are not token ids.
         """
 
     @property
     def modalities(self) -> Modalities:
-        """What the projector reads; nothing without one."""
+        """Media types that the projector supports; none without a projector."""
 
     def media_stats(self) -> MediaStats:
-        """What was done with pictures and sounds so far."""
+        """Returns the media metrics."""
 
     def read_media(self, data: bytes) -> Media:
-        """A picture (PNG, JPEG, GIF, BMP, WebP) or a sound (WAV, MP3, FLAC, Ogg Vorbis), from the bytes of its file.
+        """Decodes an image (PNG, JPEG, GIF, BMP, WebP) or audio (WAV, MP3, FLAC, Ogg Vorbis) file.
 
-        It is decoded and cut here, on this thread and without the GIL, which takes some milliseconds per megapixel. The
-        projector sees it on a thread of its own, when a request wants it first.
+        Decodes and splits it on this thread, without the GIL, in a few milliseconds per megapixel. The projector encodes it on
+        its own thread, when a request first needs it.
 
         Raises:
             NotSupported: The model was loaded without a projector.
-            InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
-            QueueFull: 1 GiB of media is loaded and not let go.
+            InvalidRequest: The data has another format, is damaged, too large, or not supported by this projector.
+            QueueFull: 1 GiB of media is loaded and in use.
         """
 
     def tokenize_parts(
         self, parts: Sequence[str | int | Media | Sequence[int]], *, add_special: bool = True, parse_special: bool = True
     ) -> MixedPrompt:
-        """Texts, token ids and media as one prompt. Each text is tokenized by itself, as llama.cpp's `mtmd` does.
+        """Combines texts, token ids and media to one prompt. Each text is tokenized separately, as by llama.cpp's `mtmd`.
 
         Args:
-            parts: The prompt's parts, in order.
-            add_special: Adds the token that begins a text, where the vocabulary asks for it.
-            parse_special: Reads the spelling of a control token as that token.
+            parts: Parts of the prompt, in order.
+            add_special: Adds a BOS token as the vocabulary requires.
+            parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: A part is none of these.
+            InvalidRequest: A part has another type.
         """
 
     def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
-        """The text that token ids stand for: control tokens as they are spelt, U+FFFD for bytes that are no UTF-8.
+        """Returns the text of token ids: control tokens by their spelling, U+FFFD for bytes that are not valid UTF-8.
 
-        A picture or a sound, whose places have ids below 0, is `<__media__>`.
+        An image or audio item, whose positions have negative ids, becomes `<__media__>`.
 
         Raises:
-            InvalidRequest: A token is outside of the vocabulary.
+            InvalidRequest: A token is not in the vocabulary.
         """
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for, perhaps no whole character; of a control token, its spelling.
+        """Returns the bytes of one token, possibly not a complete character; for a control token, its spelling.
 
         Raises:
-            InvalidRequest: The token is outside of the vocabulary.
+            InvalidRequest: The token is not in the vocabulary.
         """
 
 @final
 class Cancellation:
-    """A flag that stops long work from another thread: so far, the tokenizing of a long text."""
+    """A flag that stops long work from another thread; currently, tokenization of a long text."""
 
     def __new__(cls) -> Cancellation:
-        """A flag that is not set."""
+        """Creates a flag that is not set."""
 
     def cancel(self) -> None:
-        """Stops the work that `run` calls: it raises `WorkCancelledError`, or returns if it is almost done. Never reset."""
+        """Stops the work that `run` calls: it raises `WorkCancelledError`, or returns if it is almost done. Cannot be undone."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
+        """True after `cancel`."""
 
     def run(self, work: Callable[[], _T]) -> _T:
         """Calls `work` on this thread and returns its result.
 
         Raises:
-            WorkCancelledError: `cancel` was called, and a long text was being tokenized. It is checked between chunks: of 64 KiB
-                with SentencePiece vocabularies, of at least 256 KiB, which end with a line, with BPE, and of the whole text with
-                others.
+            WorkCancelledError: `cancel` was called while a long text was being tokenized. The flag is checked between chunks:
+                of 64 KiB with SentencePiece vocabularies, of at least 256 KiB, up to a line end, with BPE, and of the whole text
+                with others.
         """
 
 @final
 class Engine:
-    """The worker thread over one model. `weft.Engine` is the same for async Python."""
+    """The worker thread of one model, with a blocking interface. `weft.Engine` is the interface for async Python."""
 
     def __new__(
         cls,
@@ -412,20 +414,20 @@ class Engine:
         *,
         tuned: tuple[bool | None, int, int] | None = None,
     ) -> Self:
-        """Creates the KV cache and starts the worker. Blocks until that is done, without the GIL.
+        """Creates the KV cache and starts the worker. Blocks until that is done; releases the GIL.
 
         Dropping the last reference stops the worker as `stop` does.
 
         Args:
             model: The model.
-            config: The settings. Those of `Model.load` and `tuned` are not read, except `kernels`.
-            tuned: The fastest settings that `tune` found: flash attention (None if Weft's attention computed), the number of
-                threads, and their number for prompts. They are the defaults of settings that `config` leaves open.
+            config: Settings. Those of `Model.load` and `tuned` are ignored, except `kernels`.
+            tuned: Fastest settings found by `tune`: flash attention (None if Weft's attention was used), number of threads, and
+                number of threads for prompts. They are the defaults of settings that `config` leaves open.
 
         Raises:
-            InvalidConfig: A setting is out of range, two contradict each other, or the KV cache does not fit into memory.
+            InvalidConfig: A setting is out of range, two contradict each other, or the KV cache does not fit in memory.
             ModelLoadError: The model cannot generate text.
-            DecodeError: The model cannot compute.
+            DecodeError: The model could not compute a test decode.
         """
 
     @property
@@ -434,45 +436,45 @@ class Engine:
 
     @property
     def limits(self) -> Limits:
-        """The numbers that were settled at the start."""
+        """Effective sizes and limits, determined at the start."""
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a seeded request gives the same text whoever else is served."""
+        """True if a seeded request generates the same text regardless of concurrent requests."""
 
     @property
     def embeddings_are_repeatable(self) -> bool:
-        """Whether a text has the same embedding, bit by bit, whatever is computed concurrently."""
+        """True if a text has the same embedding, bit for bit, regardless of concurrent requests."""
 
     @property
     def compute(self) -> Compute:
-        """How steps are computed, and why so."""
+        """Kernels and devices that compute steps, with the reasons for the choice."""
 
     def submit(self, request: Request, branches: Sequence[Request] | None = None) -> Stream:
-        """Queues a request and returns its stream at once.
+        """Queues a request and returns its stream immediately.
 
-        With `branches`, its prompt is continued as each of them says, whose own prompts are not looked at; their completions are
-        counted through, in order. `weft.request.branches.branch_requests` makes them of `Request.branches`, which is not looked
-        at here.
+        With `branches`, the request's prompt is continued according to each of them; their own prompts are ignored, and their
+        completions are numbered consecutively. `weft.request.branches.branch_requests` creates them from `Request.branches`,
+        which is ignored here.
 
-        A prompt that is a string is tokenized here, without the GIL but on this thread, with the special tokens that the
-        vocabulary asks for and with control tokens read from their spelling, as llama-server reads a raw prompt.
+        A string prompt is tokenized on this thread, without the GIL, with the special tokens that the vocabulary requires, and
+        with control tokens parsed, as llama-server does for a raw prompt.
 
         Raises:
             InvalidRequest: A field has the wrong type or is out of range.
             ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was stopped.
         """
 
     def adapters(self) -> list[Adapter]:
-        """The adapters that are loaded, each with its scale in requests that name none."""
+        """Returns the loaded adapters, each with its scale in requests that do not set `adapters`."""
 
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
-        """Requests that name no adapters get these from now on; what is not named is off.
+        """Sets the default of `Request.adapters`; adapters that are not listed are off.
 
         Raises:
-            InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
+            InvalidRequest: There is no such adapter, or a scale is not finite; nothing is changed.
         """
 
     def embed(
@@ -482,57 +484,57 @@ class Engine:
         normalize: int = 2,
         dimensions: int | None = None,
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """Queues texts for their vectors, and returns what to await; dropping that cancels it.
+        """Queues texts for embedding and returns an awaitable for the result; dropping it cancels the computation.
 
         Texts are tokenized on this thread.
 
         Args:
-            texts: The texts, each as a prompt may be given; a string is tokenized as a prompt is.
-            normalize: -1 is none, 0 makes 32,760 of a vector's largest number, 1 and more make its p-norm 1.
-            dimensions: How many numbers of each vector are kept, before it is normalized.
+            texts: Texts in any form of a prompt; strings are tokenized as prompts are.
+            normalize: -1 is none, 0 scales the largest absolute value to 32,760, `p` >= 1 normalizes the p-norm to 1.
+            dimensions: Number of leading dimensions to keep, before normalization.
 
         Raises:
-            InvalidRequest: A text is empty or too long, there is none, or `normalize` or `dimensions` are out of range.
+            InvalidRequest: A text is empty or too long, there are no texts, or `normalize` or `dimensions` is out of range.
             NotSupported: The model's pooling is rank, or it is an encoder and a text has media.
-            QueueFull: 2²⁰ tokens wait already.
+            QueueFull: 2²⁰ tokens are already waiting.
             EngineStopped: The engine was stopped.
         """
 
     def rerank(self, query: str | bytes, texts: Sequence[str | bytes]) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """Queues a query with each of the texts, and returns what to await: a row of one number for each.
+        """Queues a query with each of the texts and returns an awaitable for the result: a row of one number per text.
 
         Raises:
-            InvalidRequest: A pair is too long, or there is no text.
+            InvalidRequest: A pair is too long, or there are no texts.
             NotSupported: The model's pooling is not rank.
-            QueueFull: 2²⁰ tokens wait already.
+            QueueFull: 2²⁰ tokens are already waiting.
             EngineStopped: The engine was stopped.
         """
 
     def vector_stats(self) -> VectorStats:
-        """What was computed of vectors, and what they are made with."""
+        """Returns metrics and settings of embeddings."""
 
     def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
-        """Queues the pinning of a prompt: it is computed, as far as it is not cached, and stays so until it is unpinned.
+        """Queues a request to pin a prompt: the part that is not cached is computed, and all of it stays cached until unpinned.
 
-        The stream yields one event, a `Finished` whose `made` is a `Prefix`, and raises `PinsFull` where pinned prefixes would
-        take more than half of the cache.
+        The stream yields one event, a `Finished` whose `made` is a `Prefix`. It raises `PinsFull` if pinned prefixes would take
+        more than half of the cache.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none.
+            InvalidRequest: The prompt has no tokens or the wrong type.
             ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was stopped.
         """
 
     def unpin(self, prefix_id: int) -> bool:
-        """Lets a pinned prefix be evicted again; False where no prefix has that id. Waits for the step that is running.
+        """Unpins a prefix, so that it may be evicted; returns False if no prefix has that id. Waits for the running step.
 
         Raises:
             EngineStopped: The engine was stopped.
         """
 
     def pinned(self) -> list[Prefix]:
-        """Every pinned prefix, in the order of their pinning. Waits for the step that is running.
+        """Returns every pinned prefix, in pinning order. Waits for the running step.
 
         Raises:
             EngineStopped: The engine was stopped.
@@ -546,65 +548,65 @@ class Engine:
         adapters: Sequence[tuple[int, float]] | None = None,
         invoked_at: int | None = None,
     ) -> Stream:
-        """Queues the copying of a prompt's computed state out of the cache.
+        """Queues a request to copy a prompt's computed state out of the cache.
 
         The stream yields one event, a `Finished` whose `made` is a `SavedPrefix`.
 
         Args:
-            prompt: The prompt; what is not cached of it is computed first.
-            compute: False copies only as much as is cached.
-            adapters: Which adapters it is computed with, as in `Request`.
-            invoked_at: From which token on its activated adapter (aLoRA) counts; None is the last place of its invocation.
+            prompt: The prompt. The part that is not cached is computed first.
+            compute: False copies only the cached part.
+            adapters: Adapters for the computation, as in `Request`.
+            invoked_at: Position from which an activated adapter (aLoRA) applies; None is its last invocation in the prompt.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none.
+            InvalidRequest: The prompt has no tokens or the wrong type.
             ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was stopped.
             OverflowError: `invoked_at` is below 0, or 2³² or more.
         """
 
     def load(self, prefix: SavedPrefix, *, slot: int | None = None) -> Stream:
-        """Queues the copying of a saved prefix into the cache. The stream yields one event, a `Finished`.
+        """Queues a request to copy a saved prefix into the cache. The stream yields one event, a `Finished`.
 
         Args:
-            prefix: Saved by an engine with the same model and the same kind of cache.
-            slot: Waits for this slot and lets it hold the prefix; None takes any.
+            prefix: A prefix saved by an engine with the same model and cache type.
+            slot: Slot to load the prefix into, once it is free; None is any.
 
         Raises:
             InvalidRequest: There is no such slot.
             ContextOverflow: The prefix alone fills the context of a slot.
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was stopped.
         """
 
     def write_prefix(self, prefix: SavedPrefix, path: str | os.PathLike[str]) -> int:
-        """Writes a saved prefix to a file, without the GIL; returns the file's size in bytes.
+        """Writes a saved prefix to a file, without the GIL; returns the size of the file in bytes.
 
         Raises:
             OSError: The file cannot be written.
         """
 
     def read_prefix(self, path: str | os.PathLike[str]) -> tuple[SavedPrefix, int]:
-        """Reads what `write_prefix` wrote, without the GIL; returns the prefix and the file's size in bytes.
+        """Reads a file of `write_prefix`, without the GIL; returns the prefix and the size of the file in bytes.
 
         Raises:
-            PrefixFileError: The file is of another model or another kind of cache, or it is damaged; `reason` says which.
+            PrefixFileError: The file is damaged, or is of another model or cache type; `reason` has the details.
             OSError: The file cannot be read.
         """
 
     def cached(self) -> list[CachedNode]:
-        """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
+        """Returns all nodes of the prefix tree, parents before their children. Waits for the running step.
 
         Raises:
             EngineStopped: The engine was stopped.
         """
 
     def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
-        """At most `limit` nodes of the prefix tree, and how many nodes there are in all. Waits for the step that is running.
+        """Returns at most `limit` nodes of the prefix tree, and the total number of nodes. Waits for the running step.
 
-        The most recently used come first. A node counts as used when something below it was: parents come before their
-        children, and no node without its parent. All but the making of their objects happens without the GIL.
+        The most recently used come first. A node counts as used when one of its descendants is, so parents come before their
+        children, and no node is returned without its parent. Only the construction of Python objects holds the GIL.
 
         Raises:
             EngineStopped: The engine was stopped.
@@ -612,9 +614,9 @@ class Engine:
         """
 
     def prefix_digest(self, key: bytes, n_max: int) -> tuple[bytes, bytes]:
-        """Which prefixes are in the pool and which only in the store, as hashes of blocks: see `Engine.prefix_digest`.
+        """Returns hashes of cached prefixes, of the device cache and of the host cache only: see `weft.Engine.prefix_digest`.
 
-        Waits for some steps: what must be hashed is spread over them.
+        Waits for several steps, over which the hashing is spread.
 
         Raises:
             InvalidRequest: The key has more than 64 bytes.
@@ -623,13 +625,12 @@ class Engine:
         """
 
     def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """The tokens that a slot holds, the adapters that they were computed with, and where an activated one of them begins.
+        """Returns the tokens in a slot, the adapters that they were computed with, and the position where an aLoRA begins.
 
-        The tokens are those that its sequence has computed, or the last one's that ran there.
+        The tokens are those that the slot's running sequence, or else the last one, has computed. Prompts that are pinned, saved,
+        or loaded without a slot run in a free slot and do not change its tokens.
 
-        A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
-
-        Waits for the step that is running.
+        Waits for the running step.
 
         Raises:
             InvalidRequest: There is no such slot.
@@ -637,9 +638,9 @@ class Engine:
         """
 
     def erase_slot(self, slot: int) -> int | None:
-        """Forgets the tokens that a slot holds, as far as nothing else that is cached holds them; returns how many they were.
+        """Evicts the tokens in a slot, except those that other cached prefixes share; returns the number of tokens in the slot.
 
-        None while a sequence runs there: then nothing is forgotten. Waits for the step that is running.
+        Returns None while a sequence runs there, without evicting anything. Waits for the running step.
 
         Raises:
             InvalidRequest: There is no such slot.
@@ -648,154 +649,154 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker thread lives: it was not stopped and has not died."""
+        """True while the worker thread is running: it has neither been stopped nor died."""
 
     def stats(self) -> Stats:
-        """What the engine is doing, as of its last step."""
+        """Returns gauges as of the last step, and counters."""
 
     def recent_steps(self) -> list[RecentStep]:
-        """The last steps that computed or moved something, oldest first; at most 64."""
+        """Returns the last steps that computed or moved something, oldest first; at most 64."""
 
     def stop(self) -> None:
-        """Ends the worker and waits, without the GIL, for the decode that is running. Idempotent.
+        """Stops the worker; waits, without the GIL, for the decode that is running. Idempotent.
 
-        Every open stream ends with `EngineStopped`, and later requests are refused with it.
+        Ends every open stream with `EngineStopped`; later requests raise it.
         """
 
 @final
 class Limits:
-    """The numbers that were settled when the engine started."""
+    """Effective sizes and limits of an engine, determined when it started."""
 
     @property
     def n_slots(self) -> int:
-        """Slots: sequences that run at once."""
+        """Number of slots: sequences that run concurrently."""
 
     @property
     def n_ctx(self) -> int:
-        """Cells of the pool, in tokens; a multiple of 256."""
+        """Cells of the device cache, one per token; a multiple of 256."""
 
     @property
     def n_ctx_slot(self) -> int:
-        """Most tokens of one sequence, prompt and prediction together; at most `n_ctx`."""
+        """Maximum tokens of one sequence, prompt and generated text together; at most `n_ctx`."""
 
     @property
     def n_ubatch(self) -> int:
-        """Most tokens of one decode."""
+        """Maximum tokens of one decode."""
 
     @property
     def n_seq_max(self) -> int:
-        """Sequence ids, at most 256: those of the slots and of cached branches."""
+        """Number of sequence ids for slots and cached branches, at most 256."""
 
     @property
     def max_host_cache_bytes(self) -> int | None:
-        """Most bytes of saved pieces in host memory; None is no limit, 0 keeps none."""
+        """Maximum bytes of the host cache; None is no limit, 0 disables it."""
 
     @property
     def max_queue(self) -> int:
-        """Requests that may wait for a slot."""
+        """Maximum requests that wait for a slot."""
 
     @property
     def forks_anywhere(self) -> bool:
-        """Whether a prompt may go on from any place of another that is cached: attention without a window.
+        """True if a prompt can continue from any position of a cached prompt: all layers have full attention.
 
-        Where not, `Request.snapshots_at` is worth giving: a state goes on only from where it was kept. A sliding window goes on
-        from where it still holds what it sees; at the prompt's end that is kept where `snapshots_at` names any place, and for the
-        next one where two prompts have parted.
+        Otherwise `Request.snapshots_at` is useful, because a recurrent state can only be continued at a checkpoint. With a
+        sliding window, a prompt can continue wherever its window is still cached: at the end of a prompt with `snapshots_at`, and
+        where two prompts have diverged before.
         """
 
 @final
 class Compute:
-    """How the steps of an engine are computed."""
+    """Kernels and devices that compute the steps of an engine."""
 
     @property
     def flash_attention(self) -> Literal["auto", "on", "off"]:
-        """Whether attention runs as one fused kernel, ours or llama.cpp's; "auto" where llama.cpp decides."""
+        """Use of a fused attention kernel, Weft's or llama.cpp's; "auto" if llama.cpp decides."""
 
     @property
     def attention(self) -> Literal["weft", "llama.cpp"]:
-        """Whose kernel computes attention on the CPU."""
+        """Implementation of attention on the CPU."""
 
     @property
     def products(self) -> Literal["weft", "llama.cpp"]:
-        """Whose kernels compute products of weights on the CPU; llama.cpp's those of weights that it has rearranged."""
+        """Implementation of matrix products on the CPU; llama.cpp computes those of weights that it has repacked."""
 
     @property
     def n_ubatch(self) -> int:
-        """Most tokens of one decode."""
+        """Maximum tokens of one decode."""
 
     @property
     def n_threads(self) -> int:
-        """Threads of a decode without rows of prompts."""
+        """Number of threads of a decode without prompt tokens."""
 
     @property
     def n_threads_batch(self) -> int:
-        """Threads of a decode with rows of prompts."""
+        """Number of threads of a decode with prompt tokens."""
 
     @property
     def summary(self) -> str:
-        """All of it in one line, with the reasons."""
+        """One-line summary with the reasons."""
 
 @final
 class Hardware:
-    """What decides how fast a model computes on this machine."""
+    """Properties of this machine that determine the speed of inference."""
 
     @staticmethod
     def read() -> Hardware:
-        """Looks at this machine."""
+        """Detects the hardware of this machine."""
 
     @property
     def cpu(self) -> str:
-        """The processor's name, as Linux gives it."""
+        """Name of the processor, as reported by Linux."""
 
     @property
     def n_cores(self) -> int:
-        """Physical cores that this process may use."""
+        """Number of physical cores that this process may use."""
 
     @property
     def n_threads(self) -> int:
-        """Threads that this process may run at once."""
+        """Number of logical processors that this process may use."""
 
     @property
     def instructions(self) -> str:
-        """The instruction sets and options that llama.cpp was compiled for."""
+        """Instruction sets and options that llama.cpp was compiled for."""
 
     @property
     def gpus(self) -> list[str]:
-        """The devices that layers of a model can go to."""
+        """Devices that model layers can be offloaded to."""
 
 @final
 class Timing:
-    """How long one way of computing takes."""
+    """Measured time of one configuration."""
 
     @property
     def flash_attention(self) -> bool | None:
-        """Whether llama.cpp's attention ran as one fused kernel; None where ours computed."""
+        """Use of llama.cpp's fused attention kernel; None if Weft's attention was used."""
 
     @property
     def work(self) -> Literal["prompt", "branches"]:
-        """A prompt of 1,000 tokens, or 8 branches of it with 128 tokens each."""
+        """Workload: a prompt of 1,000 tokens, or 8 branches of it with 128 tokens each."""
 
     @property
     def n_threads(self) -> int:
-        """With how many threads."""
+        """Number of threads."""
 
     @property
     def seconds(self) -> float | None:
-        """The time that the whole of it would take; None where there was no time to measure it."""
+        """Time of the whole workload in seconds; None if the time budget did not allow a measurement."""
 
 @final
 class Tuning:
-    """What `tune` measured."""
+    """Result of `tune`."""
 
     @property
     def timings(self) -> list[Timing]:
-        """Every candidate."""
+        """Measurements of all candidates."""
 
     @property
     def best(self) -> tuple[bool | None, int, int]:
-        """The fastest: flash attention, threads of a decode without rows of prompts, and of one with them.
+        """Fastest configuration: flash attention, threads of a decode without prompt tokens, and of one with them.
 
-        Flash attention is None where ours computed.
+        Flash attention is None if Weft's attention was used.
         """
 
 def tune(
@@ -807,128 +808,131 @@ def tune(
     budget_s: float = 55.0,
     on_progress: Callable[[float], object] | None = None,
 ) -> Tuning:
-    """Times how a model is computed fastest on this machine, in contexts of its own. Blocks, without the GIL.
+    """Measures which configuration computes a model fastest on this machine, in separate contexts. Blocks; releases the GIL.
 
     Args:
         model: The model.
-        type_k: Number format of K in the cache.
-        type_v: The same of V; a quantised one leaves only flash attention.
-        kernels: Whose kernels compute on the CPU. Where our attention does, there are only threads to time, else llama.cpp's
-            attention with flash and without.
-        budget_s: About how long it may take, in seconds. Each attention is measured once in any case.
-        on_progress: Called with the fraction that is done, 0 to 1, on this thread. What it raises ends the measurement, as Ctrl-C
-            does.
+        type_k: Number format of cached keys.
+        type_v: Number format of cached values; quantized formats require flash attention.
+        kernels: CPU kernels. With Weft's attention only the number of threads is measured, otherwise also llama.cpp's attention
+            with and without flash attention.
+        budget_s: Approximate time limit in seconds. Each kind of attention is measured at least once.
+        on_progress: Called with the completed fraction, 0 to 1, on this thread. An exception that it raises, or Ctrl-C, ends the
+            measurement.
 
     Raises:
-        InvalidConfig: The model cannot have a cache of these formats, it does not fit into memory, or `budget_s` is no time.
-        DecodeError: The model could not compute.
+        InvalidConfig: The model does not support these cache formats, does not fit in memory, or `budget_s` is invalid.
+        DecodeError: The model could not compute a step.
     """
 
 @final
 class CompactLogprobs:
-    """Log-probabilities of one token that write themselves out as JSON; its length is the number of the most likely ones."""
+    """Log-probabilities of one token that can serialize themselves to JSON; the length is the number of top logprobs."""
 
     def __new__(cls, model: Model, pairs: Sequence[tuple[int, float]]) -> Self:
-        """Of what `pairs` has told in another process; `model` spells the tokens.
+        """Creates it from the result of `pairs` in another process; `model` provides the spelling of the tokens.
 
         Raises:
-            ValueError: There is no pair.
+            ValueError: `pairs` is empty.
         """
 
     def pairs(self) -> list[tuple[int, float]]:
-        """The token that was drawn, then the most likely ones, each with its log-probability."""
+        """Returns the sampled token, then the top tokens, each with its log-probability."""
 
     @property
     def chosen(self) -> Logprob:
-        """Of the token that was drawn, or that the prompt has there."""
+        """Log-probability of the sampled token, or of the prompt's token at this position."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of top logprobs."""
 
     def token_json(self, with_top: bool, is_prob: bool) -> bytes:
-        """`{"id", "token", "bytes", "logprob", "top_logprobs": […]}`, with `is_prob` `prob` and `top_probs`.
+        """Returns `{"id", "token", "bytes", "logprob", "top_logprobs": […]}`, or with `is_prob` `prob` and `top_probs`.
 
-        Without `with_top` the list is empty.
+        Without `with_top`, the list is empty.
         """
 
     def completion_json(self, is_prob: bool) -> bytes:
-        """The same, with `content` and `probs: [{"prob", "tok_str"}, …]`, llama-server's words of 2024."""
+        """Returns `content` and `probs: [{"prob", "tok_str"}, …]`, the format of llama-server in 2024."""
 
     def top_json(self) -> bytes:
-        """`{text: log-probability, …}` of the most likely tokens; of those that are spelt alike, the likeliest."""
+        """Returns `{text: log-probability, …}` of the top tokens; if several have the same text, the most likely counts."""
 
 @final
 class Stream:
-    """The stream of one request: the events of all its branches as they come.
+    """Stream of the events of all branches of one request.
 
-    Cancels the request, and so frees its slots before the next decode: `close()`, `aclose()`, and dropping the last reference,
-    whether by `break` out of an `async for` that holds it, by the end of a cancelled task, or by the garbage collector.
+    The request is cancelled, and its slots are freed before the next decode, by `close()`, by `aclose()`, and by dropping the
+    last
+    reference: by `break` out of an `async for` that holds it, at the end of a cancelled task, or by the garbage collector.
 
-    Several tasks may read one stream, on any threads and event loops of asyncio (or uvloop) that can watch a file descriptor;
-    each event goes to one of them. A task that is cancelled while it waits takes nothing out of the stream.
+    Several tasks may read one stream, on any threads and asyncio (or uvloop) event loops that can watch a file descriptor; each
+    event goes to one of them. Cancelling a task that waits for an event loses no event.
     """
 
     @property
     def seed(self) -> int:
-        """The seed of branch 0, given or random; branch `i` draws with `seed + i` (modulo 2³²), unless it has its own."""
+        """Seed of branch 0, given or random; branch `i` uses `seed + i` (modulo 2³²), unless it has its own."""
 
     @property
     def n_prompt(self) -> int:
-        """The prompt's length in tokens, without any branch's suffix."""
+        """Prompt length in tokens, without the suffixes of branches."""
 
     @property
     def request_id(self) -> int:
-        """Counts requests in order of submission, from 0; `Slot.request_id` names the same request."""
+        """Number of the request in order of submission, from 0; equal to `Slot.request_id`."""
 
     @property
     def explanation(self) -> CacheExplanation | None:
-        """Why what is computed of the prompt has to be, where `Request.explain_cache` asks for it.
+        """Causes of cache misses of the prompt, if `Request.explain_cache` is set.
 
-        It is known once the first branch has begun in a slot, before any token, and is kept. Until the first token of that branch
-        it may still change, where something that was saved cannot be brought back; then it is what `Finished.explanation` tells.
-        None where it was not asked for, and as long as no branch has begun.
+        Available once the first branch has started in a slot, before any token. It may change until that branch's first token, if
+        a prefix cannot be reloaded; the final value is `Finished.explanation`. None if not requested, or if no branch has
+        started.
         """
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Event]:
-        """The next event of any branch, or of the prompt where the request asks for it. Nothing waits where one is ready.
+        """Returns the next event of any branch, or of the prompt if requested. Does not suspend if an event is ready.
 
         Raises:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
-            DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: 10,000 events of each branch waited, or 32 MiB of them, and nothing was read for 30 s.
+            DecodeError: The model could not compute a step. This error and the next two are raised once; then the stream has
+                ended.
+            SlowReader: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
             EngineStopped: The engine was stopped.
-            RuntimeError: No asyncio event loop runs on this thread.
+            RuntimeError: No asyncio event loop is running on this thread.
         """
 
     def next_batch(self, *, compact: bool = False) -> Coroutine[Any, Any, list[Event]]:
-        """Events that are ready, in order, one at least, some 256 KiB at most; an empty list at the end. Cheaper than one by one.
+        """Returns the next events in order: at least one and about 256 KiB at most, or an empty list at the end.
 
-        So much is some 2,000 tokens, or five with a thousand log-probabilities each: it holds the event loop for a millisecond.
-        With `compact`, the log-probabilities of a token are a `CompactLogprobs`, which writes itself out and costs little.
+        This is faster than single events. The limit is about 2,000 tokens, or five with a thousand top logprobs each, which
+        occupies the event loop for a millisecond. With `compact`, the log-probabilities of a token are a `CompactLogprobs`, which
+        is cheap and serializes itself.
 
         Raises:
-            DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: 10,000 events of each branch waited, or 32 MiB of them, and nothing was read for 30 s.
+            DecodeError: The model could not compute a step. This error and the next two are raised once; then the stream has
+                ended.
+            SlowReader: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
             EngineStopped: The engine was stopped.
-            RuntimeError: No asyncio event loop runs on this thread.
+            RuntimeError: No asyncio event loop is running on this thread.
         """
 
     def readable(self) -> Coroutine[Any, Any, None]:
-        """Waits until `next_batch` would not wait: for events, the end or an error, all of which stay in the stream.
+        """Waits until `next_batch` would return immediately, with events, the end or an error. Consumes nothing.
 
         Raises:
-            RuntimeError: No asyncio event loop runs on this thread.
+            RuntimeError: No asyncio event loop is running on this thread.
         """
 
     def cancel(self, index: int) -> None:
-        """Cancels one branch: its slot is free before the next decode, it ends with the reason "cancelled", and the others go on.
+        """Cancels one branch: frees its slot before the next decode and ends it with the reason "cancelled". Others continue.
 
-        The beams of a search are those of all of its branches: with one of them, all end. Nothing happens where there is no
-        such branch, or where it has ended by then.
+        In a beam search, cancelling one branch ends all of them. Has no effect if there is no such branch, or if it has ended.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is not a branch number.
         """
 
     @overload
@@ -967,84 +971,87 @@ class Stream:
         own_stream: bool,
         **options: Unpack[ForkOptions],
     ) -> Coroutine[Any, Any, list[int] | Stream]:
-        """Forks a branch: `n` others continue its prompt, its text up to a place, and what is appended.
+        """Forks a branch: creates `n` branches that continue its prompt, its text up to a position, and an appended text.
 
-        They come into this stream, behind the branches that it has had, or into one of their own; a branch that has ended can be
-        forked too, as long as this stream is held. At the end of a branch that runs, its forks draw from the very row of logits
-        that its next token is drawn from, and nothing is computed for them; further back, one token is.
+        Forks are added to this stream, after its other branches, or get a stream of their own. A branch that has ended can also
+        be
+        forked, while this stream exists. Forks at the end of a running branch sample from the same logits as its next token, so
+        nothing is computed for them; forks at an earlier position compute one token.
 
-        Without options of their own, they go on as the branch would: with its parameters, and with what its penalties, its
-        grammar and its stop strings have seen. With any, all begin anew, and what stands before is their prompt. A fork that
-        becomes branch `i` of this stream draws with `seed + i`, and the `k`th of all that got streams of their own with
-        `seed + 256 + k` (modulo 2³²); with the option `seed`, fork `k` draws with that `+ k`.
+        Without options, forks continue with the branch's parameters and with the state of its penalties, grammar and stop
+        strings.
+        With any option, that state is reset, and all text before the fork is its prompt. A fork that becomes branch `i` of this
+        stream uses `seed + i`; the `k`th of all forks with their own streams uses `seed + 256 + k` (modulo 2³²); with the option
+        `seed`, fork `k` uses that `+ k`.
 
-        Asked for at once, also if it is not awaited; forks that come into this stream stay if the wait is cancelled.
+        The request is sent immediately, even if the result is not awaited. Forks in this stream remain if the wait is cancelled.
 
         Args:
-            index: Which branch.
-            n: How many forks, 1 to 256 with the branches of this stream.
-            at: Where they part from it, in tokens that it has drawn or in bytes of its text; None is its end when the worker sees
-                this. A token that ends texts is no part of that.
-            unit: What `at` counts: `"token"` or `"byte"`.
-            append: What stands between there and what they write, as `Request.suffix_prompt`. A grammar that goes on reads it.
-            own_stream: Whether they get a stream of their own.
-            **options: What they are asked for; what is left unsaid is the branch's.
+            index: Index of the branch.
+            n: Number of forks; at most 256 including the branches of this stream.
+            at: Position of the fork, in tokens or in bytes of the branch's text; None is its end when the worker handles the
+                request. An end token is not part of it.
+            unit: Unit of `at`: `"token"` or `"byte"`.
+            append: Text or tokens between the fork position and the generated text, as `Request.suffix_prompt`. A grammar that
+                continues consumes it.
+            own_stream: True to create a separate stream.
+            **options: Options of the forks; the defaults are those of the branch.
 
         Returns:
-            The numbers of the forks in this stream, or their own stream.
+            Indices of the forks in this stream, or their own stream.
 
         Raises:
-            InvalidRequest: There is no such branch or place, the grammar does not allow what is appended, or an option is wrong;
-                or this stream has ended, and forks are to come into it.
-            ContextOverflow: What they are to continue fills the context.
-            QueueFull: `max_queue` requests wait already.
+            InvalidRequest: There is no such branch or position, the grammar does not allow the appended text, an option is
+                invalid, or this stream has ended and forks would be added to it.
+            ContextOverflow: The text before the fork fills the context.
+            QueueFull: `max_queue` requests are already waiting.
             EngineStopped: The engine was closed.
         """
 
     def forked_seam(self, index: int) -> tuple[str, int]:
-        """How the text of a fork goes on from that of its branch.
+        """Returns how the text of a fork continues the text of its branch.
 
         Returns:
-            A text between the two that neither shows, and how many characters at the end of what the branch showed the fork shows
-            again: "" and 0 but where text was held back there, as it may have been the start of a stop string. `fork` must have
-            answered. Where there is no such branch: "" and 0 too.
+            A text between the two that neither emits, and the number of characters at the end of the branch's emitted text that
+            the fork emits again. They are "" and 0 unless text was held back at the fork as the possible start of a stop string,
+            and for an unknown branch. Available when `fork` has returned.
 
         Raises:
-            InvalidRequest: `index` is no integer from 0 to 2³² − 1.
+            InvalidRequest: `index` is not an integer from 0 to 2³² − 1.
         """
 
     def forked_at(self, index: int) -> tuple[int, int] | None:
-        """The branch of this stream that one was forked from, and after how many of its tokens.
+        """Returns the parent branch of a fork in this stream, and the number of the parent's tokens before the fork.
 
-        None for one that was no fork, and for one that there is not. It is known when `fork` has answered.
+        None if the branch is not a fork or does not exist. Available when `fork` has returned.
 
         Raises:
-            InvalidRequest: `index` is no integer from 0 to 2³² − 1.
+            InvalidRequest: `index` is not an integer from 0 to 2³² − 1.
         """
 
     def branches(self) -> Branches:
-        """Each branch on its own, those too that forks add: `async for branch in stream.branches()`. To be called once."""
+        """Iterates over the branches, including those that forks add: `async for branch in stream.branches()`. Call it once."""
 
     def close(self) -> None:
-        """Cancels the request now: its events are dropped, and whoever waits for one sees the end of the stream. Idempotent."""
+        """Cancels the request: drops its events and ends the stream for waiting readers. Idempotent."""
 
     def aclose(self) -> Coroutine[Any, Any, None]:
-        """The same as `close`, at once, also if it is not awaited: for `contextlib.aclosing`."""
+        """Does the same as `close`, immediately, even if it is not awaited; for `contextlib.aclosing`."""
 
 @final
 class TokenIds(Sequence[int]):
-    """Many token ids, as one object. Wherever a sequence of them is taken, it goes to the engine without being looked through."""
+    """A compact sequence of token ids. Wherever token ids are accepted, it is passed to the engine without iteration."""
 
     def __new__(cls, tokens: Sequence[int]) -> Self:
-        """Token ids of 32 bits.
+        """Creates it from 32-bit token ids.
 
         Raises:
-            TypeError: They are no integers.
-            OverflowError: One is too large.
+            TypeError: An element is not an integer.
+            OverflowError: An element is too large.
         """
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of token ids."""
 
     def __getitem__(self, index: int, /) -> int:  # type: ignore[override]  # No part of it is a sequence.
         """Returns the token id at an index, from 0."""
@@ -1053,232 +1060,234 @@ class TokenIds(Sequence[int]):
         """Returns the token ids in `[start, end)`; fewer at the end of the list."""
 
     def outside(self, n_vocab: int) -> int | None:
-        """The first that is none of a vocabulary of so many pieces; None where all are."""
+        """Returns the first token id that is not in `[0, n_vocab)`, or None."""
 
     def json(self) -> bytes:
-        """All of them as a JSON list."""
+        """Returns the token ids as a JSON list."""
 
 @final
 class Biases(Sequence[tuple[int, float]]):
-    """Many biases, as one object: pairs of a token id and what is added to its logit; minus infinity bans it."""
+    """A compact sequence of logit biases: pairs of a token id and the value added to its logit; minus infinity bans it."""
 
     def __new__(cls, pairs: Sequence[tuple[int, float]]) -> Self:
-        """Pairs of a token id of 32 bits and a number.
+        """Creates it from pairs of a 32-bit token id and a number.
 
         Raises:
-            TypeError: They are no such pairs.
+            TypeError: An element is not such a pair.
             OverflowError: A token id is too large.
         """
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of biases."""
 
     def __getitem__(self, index: int, /) -> tuple[int, float]:  # type: ignore[override]  # As above.
         """Returns the pair at an index, from 0."""
 
     def json(self) -> bytes:
-        """All of them as a JSON list of objects with `token` and `bias`, which is false where the token is banned."""
+        """Returns the biases as a JSON list of objects with `token` and `bias`, which is false for a banned token."""
 
 def devices() -> list[tuple[str, str, int, int]]:
-    """Every device beside the CPU: ggml's name of it (`CUDA0`), its maker's, the bytes of its memory and those that are free."""
+    """Returns every device except the CPU: ggml's name (`CUDA0`), its description, and its total and free memory in bytes."""
 
 def schema_grammar(schema: str) -> str:
-    """The grammar in GBNF, which begins with the rule `root`, of the JSON that fits a JSON schema, given as text.
+    """Returns the GBNF grammar, with the root rule `root`, of the JSON that matches a JSON schema, given as text.
 
     Raises:
-        InvalidRequest: What is wrong with the schema, in which line and column.
+        InvalidRequest: The schema is invalid; the message has the reason, line and column.
     """
 
 def trim_allocator() -> None:
-    """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
+    """Configures glibc's allocator to return freed memory to the system instead of keeping it. No effect elsewhere."""
 
 def trim_heap() -> None:
-    """Gives the system the memory that is free in the middle of the heap too, where the allocator is glibc's.
+    """Returns free memory in the middle of the heap to the system, with glibc's allocator.
 
-    A gigabyte takes some 80 ms. Other threads run meanwhile; those that allocate wait for a part of it.
+    Takes about 80 ms per gigabyte. Other threads continue; those that allocate wait for a part of that time.
     """
 
 def answer_at_once() -> None:
-    """From now on, this thread and those that it starts have the shortest turns on a processor that Linux knows (6.12 and newer).
+    """Sets the shortest scheduler time slices that Linux supports (6.12 and newer), for this thread and threads that it starts.
 
-    They get no more of it for that, but do not wait for the end of another's turn. Elsewhere nothing changes.
+    This reduces their wake-up latency but not their share of the processor's time. No effect elsewhere.
     """
 
 def lower_priority(niceness: int) -> None:
-    """From now on, long work that the engine does for this thread is done by one that steps back by so much, 0 to 19, on Linux.
+    """Runs long engine work of this thread on a helper thread whose niceness is higher than that of compute threads, on Linux.
 
-    That is how much nicer it is than the threads that compute tokens. The thread itself stays as it is: nobody waits for the
-    interpreter because a thread that holds it finds no processor.
+    `niceness` is the difference, 0 to 19. The priority of this thread is unchanged, so no other thread waits for a GIL whose
+    holder is
+    not scheduled.
     """
 
 def read_body(
     body: bytes, *, fields: Sequence[str], tokens: Sequence[str], biases: Sequence[str]
 ) -> tuple[bytes, dict[str, TokenIds | list[TokenIds] | Biases], list[tuple[tuple[str | int, ...], str]]]:
-    """Reads a large JSON object without the GIL: Python makes objects of what is left, and of few values only.
+    """Parses a large JSON object without the GIL, so that Python creates objects for few values only.
 
     Args:
         body: The object, as UTF-8.
-        fields: Names that matter; what else the object holds is only checked to be JSON.
-        tokens: Of these, those that may hold token ids, or lists of them.
-        biases: And those that may hold biases: pairs of a token and a number, or an object; `false` bans.
+        fields: Names of relevant fields; other fields are only checked to be valid JSON.
+        tokens: Names of relevant fields that may hold token ids, or lists of them.
+        biases: Names of relevant fields that may hold biases: pairs of a token and a number, or an object; `false` bans a token.
 
     Returns:
-        The object as JSON, without what does not matter and what is returned beside it: long lists, by their field, and strings
-        of more than 64 KiB, each with the names and indices that lead to it. There `…` stands for it.
+        The object as JSON, without irrelevant fields and extracted values; the extracted lists of token ids and biases, by field;
+        and the extracted strings of more than 64 KiB, each with its path of names and indices. `…` takes their place in the JSON.
 
     Raises:
-        ValueError: It is no JSON object in UTF-8, nested more than 900 levels deep, or has more than 65,536 values besides.
+        ValueError: The body is not a JSON object in UTF-8, is nested more than 900 levels deep, or has more than 65,536 other
+            values.
     """
 
 @final
 class Prefix:
-    """A prefix that stays computed until it is unpinned."""
+    """A pinned prefix: it stays cached until it is unpinned."""
 
     @property
     def id(self) -> int:
-        """Names it when it is unpinned; counts up."""
+        """Id for `unpin`; increases with each pin."""
 
     @property
     def tokens(self) -> list[int]:
-        """Its tokens."""
+        """Token ids of the prefix."""
 
     @property
     def n_tokens(self) -> int:
-        """How many they are."""
+        """Number of tokens."""
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
-        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+        """Returns the first `n` and the last `n` tokens; all tokens and an empty list if there are at most `2 * n`."""
 
     @property
     def n_bytes(self) -> int:
-        """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
+        """Bytes of its computed state, in the device cache or the host cache, including shared parts."""
 
     @property
     def adapters(self) -> list[tuple[int, float]]:
-        """The adapters that it was computed with, each with its scale."""
+        """Adapters that it was computed with, each with its scale."""
 
     @property
     def invoked_at(self) -> int | None:
-        """From which token on its activated adapter (aLoRA) counts; None where it has none."""
+        """Position from which its activated adapter (aLoRA) applies; None if it has none."""
 
 @final
 class Adapter:
-    """A LoRA that is loaded beside the model: a small change of its weights, which a request turns on with a scale of its own."""
+    """A loaded LoRA adapter, which requests enable with a scale."""
 
     @property
     def id(self) -> int:
-        """Its number in `Request.adapters`, from 0."""
+        """Index of the adapter in `Request.adapters`, from 0."""
 
     @property
     def path(self) -> str:
-        """The file, as it was named."""
+        """Path of the file, as given."""
 
     @property
     def scale(self) -> float:
-        """Its scale in requests that name no adapters; 0 is off."""
+        """Scale in requests that do not set `adapters`; 0 is off."""
 
     @property
     def task_name(self) -> str:
-        """`adapter.lora.task_name` of its metadata."""
+        """Metadata value `adapter.lora.task_name`."""
 
     @property
     def prompt_prefix(self) -> str:
-        """`adapter.lora.prompt_prefix` of its metadata."""
+        """Metadata value `adapter.lora.prompt_prefix`."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its numbers."""
+        """Size of its tensors in bytes."""
 
     @property
     def invocation(self) -> list[int]:
-        """Of an activated adapter (aLoRA) the tokens from whose last place in a prompt on it counts; empty for every other."""
+        """Invocation tokens of an activated adapter (aLoRA), which applies from their last occurrence; empty for others."""
 
 @final
 class SavedPrefix:
-    """The computed state of a prompt, copied out of the cache."""
+    """Computed state of a prompt, copied out of the cache."""
 
     @property
     def tokens(self) -> list[int]:
-        """The prompt, as far as it was copied."""
+        """Token ids of the copied prompt."""
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens that is."""
+        """Number of tokens."""
 
     @property
     def adapters(self) -> list[tuple[int, float]]:
-        """The adapters that it was computed with, each with its scale."""
+        """Adapters that it was computed with, each with its scale."""
 
     @property
     def invoked_at(self) -> int | None:
-        """From which token on its activated adapter (aLoRA) counts; None where it has none."""
+        """Position from which its activated adapter (aLoRA) applies; None if it has none."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the copy, which this object keeps in memory."""
+        """Size of the copy in bytes, held in host memory by this object."""
 
 @final
 class CachedNode:
-    """A part of the prefix tree: a stretch of tokens after those of its parent."""
+    """A node of the prefix tree: a range of tokens that follows those of its parent."""
 
     @property
     def parent(self) -> int | None:
-        """The place of its parent in the listing; None for a first stretch."""
+        """Index of its parent in the list of nodes; None for a root."""
 
     @property
     def tokens(self) -> list[int]:
-        """Its tokens, as a new list."""
+        """Token ids of the node, as a new list."""
 
     @property
     def n_tokens(self) -> int:
-        """How many they are."""
+        """Number of tokens."""
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
-        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+        """Returns the first `n` and the last `n` tokens; all tokens and an empty list if there are at most `2 * n`."""
 
     @property
     def start(self) -> int:
-        """Tokens before it."""
+        """Number of tokens before the node."""
 
     @property
     def adapters(self) -> list[tuple[int, float]]:
-        """The adapters that it is computed with, each with its scale."""
+        """Adapters that it is computed with, each with its scale."""
 
     @property
     def tier(self) -> Literal["pool", "both", "store", "computing", "nowhere"]:
-        """Where its computed state is.
+        """Tier of the node's computed state.
 
-        "pool": in cells. "both": in cells, with a copy in the store. "store": in the store, in host memory. "computing": in
-        cells, as far as a running sequence has computed it. "nowhere": only what follows it is stored.
+        "pool": device cache. "both": device cache, with a copy in the host cache. "store": host cache. "computing": device cache,
+        as far as a running sequence has computed it. "nowhere": not cached; only its descendants are in the host cache.
         """
 
     @property
     def slots(self) -> list[int]:
-        """Slots whose sequences run on it."""
+        """Slots whose sequences use it."""
 
     @property
     def owner(self) -> str | None:
-        """Whose request computed or used it last: its `Request.owner`."""
+        """`Request.owner` of the request that computed or used it last."""
 
     @property
     def is_pinned(self) -> bool:
-        """Whether a pinned prefix contains it."""
+        """True if a pinned prefix contains it."""
 
     @property
     def n_hits(self) -> int:
-        """Requests that found it computed, or a beginning of it where nothing parts from it."""
+        """Number of requests that reused it, or a part of it if nothing diverges there."""
 
     @property
     def last_used(self) -> int:
-        """When it was last used: counts up, in no unit of time."""
+        """Logical time of its last use; increases, without a unit."""
 
     @property
     def n_stored_bytes(self) -> int:
-        """Bytes that it takes in the store; a piece that several stretches are restored from is counted in the first of them."""
+        """Bytes in the host cache; an entry that restores several nodes counts for the first of them."""
 
 @final
 class Stats:
-    """What the engine is doing, as of its last step, and counters since its start."""
+    """Gauges of the engine as of its last step, and counters since its start."""
 
     @property
     def slots(self) -> list[Slot]:
@@ -1290,231 +1299,231 @@ class Stats:
 
     @property
     def n_computed(self) -> int:
-        """Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again."""
+        """Computed tokens that were not sampled in that step: prompts, and tokens of preempted sequences computed again."""
 
     @property
     def n_cached(self) -> int:
-        """Prompt tokens found computed: in the pool, in the store, or because another request computed them meanwhile."""
+        """Prompt tokens that were reused: from the device cache, the host cache, or computed by another request meanwhile."""
 
     @property
     def n_restored(self) -> int:
-        """Of these, tokens that came back from the store."""
+        """Reused tokens that were reloaded from the host cache."""
 
     @property
     def n_awaited(self) -> int:
-        """Of these, tokens that another request was still computing when they were asked for."""
+        """Reused tokens that another request was still computing when they were requested."""
 
     @property
     def n_predicted(self) -> int:
-        """Tokens drawn."""
+        """Generated tokens."""
 
     @property
     def n_decodes(self) -> int:
-        """Decodes."""
+        """Number of decodes."""
 
     @property
     def n_busy(self) -> int:
-        """Sequences that were in slots, summed over all decodes."""
+        """Sequences in slots, summed over all decodes."""
 
     @property
     def n_preempted(self) -> int:
-        """Sequences that gave up their slot for an older one."""
+        """Sequences that were preempted in favour of an older one."""
 
     @property
     def branches(self) -> BranchStats:
-        """What became of the branches of streams."""
+        """Metrics of the branches of streams."""
 
     @property
     def n_adapter_changes(self) -> int:
-        """Decodes with other adapters than the one before."""
+        """Decodes with another adapter set than the one before."""
 
     @property
     def n_cells_used(self) -> int:
-        """Cells of the pool that hold something."""
+        """Used cells of the device cache."""
 
     @property
     def n_cells(self) -> int:
-        """Cells of the pool."""
+        """Cells of the device cache."""
 
     @property
     def n_cells_reached(self) -> int:
-        """The highest used cell, plus one: what each decode looks through."""
+        """Highest used cell, plus one: the range that each decode attends over."""
 
     @property
     def n_cells_idle(self) -> int:
-        """Cells that only idle prefixes hold."""
+        """Cells that only idle prefixes use."""
 
     @property
     def n_ids_used(self) -> int:
-        """Sequence ids that hold something."""
+        """Used sequence ids."""
 
     @property
     def n_ids(self) -> int:
-        """Sequence ids."""
+        """Number of sequence ids."""
 
     @property
     def n_pinned(self) -> int:
-        """Prefixes that are pinned."""
+        """Number of pinned prefixes."""
 
     @property
     def n_pinned_bytes(self) -> int:
-        """Bytes that they take: of each as if it were alone, which is what is held against the limit."""
+        """Bytes of pinned prefixes, each counted without sharing, as for the limit."""
 
     @property
     def n_kernel_attentions(self) -> int:
-        """Attentions that our own kernel computed, one for each layer of a decode, since the process started."""
+        """Attentions computed by Weft's kernel, one per layer and decode, since the process started."""
 
     @property
     def n_kernel_products(self) -> int:
-        """Products of weights that our own kernels computed since the process started."""
+        """Matrix products computed by Weft's kernels since the process started."""
 
     @property
     def store(self) -> StoreStats:
-        """The second tier of the cache."""
+        """Metrics of the host cache."""
 
     @property
     def times(self) -> StepTimes:
-        """Where the worker's time went since its start."""
+        """Time spent by the worker since its start."""
 
 @final
 class BranchStats:
-    """The branches of all streams, since the engine's start; prompts that are only computed are none."""
+    """Metrics of the branches of all streams since the engine started, without prompts that are only computed."""
 
     @property
     def n_started(self) -> int:
-        """Those that were in a slot."""
+        """Branches that have been in a slot."""
 
     @property
     def n_forked(self) -> int:
-        """Those that were forked from others."""
+        """Branches that were forked from others."""
 
     @property
     def n_cancelled(self) -> int:
-        """Those that were cancelled on their own, while their streams went on."""
+        """Branches that were cancelled individually, while their streams continued."""
 
     @property
     def n_computed(self) -> int:
-        """Prompt tokens computed for branches that are not the first of their stream, and for forks; counted at their ends."""
+        """Prompt tokens computed for forks and for all but the first branch of a stream; counted when the branches end."""
 
     @property
     def n_shared(self) -> int:
-        """Tokens of their prompts that these found computed."""
+        """Prompt tokens that these branches reused."""
 
 @final
 class StoreStats:
-    """The store: pieces of the cache in host memory. What is counted in tokens counts since the engine's start."""
+    """Metrics of the host cache. Token counts are since the engine started."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all pieces."""
+        """Bytes of all entries."""
 
     @property
     def max_bytes(self) -> int | None:
-        """Most bytes; None is no limit."""
+        """Maximum bytes; None is no limit."""
 
     @property
     def n_pieces(self) -> int:
-        """Pieces."""
+        """Number of entries."""
 
     @property
     def n_saved(self) -> int:
-        """Tokens copied into it."""
+        """Tokens offloaded from the device cache."""
 
     @property
     def n_restored(self) -> int:
-        """Tokens copied back into the pool."""
+        """Tokens reloaded into the device cache."""
 
     @property
     def n_forgotten(self) -> int:
-        """Tokens that were forgotten for want of room in either tier, or since a GPU computes them sooner than it copies them."""
+        """Tokens evicted for lack of space in either tier, or because a GPU computes them faster than it copies them."""
 
     @property
     def n_relocated(self) -> int:
-        """Cells that were moved to lower ones."""
+        """Cells that were moved to lower positions."""
 
 @final
 class StepTimes:
-    """Time that the worker spent, by part of a step."""
+    """Time that the worker spent, by phase of a step."""
 
     @property
     def receive(self) -> timedelta:
-        """Taking commands and dropping cancelled requests; waiting for work is not counted."""
+        """Receiving commands and dropping cancelled requests; excludes waiting for work."""
 
     @property
     def place(self) -> timedelta:
-        """Finding prefixes, admitting sequences and forking."""
+        """Matching prefixes, admitting sequences and forking."""
 
     @property
     def plan(self) -> timedelta:
-        """Deciding which tokens are computed next, and making room for them."""
+        """Selecting the tokens of the next batch, and freeing cells for them."""
 
     @property
     def decode(self) -> timedelta:
-        """Computing."""
+        """Decoding."""
 
     @property
     def sample(self) -> timedelta:
-        """Choosing tokens."""
+        """Sampling."""
 
     @property
     def text(self) -> timedelta:
-        """Turning tokens into text."""
+        """Detokenization."""
 
     @property
     def emit(self) -> timedelta:
-        """Handing events to their readers."""
+        """Sending events to streams."""
 
     @property
     def spill(self) -> timedelta:
-        """Copying cells out of the pool, or to lower cells."""
+        """Offloading cells to the host cache, and moving them to lower positions."""
 
     @property
     def restore(self) -> timedelta:
-        """Copying cells back into the pool."""
+        """Reloading cells from the host cache."""
 
 @final
 class RecentStep:
-    """What one of the last steps took."""
+    """Timing of one recent step."""
 
     @property
     def started(self) -> float:
-        """When it began, in seconds on the clock of `time.monotonic`."""
+        """Start of the step, in seconds of `time.monotonic`."""
 
     @property
     def took(self) -> timedelta:
-        """From its beginning to its end."""
+        """Duration of the step."""
 
     @property
     def n_rows(self) -> int:
-        """Rows that it computed."""
+        """Number of batch rows that it computed."""
 
     @property
     def times(self) -> StepTimes:
-        """What it spent on each part. Sequences are placed before the decode and after it."""
+        """Time spent by phase. Sequences are admitted both before and after the decode."""
 
 @final
 class Slot:
-    """One of the places where a sequence runs. The counts are 0 where it is idle."""
+    """State of one slot. Counts are 0 if it is idle."""
 
     @property
     def id(self) -> int:
-        """Its place among the slots, from 0."""
+        """Index of the slot, from 0."""
 
     @property
     def is_processing(self) -> bool:
-        """Whether a sequence runs in it."""
+        """True if a sequence runs in it."""
 
     @property
     def request_id(self) -> int | None:
-        """Counts requests in order of submission, from 0; None where the slot is idle."""
+        """Number of the request in order of submission, from 0; None if the slot is idle."""
 
     @property
     def index(self) -> int | None:
-        """Which branch of the request, or which beam of a search; None where the slot is idle."""
+        """Index of the request's branch, or of the beam of a search; None if the slot is idle."""
 
     @property
     def n_prompt(self) -> int:
-        """The prompt's length in tokens."""
+        """Prompt length in tokens."""
 
     @property
     def n_computed(self) -> int:
@@ -1522,15 +1531,15 @@ class Slot:
 
     @property
     def n_cached(self) -> int:
-        """Prompt tokens that it found computed."""
+        """Prompt tokens that this branch reused."""
 
     @property
     def n_predicted(self) -> int:
-        """Tokens drawn."""
+        """Generated tokens."""
 
     @property
     def n_remaining(self) -> int | None:
-        """Tokens that it may still draw; None is no limit, in a context that is shifted."""
+        """Tokens that it may still generate; None is no limit, with context shift."""
 
 @final
 class CompactEmbeddings:
@@ -1543,20 +1552,20 @@ class CompactEmbeddings:
         """Creates it from the properties and the `data` of another one.
 
         Raises:
-            ValueError: They do not agree.
+            ValueError: The arguments are inconsistent.
         """
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """Numbers per row."""
 
     @property
     def starts(self) -> list[int]:
-        """The rows of text `i` are `[starts[i], starts[i + 1])`."""
+        """Row offsets: the rows of text `i` are `[starts[i], starts[i + 1])`."""
 
     @property
     def n_tokens(self) -> list[int]:
-        """Tokens of each text."""
+        """Number of tokens of each text."""
 
     def __len__(self) -> int:
         """Returns the number of texts."""
@@ -1572,7 +1581,7 @@ class CompactEmbeddings:
         """
 
     def json(self, index: int) -> bytes:
-        """Returns the JSON of the text at this index: a list of its rows, each a list. It is written without the GIL.
+        """Returns the JSON of the text at this index: a list of its rows, each a list. Serialized without the GIL.
 
         Raises:
             IndexError: The index is out of range.
@@ -1580,40 +1589,40 @@ class CompactEmbeddings:
 
 @final
 class VectorStats:
-    """What was computed of vectors since the start, and what they are made with."""
+    """Metrics of embeddings since the start, and their settings."""
 
     @property
     def pooling(self) -> Literal["none", "mean", "cls", "last", "rank"]:
-        """What becomes of the vectors of a text's tokens."""
+        """Pooling of token embeddings."""
 
     @property
     def width(self) -> int:
-        """Numbers of a vector."""
+        """Numbers per embedding."""
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the longest text."""
+        """Maximum tokens of a text."""
 
     @property
     def n_texts(self) -> int:
-        """Texts whose vectors were computed."""
+        """Texts that were embedded."""
 
     @property
     def n_tokens(self) -> int:
-        """Their tokens."""
+        """Tokens of these texts."""
 
     @property
     def n_computed(self) -> int:
-        """Tokens that were computed for them; fewer, where texts begin alike and the model is causal."""
+        """Tokens that were computed; fewer than `n_tokens` if texts share prefixes and the model is causal."""
 
     @property
     def n_batches(self) -> int:
-        """Batches that they were computed in."""
+        """Number of batches that they were computed in."""
 
     @property
     def n_waiting(self) -> int:
-        """Tokens that wait."""
+        """Tokens that are waiting."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that the context for them takes beside the weights; 0 until it is made."""
+        """Bytes of the embedding context, without weights; 0 until it is created."""

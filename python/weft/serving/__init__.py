@@ -1,1 +1,1 @@
-"""A process that serves: its sockets, its log, a supervisor, and the worker that it watches over."""
+"""The serving process: sockets, logging, the supervisor, and the worker that it supervises."""

@@ -1,4 +1,4 @@
-"""Which build of weft runs, in the pattern that clients of llama-server know."""
+"""Build number in the format of llama-server."""
 
 import hashlib
 import re
@@ -11,18 +11,18 @@ from weft.installed.distribution import installed, version
 __all__ = ["build_info"]
 
 N_DIGITS = 9
-"""Digits of a commit, as git shortens them in a repository of some size."""
+"""Digits of an abbreviated commit hash."""
 
 UNKNOWN = "0" * N_DIGITS
 
 
 @cache
 def build_info() -> str:
-    """`b<number>-<commit>`: the number grows with the version (0.1.0 is 100), the commit says what exactly runs.
+    """Returns `b<number>-<commit>`, with a number that grows with the version (0.1.0 is 100).
 
-    Where weft runs from its repository, that is the commit checked out there. An installed wheel knows no commit: there it is the
-    beginning of the SHA-256 of its record, which holds the digest of each of its files, the compiled module among them. A package
-    that was copied without its record has zeros.
+    The commit is that of the checkout that Weft runs from. For an installed wheel, it is the beginning of the SHA-256 hash of its
+    RECORD, which has the hashes of all files, including the compiled module. A package that was copied without its RECORD has
+    zeros.
     """
     weft = installed()
     major, minor, patch = (int(part) for part in re.findall("[0-9]+", version())[:3])
@@ -32,7 +32,7 @@ def build_info() -> str:
 
 def _checked_out() -> str | None:
     root = Path(__file__).parents[3]
-    # Some other repository may hold the environment that weft is installed in.
+    # Another repository may contain the environment that Weft is installed in.
     if not (root / ".git").exists() or not (root / "python" / "weft").is_dir():
         return None
     command = ["git", "-C", str(root), "rev-parse", f"--short={N_DIGITS}", "HEAD"]

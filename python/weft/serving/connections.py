@@ -1,10 +1,11 @@
-"""Every TCP connection of this process, seen from beside Granian, which holds them: which are cut, and why.
+"""Monitors the TCP connections that Granian holds, and closes those that are idle or too many.
 
-Granian has a time limit for the head of a request on HTTP/1.1 alone, from its first bytes on. A connection on which nothing is
-ever sent, a TLS handshake or a preface of HTTP/2 that stops halfway, and one of HTTP/2 that is left open would all stay, and
-each is one of the few that there may be. Granian takes listening sockets only, so nothing can stand before it but a proxy, which
-would copy every byte twice. But they are this process's own handles: one system call for each tells whose it is, and shutting one
-down is what its client could have done, which every layer above knows how to hear.
+Granian limits the time for the head of a request on HTTP/1.1 only, and only from its first bytes. Silent connections, incomplete
+TLS handshakes or HTTP/2 prefaces, and idle HTTP/2 connections would stay open forever, and each counts towards the maximum number
+of connections. Granian accepts listening sockets only, so the alternative would be a proxy, which copies every byte twice. But
+the
+connections are file handles of this process: one system call per handle returns the peer address, and shutting one down has the
+same effect as a disconnect by its client, which every layer above handles.
 """
 
 import asyncio
@@ -26,17 +27,17 @@ from weft.installed.platform import can_list_handles, open_handles, unacknowledg
 __all__ = ["App", "Connections", "Cuts", "Send"]
 
 SWEEP_S = 1.0
-"""How often, in seconds, all connections are looked at; four times in a limit that is shorter than four of them. Three thousand
-take one or two hundredths of a second of a processor."""
+"""Interval between two checks of all connections, in seconds; a quarter of the time limit if that is shorter. Checking three
+thousand connections takes 10 to 20 ms of processor time."""
 
 SETTLE_S = 0.05
-"""What a loop that was busy needs to come to the requests that have waited for it, in seconds."""
+"""Seconds that a busy event loop gets to handle requests that have already arrived."""
 
 HASTE = 10
-"""Where more than half of the connections there may be are taken, one without a request has this part of its time."""
+"""Divisor of the time limit of connections without a request, when more than half of the maximum connections are in use."""
 
 Client = tuple[str, int]
-"""A client's address and port."""
+"""Address and port of a client."""
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -44,30 +45,30 @@ App = Callable[[MutableMapping[str, Any], Any, Send], Awaitable[None]]
 
 
 class Cuts(Protocol):
-    """Whoever counts the connections that are cut."""
+    """Counters of closed connections."""
 
     def no_request(self, client: str) -> None:
-        """A client sent no whole head of a request in its time."""
+        """Called if a client did not send the complete head of a request in time."""
 
     def too_many(self, client: str) -> None:
-        """A client has more connections than one address may, or there are more than there may be."""
+        """Called if a client's address has too many connections, or if the total is exceeded."""
 
     def unread(self, client: str) -> None:
-        """A client has not read the end of an answer in its time."""
+        """Called if a client did not read the end of a response in time."""
 
 
 class _Work(msgspec.Struct):
-    """The requests of one client's connection."""
+    """Requests of one connection."""
 
     n_open: int = 0
-    """Those that are being answered."""
+    """Number of requests being answered."""
     ended_at: float = 0.0
-    """When the last one was answered, on the monotonic clock."""
+    """Time when the last response ended, on the monotonic clock."""
     is_whole: bool = False
-    """Whether Granian has all of the last answer. Where it has not, whoever gave the answer up has counted that."""
+    """True if the last response was passed to Granian completely. An incomplete one was counted where it was aborted."""
 
     def watching(self, send: Send) -> Send:
-        """Sends, and learns whether the answer is whole."""
+        """Wraps `send` to record whether the response is complete."""
 
         async def send_and_learn(message: MutableMapping[str, Any]) -> None:
             await send(message)
@@ -79,40 +80,40 @@ class _Work(msgspec.Struct):
 class _Connection(msgspec.Struct):
     client: Client
     network: str
-    """What counts as one address."""
+    """Network of the client, which counts as one address."""
     seen_at: float
-    """When it was first seen, on the monotonic clock."""
+    """Time of its discovery, on the monotonic clock."""
     is_cut: bool = False
-    """Whether it was shut down, which Granian has not heard yet."""
+    """True if it was shut down; Granian may not have noticed yet."""
 
 
 class Connections:
-    """The TCP connections at some of this process's ports.
+    """TCP connections on some ports of this process.
 
-    A connection has `limit_s` seconds for each head of a request: from its opening, and from the end of an answer that has
-    reached its client. Of one address (of IPv6, one network of 64 bits) there may be half of `n_max`.
+    A connection has `limit_s` seconds for the head of each request: from its opening, and from the end of a response that its
+    client has received. Each address (for IPv6, each /64 network) may have half of `n_max` connections.
     """
 
     def __init__(self, ports: Iterable[int], limit_s: float, unread_s: float, n_max: int) -> None:
-        """`unread_s`: how long a client may leave the end of an answer unread."""
+        """`unread_s` is the time limit for a client to read the end of a response, in seconds."""
         self._ports = frozenset(ports)
         self._limit_s = limit_s
         self._unread_s = unread_s
         self._n_max = n_max
         self._known: dict[int, _Connection] = {}
-        """By the socket's inode, which, as opposed to its handle's number, nothing else gets while it is open."""
+        """Connections by the inode of their socket, which is unique while it is open, unlike its handle."""
         self._work: dict[Client, _Work] = {}
         self._lock = threading.Lock()
-        """Over `_work`, which the event loop's thread writes."""
+        """Protects `_work`, which the event loop's thread writes."""
 
     def watching(self, app: App) -> App:
-        """The application, whose requests are known from then on."""
+        """Wraps an application to record its requests."""
 
         async def watched(scope: MutableMapping[str, Any], receive: object, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            # Granian tells the port as text.
+            # Granian passes the port as a string.
             address, port = scope["client"]
             with self._request((address, int(port))) as work:
                 await app(scope, receive, work.watching(send))
@@ -133,9 +134,9 @@ class Connections:
                 work.ended_at = time.monotonic()
 
     def start(self, cuts: Cuts, loop: asyncio.AbstractEventLoop) -> None:
-        """Inspects the connections periodically on a thread of its own, until `loop` is closed.
+        """Checks the connections periodically on a separate thread, until `loop` is closed.
 
-        On Windows, where the handles of a process cannot be listed, none is cut: Granian's own time limits apply.
+        On Windows, where the handles of a process cannot be listed, no connection is closed: only Granian's time limits apply.
         """
         if not can_list_handles():
             return
@@ -145,15 +146,16 @@ class Connections:
         with _Hand() as hand, suppress(RuntimeError):  # The loop is closed.
             while True:
                 time.sleep(min(SWEEP_S, self._limit_s / 4))
-                # A request that the loop has not come to is none of its client's delay. What came before the first turn of the
-                # loop has begun by the second.
+                # A request that the loop has not handled yet must not count as a delay of its client. Requests that arrived
+                # before
+                # the first iteration have been started after the second.
                 _await_turn(loop)
                 time.sleep(SETTLE_S)
                 _await_turn(loop)
                 self.sweep(hand, cuts)
 
     def sweep(self, hand: "_Hand", cuts: Cuts) -> None:
-        """Looks at all of them once."""
+        """Checks all connections once."""
         handles = self._find(hand)
         now = time.monotonic()
         limit_s = self._limit_s / HASTE if 2 * len(self._known) > self._n_max else self._limit_s
@@ -179,11 +181,11 @@ class Connections:
                 continue
             if inode not in begun:
                 cuts.no_request(idle[inode].client[0])
-            elif n_unread > 0 and inode in whole:  # Between two requests every connection may end.
+            elif n_unread > 0 and inode in whole:  # Without unread data, closing between two requests is normal.
                 cuts.unread(idle[inode].client[0])
 
     def _forget_work(self, now: float) -> None:
-        """Forgets those that have gone; one that came after the handles were looked at has not."""
+        """Removes entries of closed connections, except recent ones, which may be newer than the list of handles."""
         clients = {connection.client for connection in self._known.values()}
         for client, work in list(self._work.items()):
             if not work.n_open and client not in clients and now - work.ended_at > SWEEP_S:
@@ -194,7 +196,7 @@ class Connections:
         return not connection.is_cut and (work is None or work.n_open == 0)
 
     def _surplus(self, idle: dict[int, _Connection]) -> list[int]:
-        """Those of the idle ones that are too many, the youngest first."""
+        """Returns the idle connections that exceed a limit, the most recent first."""
         by_network: defaultdict[str, list[int]] = defaultdict(list)
         for inode, connection in self._known.items():
             if not connection.is_cut:
@@ -206,13 +208,13 @@ class Connections:
         return surplus + _youngest(idle, left, len(left) - self._n_max)
 
     def _find(self, hand: "_Hand") -> dict[int, int]:
-        """The handle of each connection, by its inode; which there are is known afterwards."""
+        """Updates `_known` and returns the handle of each connection by its inode."""
         handles: dict[int, int] = {}
         known: dict[int, _Connection] = {}
         for handle in open_handles():
             try:
                 status = os.fstat(handle)
-            except OSError:  # Closed since.
+            except OSError:  # Closed meanwhile.
                 continue
             if not stat.S_ISSOCK(status.st_mode):
                 continue
@@ -230,25 +232,25 @@ class Connections:
                 if held.getsockname()[1] not in self._ports:
                     return None
                 client = _client(held)
-            except OSError:  # It listens, or has ended.
+            except OSError:  # A listening or closed socket.
                 return None
             return _Connection(client, _network(client[0]), time.monotonic())
 
     def _cut(self, hand: "_Hand", handle: int, connection: _Connection, *, unread: bool = False) -> int | None:
-        """Shuts a connection down; not where `unread` may stay so, and something is.
+        """Shuts a connection down. With `unread`, only if its client has read everything.
 
         Returns:
-            The bytes that its client has left unread; None where it was not shut down.
+            Number of bytes that the client has not read; None if the connection was not shut down.
         """
         with hand.taking(handle) as held, suppress(OSError):
-            # The handle may be another's by now.
+            # The handle may have been reused for another socket.
             if held is None or _client(held) != connection.client:
                 return None
             n_unread = unacknowledged_bytes(held)
             if unread and n_unread > 0:
                 return None
             with self._lock:
-                if not self._is_idle(connection):  # A request has come meanwhile.
+                if not self._is_idle(connection):  # A request has arrived meanwhile.
                     return None
                 held.shutdown(socket.SHUT_RDWR)
                 connection.is_cut = True
@@ -263,7 +265,7 @@ def _await_turn(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Hand:
-    """One handle that other handles' sockets are taken up with, so that it can be done where no handle is left."""
+    """A reserved file handle, into which other sockets' handles are duplicated, so that this works at the handle limit too."""
 
     def __enter__(self) -> Self:
         self._empty = os.open(os.devnull, os.O_RDONLY)
@@ -276,7 +278,7 @@ class _Hand:
 
     @contextmanager
     def taking(self, handle: int) -> Iterator[socket.socket | None]:
-        """The socket behind a handle, which may be closed meanwhile; None where it is no socket any more."""
+        """Yields the socket of a handle, which may be closed at any time; None if it is not a socket any more."""
         held: socket.socket | None = None
         try:
             with suppress(OSError):
@@ -286,25 +288,25 @@ class _Hand:
         finally:
             if held is not None:
                 held.detach()
-            # As long as it were held here, its client would not hear that Granian has closed it.
+            # While this duplicate is open, a close by Granian does not reach the client.
             os.dup2(self._empty, self._handle, inheritable=False)
 
 
 def _youngest(idle: dict[int, _Connection], inodes: Iterable[int], n: int) -> list[int]:
-    """At most `n` of these connections, of those that are idle."""
+    """Returns at most `n` of these connections that are idle, the most recent first."""
     if n <= 0:
         return []
     return sorted((inode for inode in inodes if inode in idle), key=lambda inode: idle[inode].seen_at, reverse=True)[:n]
 
 
 def _client(held: socket.socket) -> Client:
-    """As Granian tells it to the application."""
+    """Returns a client's address in the form that Granian passes to the application."""
     address, port, *_ = held.getpeername()
     return address.partition("%")[0], port
 
 
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 a network of 64 bits, of which a client can have every address."""
+    """Returns the key that counts as one address: for IPv6 the /64 network, since a client can use all its addresses."""
     if ":" not in address:
         return address
     parsed = IPv6Address(address)

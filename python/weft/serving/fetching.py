@@ -1,4 +1,4 @@
-"""The engine of a model, or of a projector, that is named: what is named is downloaded first, beside the event loop."""
+"""Engine that downloads its model or projector before it starts, without blocking the event loop."""
 
 import asyncio
 import logging
@@ -28,19 +28,19 @@ logger = logging.getLogger("weft")
 Made = TypeVar("Made")
 
 LOG_EVERY_S = 10.0
-"""How often the log tells how far a download is, in seconds, where no terminal shows it."""
+"""Log interval of a download's progress, in seconds, without a terminal."""
 
 
 class FetchingEngine(Engine):
-    """An engine whose start brings its model here, or the projector of one that is here.
+    """An engine that downloads its model, or the projector of a local model, on start.
 
     Args:
-        model: The file of a model, or where one is to be had from; None is the demo model.
-        projector: Where its projector is to be had from, where that has an address of its own.
-        config: How the engine is to be.
-        has_bar: Whether a terminal is shown how far the download is.
-        on_fetching: Called with how far the download is, on another thread.
-        on_progress: Called with the fraction that is loaded, once the model is here.
+        model: Source or local path of the model; None is the demo model.
+        projector: Source of the projector, if it is separate from the model's.
+        config: Settings of the engine.
+        has_bar: Shows a progress bar on the terminal.
+        on_fetching: Called with the progress of the download, on another thread.
+        on_progress: Called with the loaded fraction, after the download.
     """
 
     def __init__(
@@ -62,15 +62,16 @@ class FetchingEngine(Engine):
 
     @property
     def has_files(self) -> bool:
-        """Whether all that is downloaded is here."""
+        """True if all files have been downloaded."""
         return self._has_files
 
     async def start(self) -> None:
-        """Downloads what is necessary, and loads the model.
+        """Downloads missing files and loads the model.
 
         Raises:
-            ModelLoadError: The model cannot be had, or is none that can be run.
-            InvalidConfig: The projector cannot be had; settings contradict each other, or do not fit the model or the memory.
+            ModelLoadError: The model cannot be downloaded, or is not a model that Weft can run.
+            InvalidConfig: The projector cannot be downloaded; settings contradict each other, or do not fit the model or the
+                memory.
             EngineStopped: The engine was closed meanwhile.
         """
         model, projector = await _aside(self._fetch)
@@ -82,10 +83,10 @@ class FetchingEngine(Engine):
         await super().start()
 
     def _fetch(self) -> tuple[Path | None, Path | None]:
-        """Called on a thread of its own."""
-        # Its lines go where all others do.
+        """Returns the local paths of model and projector. Runs on the download thread."""
+        # Routes the library's log records to the root handlers.
         library = logging.getLogger("huggingface_hub")
-        import huggingface_hub  # noqa: F401, PLC0415 (only now is its logging set up)
+        import huggingface_hub  # noqa: F401, PLC0415 (importing it configures its logging)
 
         for handler in list(library.handlers):
             library.removeHandler(handler)
@@ -112,20 +113,20 @@ class FetchingEngine(Engine):
 
 
 async def _aside(work: Callable[[], Made]) -> Made:
-    """What `work` returns, on a thread for which the process does not wait when it ends."""
+    """Returns the result of `work`, run on a daemon thread, so that the process can exit without waiting for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Made] = loop.create_future()
 
     def tell(settle: Callable[[Any], None], result: object) -> None:
-        if not done.done():  # Nobody waits any more.
+        if not done.done():  # The caller was cancelled.
             settle(result)
 
     def run() -> None:
         try:
             settled = partial(tell, done.set_result, work())
-        except Exception as error:  # noqa: BLE001 (whoever waits raises it)
+        except Exception as error:  # noqa: BLE001 (raised in the awaiting task)
             settled = partial(tell, done.set_exception, error)
-        with suppress(RuntimeError):  # The loop has ended.
+        with suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(settled)
 
     threading.Thread(target=run, name="weft-download", daemon=True).start()

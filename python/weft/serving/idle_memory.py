@@ -1,6 +1,6 @@
-"""When objects are looked for that only refer to each other, and freed memory goes back to the system.
+"""Scheduling of garbage collections and of returning freed memory to the system.
 
-When nobody waits; and where somebody always does, the objects are looked for seldom.
+Both happen while the server is idle; under constant load, only garbage is collected, at long intervals.
 """
 
 import asyncio
@@ -15,33 +15,33 @@ from weft.installed.platform import resident_bytes
 __all__ = ["Collector"]
 
 LOOK_S = 5.0
-"""How often it is asked whether nobody waits, in seconds."""
+"""Interval between idle checks, in seconds."""
 
 SELDOM_S = 60.0
-"""The longest time between two collections, in seconds, where there is something to look for and little lives."""
+"""Maximum interval between two collections under load, in seconds, with few live objects."""
 
 VERY_SELDOM_S = 600.0
-"""The same while much lives: a collection looks at all of it, which would hold everybody up for as long."""
+"""Maximum interval with many live objects, in seconds: a collection traverses all of them and delays all requests."""
 
 MUCH = 2.0
-"""More of Python's blocks of memory than so many times the fewest since the start are much."""
+"""Ratio of allocated memory blocks to their minimum since the start, above which there are many live objects."""
 
 NEVER = 1 << 30
-"""More collections of the younger objects than there will be before one of all."""
+"""Threshold that disables automatic collections of the oldest generation."""
 
 GROWN = 4 << 20
-"""The growth since the last time, in bytes of resident memory, from which on the heap is trimmed while nobody waits."""
+"""Growth of resident memory since the last trim, in bytes, from which the heap is trimmed."""
 
 
 class Collector:
-    """Takes the collection of old objects from the interpreter, which does it when so many were made.
+    """Replaces the interpreter's automatic collections of the oldest generation, which may occur in the middle of all streams.
 
-    That may be in the middle of all streams, and what lives at 200 connections takes it up to 50 ms, and half a second where they
-    send what is as large as it may be. Younger objects are collected as before. What a request leaves behind is freed with its
-    last name, and needs no collection, but for what libraries leave in circles.
+    Such a collection takes up to 50 ms with the objects of 200 connections, and half a second if their bodies have the maximum
+    size. Younger generations are collected as before. Most objects of a request are freed by reference counting; only some
+    libraries create cycles.
 
-    The heap is trimmed as well when it has grown: after large bodies and many streams it would stay as large as it has ever been.
-    Whoever allocates waits for some of that, so that it is left for when nobody waits.
+    When the server is idle, the heap is trimmed too if it has grown; otherwise it would keep its maximum size after large bodies
+    and many streams. Trimming delays threads that allocate, so it waits for an idle time.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Collector:
         resident: Callable[[], int] = resident_bytes,
         trim: Callable[[], None] = trim_heap,
     ) -> None:
-        """Makes a collector that does nothing yet.
+        """Creates a collector that is not started.
 
         Args:
-            is_idle: Whether nobody waits for anything.
-            resident: The bytes of memory that the process holds.
-            trim: Gives back what is free of them, on a thread of its own.
+            is_idle: Returns True if no request is waiting or running.
+            resident: Returns the resident memory of the process, in bytes.
+            trim: Returns free memory to the system; called on a separate thread.
         """
         self._is_idle = is_idle
         self._resident = resident
@@ -66,7 +66,7 @@ class Collector:
         self._trimming: threading.Thread | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Looks again and again, as long as the loop runs."""
+        """Starts periodic checks, which run as long as the loop."""
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
         self._last_s = loop.time()

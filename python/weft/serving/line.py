@@ -1,4 +1,4 @@
-"""What the supervisor and its worker tell each other."""
+"""Messages between the supervisor and its worker."""
 
 import re
 
@@ -9,22 +9,21 @@ __all__ = ["KILL_AFTER_S", "LOADING", "READY", "STOP", "reason_of"]
 
 LOADING = "loading"
 READY = "ready"
-"""What a worker tells its supervisor; anything else is the reason why the model cannot be loaded."""
+"""Messages of a worker to its supervisor. Any other message is the reason why the model could not be loaded."""
 
 STOP = "stop"
-"""What the supervisor tells a worker."""
+"""Message of the supervisor to a worker."""
 
 KILL_AFTER_S = 1
-"""A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
+"""Seconds from the request to stop until a worker is killed: the server must end within two seconds after SIGTERM."""
 
 
 SETTING = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?![\w./'"`-])""")
-"""A word that may be a setting's name. A part of a path and what is quoted are none, and a name without `_` is a word like any
-other."""
+"""A word that may be the name of a setting: it has an underscore, is not quoted, and is not part of a path."""
 
 
 def reason_of(error: Exception) -> str:
-    """What keeps the engine from starting; settings are named as a user spells them."""
+    """Returns the reason why the engine did not start, with settings in their command-line spelling."""
     if not isinstance(error, InvalidConfig):
         return str(error)
     spelt = {name: "/".join(flag.spellings) for name, flag in table().items() if flag.spellings}

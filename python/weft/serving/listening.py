@@ -1,4 +1,4 @@
-"""Where the server listens: its addresses, whether they are free, and the certificate that it shows there."""
+"""Listening addresses, exclusive claims on them, and TLS certificates."""
 
 import errno
 import os
@@ -17,18 +17,18 @@ from weft.settings import Settings
 __all__ = ["Address", "CannotListenError", "claim", "is_listening", "tls"]
 
 SOCKET_SUFFIX = ".sock"
-"""A host that ends so is the path of a unix socket, as llama-server has it."""
+"""Suffix of a host that is the path of a unix socket, as in llama-server."""
 
 
 class CannotListenError(Exception):
-    """An address is taken, or is none of this machine's."""
+    """The address is in use, or is not an address of this machine."""
 
     def __init__(self, name: str, error: OSError) -> None:
         super().__init__(f"cannot listen on {name}: {error.strerror or error}")
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One place to listen at: a numeric address and a port, or the path of a unix socket."""
+    """A numeric address with a port, or the path of a unix socket."""
 
     host: str
     port: int = 0
@@ -36,25 +36,25 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """How a log says it."""
+        """Name of the address for log messages."""
         if self.path is not None:
             return str(self.path)
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def url(self, *, is_tls: bool, prefix: str = "") -> str:
-        """How a client is told of it; of a unix socket only where it is."""
+        """Returns the URL for clients; for a unix socket, its path."""
         return f"unix:{self.path}" if self.path is not None else f"{'https' if is_tls else 'http'}://{self.name}{prefix}"
 
 
 def claim(settings: Settings) -> tuple[list[Address], ExitStack]:
-    """The addresses to listen at, in the order of the settings, and a claim on them that holds until it is closed.
+    """Returns the addresses to listen on, in the order of the settings, and a claim on them that must be closed at the end.
 
-    Granian listens beside whoever does (SO_REUSEPORT), and each would get some of the connections. Trying to listen finds
-    strangers; a claim, a name that one process at a time can have, finds a server like this one that does not listen yet.
-    With `reuse_port` that is what is wanted, and nothing is claimed. Port 0 is one number for all addresses.
+    Granian binds with SO_REUSEPORT, so two servers on one port would each get some of the connections. A test bind detects other
+    programs; an exclusive system-wide name detects another instance of this server that is not listening yet. With `reuse_port`,
+    sharing is intended and nothing is claimed. Port 0 selects one port for all addresses.
 
     Raises:
-        CannotListenError: an address is taken, or is none of this machine's.
+        CannotListenError: An address is in use, or is not an address of this machine.
     """
     addresses: list[Address] = []
     port = settings.port
@@ -63,7 +63,7 @@ def claim(settings: Settings) -> tuple[list[Address], ExitStack]:
             is_path = host.endswith(SOCKET_SUFFIX)
             try:
                 address = Address(host, path=Path(host).absolute()) if is_path else _resolve(host, port)
-                if address in addresses:  # As where both `localhost` and `127.0.0.1` are named.
+                if address in addresses:  # For example `localhost` and `127.0.0.1`.
                     continue
                 if is_path:
                     _claim_path(address, claims)
@@ -82,13 +82,13 @@ def _resolve(host: str, port: int) -> Address:
 
 
 def _claim_port(address: Address, claims: ExitStack, *, reuse_port: bool) -> Address:
-    """The address with the port that was found for it."""
+    """Returns the address with the port that was bound."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         if reuse_port:
             set_shared_port(probe)
         else:
-            # On Windows the option would let the probe share the port with a server that listens already.
+            # On Windows, SO_REUSEADDR would let the probe share the port with a listening server.
             probe.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR), 1)
         probe.bind((address.host, address.port))
         found = Address(address.host, probe.getsockname()[1])
@@ -111,7 +111,7 @@ def _claim_path(address: Address, claims: ExitStack) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes a socket that a process left behind that is no more."""
+    """Removes a socket file whose process no longer exists."""
     if not stat.S_ISSOCK(path.stat().st_mode):
         raise FileExistsError(errno.EEXIST, "there is a file of this name, and it is no socket")
     with unix_socket() as probe:
@@ -126,7 +126,7 @@ def _claim_name(name: str, claims: ExitStack) -> None:
 
 
 def is_listening(address: Address) -> bool:
-    """Returns true if this process listens there, no matter which part of it made the socket.
+    """Returns True if this process is listening on an address, regardless of which library created the socket.
 
     On Windows, where the handles of a process cannot be listed, any process that accepts connections there counts.
     """
@@ -137,7 +137,7 @@ def is_listening(address: Address) -> bool:
     for number in open_handles():
         try:
             held = socket.socket(fileno=number)
-        except OSError:  # No socket, or closed since.
+        except OSError:  # Not a socket, or closed meanwhile.
             continue
         try:
             bound = held.getsockname()
@@ -149,15 +149,15 @@ def is_listening(address: Address) -> bool:
         except OSError:
             continue
         finally:
-            held.detach()  # It stays open: it is another's.
+            held.detach()  # The handle belongs to another object and must stay open.
     return False
 
 
 def tls(settings: Settings) -> tuple[Path, Path] | None:
-    """The files of the key and of the certificate; None where the server speaks plainly.
+    """Returns the paths of the key and the certificate; None without TLS.
 
     Raises:
-        InvalidConfig: one is given without the other, one cannot be read, or they do not belong together.
+        InvalidConfig: Only one is set, one cannot be read, or they do not belong together.
     """
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
     if key is None and certificate is None:
@@ -171,7 +171,7 @@ def tls(settings: Settings) -> tuple[Path, Path] | None:
         except OSError as error:
             raise InvalidConfig(name, f"cannot read {path}: {error.strerror or error}") from error
     try:
-        # Nobody is there to type a password: an encrypted key is an error and no question.
+        # Without this callback, an encrypted key would prompt for a password on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)

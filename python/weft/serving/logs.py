@@ -1,4 +1,4 @@
-"""How the log looks: text for people, or one JSON object a line."""
+"""Log formats: text, or one JSON object per line."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from weft.settings import Settings
 __all__ = ["FIELDS", "JsonLines", "TextLines", "log_config"]
 
 FIELDS = "fields"
-"""The attribute of a record that holds what a program would read of it: names and values, beside the text for people."""
+"""Attribute of a log record with names and values for programs, in addition to the message."""
 
 _LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
 
@@ -21,7 +21,7 @@ _PLAIN = "\033[0m"
 
 
 class TextLines(logging.Formatter):
-    """`12:34:56 INFO what happened`."""
+    """Formats a record as `12:34:56 INFO message`."""
 
     def __init__(self, *, timestamps: bool = True, prefix: bool = True, colors: bool = False) -> None:
         parts = ["%(asctime)s"] * timestamps + ["%(levelname)s"] * prefix + ["%(message)s"]
@@ -29,7 +29,7 @@ class TextLines(logging.Formatter):
         self._colors = colors
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        """The line, its level in its colour where there are colours."""
+        """Returns the line, with a colored level if colors are enabled."""
         if not self._colors:
             return super().formatMessage(record)
         level = record.levelname
@@ -37,15 +37,16 @@ class TextLines(logging.Formatter):
         try:
             return super().formatMessage(record)
         finally:
-            # Other handlers read the same record.
+            # Restores the level for other handlers.
             record.levelname = level
 
 
 class JsonLines(logging.Formatter):
-    """`{"time": "2026-01-31T12:34:56.789Z", "level": "info", "logger": "weft", "message": "…"}` and the record's fields."""
+    """Formats a record as `{"time": "2026-01-31T12:34:56.789Z", "level": "info", "logger": "weft", "message": "…"}` with its
+    fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One object, without a newline in it."""
+        """Returns one JSON object, without newlines."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {
             "time": time,
@@ -60,16 +61,16 @@ class JsonLines(logging.Formatter):
 
 
 def log_config(settings: Settings) -> dict[str, Any]:
-    """What `logging.config.dictConfig` takes: every line goes to one stream, and to the file if there is one.
+    """Returns the argument of `logging.config.dictConfig`: all records go to one stream, and to the log file if there is one.
 
-    JSON goes to standard output, as llama-server's does, so that a program can read it; text goes to standard error.
+    JSON goes to standard output, as in llama-server; text goes to standard error.
     """
     handlers: dict[str, Any] = {}
     if not settings.log_disable:
         stream = "stdout" if settings.log_format == "json" else "stderr"
         handlers["stream"] = {"class": "logging.StreamHandler", "stream": f"ext://sys.{stream}", "formatter": "stream"}
         if settings.log_file is not None:
-            # Two processes write here. Each line is one write to a file that is open for appending, so none cuts another.
+            # Two processes write to this file. Each line is a single append, so lines are not interleaved.
             handlers["file"] = {
                 "class": "logging.FileHandler",
                 "filename": settings.log_file,
@@ -84,7 +85,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
         "root": {"level": _LEVELS[settings.verbosity], "handlers": list(handlers) or ["none"]},
         "loggers": {
             "_granian": {},
-            # It tells each request of a download.
+            # It logs each request of a download at INFO.
             "httpx2": {"level": logging.DEBUG if settings.verbosity >= 5 else logging.WARNING},
         },
     }

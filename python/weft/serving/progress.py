@@ -1,4 +1,4 @@
-"""A bar on a terminal."""
+"""Progress bar for terminals."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ __all__ = ["bar"]
 
 
 def bar(title: str) -> Callable[[float], object] | None:
-    """Draws how much is done, 0 to 1, each time it is told. None where standard error is no terminal: it would fill a file."""
+    """Returns a callback that draws a fraction, 0 to 1, as a bar; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         return None
 

@@ -1,8 +1,8 @@
-"""Granian with one worker process, which owns the engine, under a supervisor that owns nothing.
+"""Runs Granian with one worker process, which owns the engine, under a supervisor.
 
-The supervisor starts another worker if native code ever takes one down, or its engine. It does not where the model cannot be
-loaded: the worker says why, the supervisor stops, and the reason is the last line of the log. Only the worker imports the engine
-and all of HTTP (`weft.serving.worker`): the supervisor is there at once, and small.
+The supervisor starts another worker if the worker or its engine crashes, but not if the model cannot be loaded: the worker then
+sends the reason, the supervisor stops, and the reason is the last line of the log. Only the worker imports the engine and HTTP
+(`weft.serving.worker`), so the supervisor starts immediately and stays small.
 """
 
 import logging
@@ -37,20 +37,20 @@ logger = logging.getLogger("weft")
 
 
 def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve.
+    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 after a signal, 1 if serving failed.
 
-    `warnings` are about the settings, and are said first.
+    `warnings` are messages about the settings, which are logged first.
     """
     config = log_config(settings)
     try:
         logging.config.dictConfig(config)
-    except ValueError as error:  # What could not be opened is its cause's.
+    except ValueError as error:  # The cause is the error of the log file.
         logger.error("cannot log to %s: %s", settings.log_file, error.__cause__ or error)
         return 1
     for warning in warnings:
         logger.warning("%s", warning)
     try:
-        # Read once: a worker that is started again has the same keys.
+        # Read once, so that a restarted worker has the same keys.
         settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
         certificate = tls(settings)
         addresses, claims = claim(settings)
@@ -75,10 +75,10 @@ def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, An
     try:
         server.serve(target_loader=partial(_application, settings, places, config, workers), wrap_loader=False)
     except SystemExit:
-        # Granian's way to say that a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
+        # Granian exits so if a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
         is_dead = not server.interrupt_signal
     finally:
-        # What the worker has told last is heard first: it may say why it died.
+        # The worker's last message may be the reason for its death, so it is received first.
         workers.close()
         supervision.join()
     if supervision.failure is not None or is_dead:
@@ -88,33 +88,33 @@ def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, An
 
 
 class _Server(MPServer):
-    """Granian's supervisor, with a line to the worker.
+    """Granian's supervisor, with a pipe to the worker.
 
-    Granian's worker lets open answers come to their end before it stops, and a stream may have hours to go. So the worker is
-    told over the line to stop its engine first, which ends every stream with an error that says so.
+    Granian's worker waits for open responses before it stops, and a stream may take hours. So the worker is first asked, over the
+    pipe, to stop its engine, which ends every stream with an error.
     """
 
     line: Connection
     is_hangup_ignored = False
-    """Whether whoever started the server wants it to outlive the terminal, as `nohup` does."""
+    """True if SIGHUP was ignored when the server started, as by `nohup`, so that it outlives the terminal."""
 
     def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
-        """Called when a signal has come, and when a model cannot be loaded."""
-        with suppress(OSError):  # No worker is left to hear it.
+        """Handles a termination signal, and a model that cannot be loaded."""
+        with suppress(OSError):  # There is no worker any more.
             self.line.send(STOP)
         super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def signal_handler_reload(self, *args: object, **kwargs: object) -> None:
-        """Called at SIGHUP, where Granian would put a second engine beside the first and drop the streams of that."""
+        """Handles SIGHUP. Granian's own handler would start a second engine and drop the streams of the first."""
         if not self.is_hangup_ignored:
             self.signal_handler_interrupt(*args, **kwargs)
 
     def _write_pidfile(self) -> None:
-        """Writes none, which nobody asks for. Granian looks here at every process of the machine, to see later which grow."""
+        """Does nothing: no pid file is used, and Granian's implementation would scan all processes of the machine."""
 
 
 class _Supervision(threading.Thread):
-    """Hears what workers tell: a worker that dies is replaced only if it was ready."""
+    """Receives the workers' messages. A worker that dies is restarted only if it was ready."""
 
     def __init__(self, server: _Server) -> None:
         super().__init__(name="weft-supervision", daemon=True)
@@ -122,7 +122,7 @@ class _Supervision(threading.Thread):
         self._server = server
 
     def run(self) -> None:
-        """Runs until no process is left that could tell anything."""
+        """Runs until the pipe is closed."""
         while (told := self._next()) is not None:
             self._server.respawn_failed_workers = told == READY
             if told not in (LOADING, READY):
@@ -137,11 +137,11 @@ class _Supervision(threading.Thread):
 
 
 def _application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
-    """Called in the worker process."""
+    """Creates the application, in the worker process."""
     try:
-        from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+        from weft.serving.worker import application  # noqa: PLC0415 (not imported in the supervisor, to keep it small)
     except ImportError as error:
-        from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+        from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
 
         if (driver := missing()) is None:
             raise

@@ -1,4 +1,4 @@
-"""The worker process: the engine, and the application that serves it."""
+"""Worker process: runs the engine and the application that serves it."""
 
 import asyncio
 import gc
@@ -41,28 +41,28 @@ __all__ = ["application"]
 logger = logging.getLogger("weft")
 
 SWITCH_INTERVAL_S = 0.0001
-"""Seconds for which a thread keeps the interpreter that the event loop waits for."""
+"""Interpreter switch interval, in seconds: how long a thread may hold the GIL while the event loop waits for it."""
 
 LISTENING_INTERVAL_S = 0.001
 LISTENING_LOOKS = 1_000
-"""How often, and how many times at most, it is looked whether Granian listens yet: milliseconds pass."""
+"""Poll interval in seconds, and maximum number of polls, until Granian listens; that takes milliseconds."""
 
 
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
-    """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
+    """Creates the application, while its model is being loaded. The supervisor has the other end of `line`."""
     line.send(LOADING)
-    # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
+    # Chats are rendered on worker threads. With the default interval of 5 ms they would delay the event loop too long.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     trim_allocator()
-    answer_at_once()  # Granian's threads, which are started later, as well.
-    # A terminal that closes tells every process; what is to happen then, the supervisor decides.
+    answer_at_once()  # Also applies to Granian's threads, which are started later.
+    # Closing the terminal sends SIGHUP to every process; only the supervisor handles it.
     ignore_hangup()
     began = time.monotonic()
     fetched: dict[str, Any] = {}
     engine = _engine(settings, fetched)
 
     def on_started(error: Exception | None) -> None:
-        if isinstance(error, EngineStopped):  # Told to stop before the model was there.
+        if isinstance(error, EngineStopped):  # Stopped while the model was being loaded.
             return
         if error is not None:
             line.send(reason_of(error))
@@ -78,13 +78,13 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
             ", ".join(place.url for place in places),
         )
 
-    # Granian has made the worker's loop current, and runs it when it has the application. One turn of it begins to load the model
-    # on another thread, which needs no interpreter, while this one imports all of HTTP.
+    # Granian has made the worker's loop current, and runs it when it has the application. One iteration starts the load of the
+    # model on another thread, which does not need the GIL, while this thread imports all of HTTP.
     loop = asyncio.get_event_loop()
     loading = loop.create_task(_start(engine, places))
     loop.run_until_complete(asyncio.sleep(0))
-    # All that comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards, when it
-    # would hold every stream up for 15 ms.
+    # Objects created from here on are permanent. They are frozen, because a full collection that traverses them delays every
+    # stream by 15 ms.
     gc.disable()
     from weft.server import create_app  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         unread_s=settings.timeout_s,
         n_max=places[0].n_connections,
     )
-    # With its engine dead the process is of no use: it ends, and the supervisor starts another.
+    # Without its engine the process is useless, so it exits and the supervisor starts another.
     app = create_app(
         engine,
         settings,
@@ -113,7 +113,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
 
 
 def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
-    """The engine, which writes to `fetched` how far its model's download is, if there is one."""
+    """Returns the engine, which writes the progress of its download, if any, to `fetched`."""
     shows = settings.verbosity >= 3
     source, projector = settings.source, settings.projector_source
     if source is None and projector is None:
@@ -136,10 +136,10 @@ def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
 
 
 async def _start(engine: Engine, places: Sequence[Place]) -> None:
-    """Starts the engine; returns when it runs and the server listens.
+    """Starts the engine; returns when it is running and the server is listening.
 
-    A small model is there before Granian listens, which it does once the application has started, and tells nobody. Who reads in
-    the log that the server is ready must not find it closed.
+    A small model may be loaded before Granian listens, which has no notification for that. The log must not report that the
+    server is ready before it accepts connections.
     """
     await engine.start()
     for _ in range(LISTENING_LOOKS):
@@ -158,11 +158,11 @@ async def _listen_also(
     config: dict[str, Any],
     line: Connection,
 ) -> AsyncIterator[None]:
-    """Serves at the places beside the first, in the same process and on the same loop: Granian's worker has one."""
+    """Listens on all places but the first, in the same process and event loop, since Granian's worker supports only one."""
     serving: dict[asyncio.Task[None], EmbeddedServer] = {}
     for place in places:
         if place.address.path is not None:
-            # A worker that crashed has left it behind.
+            # Left behind by a worker that crashed.
             place.address.path.unlink(missing_ok=True)
         server = EmbeddedServer(
             connections.watching(cast("App", app)), interface=Interfaces.ASGINL, **place.granian(settings, config)
@@ -183,9 +183,9 @@ def _tell_failure(place: Place, line: Connection, task: asyncio.Task[None]) -> N
 
 
 def _stop_when_told(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:
-    """Stops the engine when the supervisor says so, and the process too where the supervisor was killed.
+    """Stops the engine when the supervisor requests it, and the process if the supervisor was killed.
 
-    Such a process would hold the port with nobody to stop it.
+    Otherwise an orphaned worker would keep the port in use.
     """
     supervisor = parent_process()
     assert supervisor is not None, "a worker is a child of the process that serves"

@@ -1,4 +1,4 @@
-"""A tree of texts over one engine: what two of them have in common is computed once."""
+"""Trees of texts over one engine; common prefixes are computed once."""
 
 from weft.tree.extension import Extension
 from weft.tree.node import Node

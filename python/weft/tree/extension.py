@@ -1,4 +1,4 @@
-"""A node that is being extended."""
+"""Streamed extension of a node."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
@@ -17,22 +17,22 @@ __all__ = ["Extension"]
 
 
 class Extension:
-    """The branches that grow from a node: `async for` gives their events, and each becomes a child when it has finished.
+    """Asynchronous iterator over the events of branches that extend a node; each finished branch becomes a child.
 
         async with node.stream(n=8, max_tokens=64) as extension:
             async for event in extension:
                 ...
         print(extension.children)
 
-    It is cancelled by `close`, by the end of `async with`, and when nobody holds it any more. Branches that have not finished by
-    then become children only where `keep_partial` asked for it, at `close` and `async with`, and with the reason "cancelled".
+    It is cancelled by `close`, at the end of `async with`, and when the last reference is dropped. Unfinished branches become
+    children with the reason "cancelled" only at `close` or the end of `async with`, and only with `keep_partial`.
     """
 
     def __init__(
         self, parent: "Node", nodes: Nodes, stream: Stream, n: int, add: "Callable[[Piece], Node]", *, keep_partial: bool
     ) -> None:
         self.parent = parent
-        """The node that is extended."""
+        """Node that is extended."""
         self._nodes = nodes
         self._model = nodes.engine.model
         self._stream = stream
@@ -42,31 +42,31 @@ class Extension:
         self._children: dict[int, Node] = {}
         self._is_abandoned = False
         self._share = Share(nodes, n)
-        # Also where nobody closes it.
+        # Also runs if the extension is dropped without `close`.
         finalize(self, self._share.give_back).atexit = False
         nodes.watch(self)
 
     @property
     def children(self) -> "tuple[Node, ...]":
-        """The children that are there by now, in the order of their branches."""
+        """Children created so far, in the order of their branches."""
         return tuple(child for _, child in sorted(self._children.items()))
 
     @property
     def seed(self) -> int:
-        """The seed of branch 0; branch `i` draws with `seed + i` (modulo 2³²)."""
+        """Seed of branch 0; branch `i` uses `seed + i` (modulo 2³²)."""
         return self._stream.seed
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event of any branch; see `Stream`.
+        """Returns the next event of any branch; see `Stream`.
 
         Raises:
-            StopAsyncIteration: Every branch has finished, or it was closed.
+            StopAsyncIteration: Every branch has finished, or the extension was closed.
             NodeDropped: The node was dropped meanwhile.
-            TreeFull: The tree has no room for more; what has not finished is cancelled.
-            WeftError: What reading a stream raises.
+            TreeFull: The tree reached a limit; unfinished branches are cancelled.
+            WeftError: Any error of the stream.
         """
         try:
             event = await self._stream.__anext__()
@@ -78,12 +78,12 @@ class Extension:
         return event
 
     async def finish(self) -> "list[Node]":
-        """Reads what is left and returns the children.
+        """Reads the rest of the stream and returns the children.
 
         Raises:
             NodeDropped: The node was dropped meanwhile.
-            TreeFull: The tree has no room for more; what has not finished is cancelled.
-            WeftError: What reading a stream raises.
+            TreeFull: The tree reached a limit; unfinished branches are cancelled.
+            WeftError: Any error of the stream.
         """
         while events := await self._stream.next_batch():
             for event in events:
@@ -93,7 +93,7 @@ class Extension:
         return list(self.children)
 
     def close(self) -> None:
-        """Cancels what has not finished. Idempotent."""
+        """Cancels unfinished branches. Idempotent."""
         self._stream.close()
         self._share.give_back()
         writing, self._writing = self._writing, {}
@@ -103,7 +103,7 @@ class Extension:
                     self._children[index] = self._add(piece)
 
     def abandon(self) -> None:
-        """Cancels it because the node is gone: whoever reads it is told."""
+        """Cancels the extension because its node was dropped; readers get `NodeDropped`."""
         self._is_abandoned = True
         self.close()
 
@@ -114,12 +114,12 @@ class Extension:
         self.close()
 
     def _check(self) -> None:
-        """At the end of the stream."""
+        """Raises `NodeDropped` if the stream ended because the node was dropped."""
         if self._is_abandoned:
             raise NodeDropped(self.parent.id)
 
     def _take(self, event: Event) -> None:
-        # What was read before a close comes too late.
+        # Events that were read before `close` are ignored after it.
         if not isinstance(event, Token | Finished) or event.index not in self._writing:
             return
         if isinstance(event, Token):

@@ -1,4 +1,4 @@
-"""One node of a tree: a stretch of text with what may follow it."""
+"""Nodes of a tree."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,10 +17,11 @@ __all__ = ["Node"]
 
 
 class Node:
-    """A stretch of text in a [`Tree`][weft.Tree], which makes nodes; none is made by hand.
+    """A segment of text in a [`Tree`][weft.Tree], which creates all nodes.
 
-    What it says never changes: `edit` and `extend` make others. A node that was dropped still tells its text, and refuses the
-    rest (`NodeDropped`).
+    Its content is immutable: `edit` and `extend` create other nodes. A dropped node still has its content; its other methods
+    raise
+    `NodeDropped`.
     """
 
     def __init__(self, nodes: Nodes, parent: "Node | None", piece: Piece, node_id: int | None = None) -> None:
@@ -33,71 +34,71 @@ class Node:
 
     @property
     def id(self) -> int:
-        """Its number, which stays its own in files too: from 0, counting up, and given to no other when it is dropped."""
+        """Number of the node from 0, in order of creation. It is preserved in files, and not reused after a drop."""
         return self._id
 
     @property
     def parent(self) -> "Node | None":
-        """The node that it continues; None for the root."""
+        """Node that this one continues; None for the root."""
         return self._parent
 
     @property
     def children(self) -> "tuple[Node, ...]":
-        """What continues it, in the order in which it came."""
+        """Nodes that continue this one, in order of creation."""
         return self._nodes.children(self._id)
 
     @property
     def depth(self) -> int:
-        """Nodes before it; 0 is the root."""
+        """Number of ancestors; 0 for the root."""
         return self._depth
 
     @property
     def piece(self) -> Piece:
-        """All that it holds of its own, as it is saved."""
+        """Content of the node, as it is saved."""
         return self._piece
 
     @property
     def text(self) -> str:
-        """Its own text, without a stop string that ended it.
+        """Text of the node, without a stop string that ended it.
 
-        Where it ends within a character, as `max_tokens` may have it, that is in no text; `engine.detokenize(node.path)` has it.
+        An incomplete character at the end, as `max_tokens` may cause, is not included; `engine.detokenize(node.path)` has it.
         """
         return self._piece.text
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Its own tokens, without an end token and those of a stop string."""
+        """Tokens of the node, without an end token and those of a stop string."""
         return self._piece.tokens
 
     @property
     def logprobs(self) -> tuple[Logprobs | None, ...]:
-        """One entry for each token; None where it was not drawn, or `n_probs` was 0."""
+        """One entry per token; None if it was not sampled, or if `n_probs` was 0."""
         return self._piece.logprobs
 
     @property
     def logprob(self) -> float | None:
-        """The natural logarithm of the probability of its tokens after those before it; None where one of them is not known."""
+        """Natural logarithm of the probability of its tokens, given those before it; None if that of a token is unknown."""
         known = [each.chosen.logprob for each in self._piece.logprobs if each is not None]
         return sum(known) if len(known) == len(self._piece.tokens) else None
 
     @property
     def reason(self) -> Reason | None:
-        """Why it was written no further: as `Finished.reason`, or "cancelled"; None for what was given."""
+        """Finish reason, as `Finished.reason`; None if it was not generated."""
         return self._piece.reason
 
     @property
     def stop(self) -> str | None:
-        """The stop string that ended it."""
+        """Stop string that ended it."""
         return self._piece.stop
 
     @property
     def usage(self) -> Usage | None:
-        """What it cost to write; None for what was given, cancelled or loaded."""
+        """Token counts and timings; None if it was not generated, was cancelled, or was loaded."""
         return self._piece.usage
 
     @property
     def ancestors(self) -> "list[Node]":
-        """The nodes from the root to this one, itself included."""
+        """Nodes from the root to this one, inclusive."""
         found: list[Node] = [self]
         while (parent := found[-1].parent) is not None:
             found.append(parent)
@@ -105,64 +106,64 @@ class Node:
 
     @property
     def path(self) -> list[int]:
-        """The tokens from the root to its end: what `extend` continues."""
+        """Tokens from the root to the end of this node, which `extend` continues."""
         return [token for node in self.ancestors for token in node.tokens]
 
     @property
     def path_text(self) -> str:
-        """The texts from the root to its end."""
+        """Text from the root to the end of this node."""
         return "".join(node.text for node in self.ancestors)
 
     @property
     def n_bytes(self) -> int:
-        """What it counts for in the tree's `max_bytes`."""
+        """Estimated size in bytes, as for the tree's `max_bytes`."""
         return self._piece.n_bytes
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it is in its tree no more."""
+        """True if the node is no longer in its tree."""
         return self._id not in self._nodes
 
     @property
     def is_pinned(self) -> bool:
-        """Whether `pin` keeps its path computed. An engine that sleeps forgets pins."""
+        """True if `pin` keeps its path cached. When the engine sleeps, all pins are lost."""
         return self._id in self._nodes.pins
 
     def __repr__(self) -> str:
         return f"<Node {self._id}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
 
     async def extend(self, *, keep_partial: bool = False, **options: Unpack[RequestOptions]) -> "list[Node]":
-        """Continues it with `n` branches, and returns them as children, in their order.
+        """Generates `n` branches that continue the node, and returns them as children, in order.
 
             children = await tree.root.extend(n=8, max_tokens=64, temperature=1.1)
 
-        The path is computed once for all of them, as far as it is not cached. Several nodes may be extended at once. Branches
-        that find no slot free wait for one; only the beams of a search need theirs together. Cancelling it frees the slots;
-        branches that have finished by then stay.
+        The part of the path that is not cached is computed once for all of them. Several nodes may be extended concurrently.
+        Branches wait for free slots; only the beams of a search need theirs simultaneously. Cancelling the call frees the slots;
+        branches that have finished remain.
 
         Args:
-            keep_partial: Whether branches that are cut by cancelling it become children too, as far as they are written.
-            **options: The fields of a request. `n_probs` is 1 where it is not given.
+            keep_partial: Makes children of unfinished branches too, if the call is cancelled.
+            **options: Fields of a request. The default of `n_probs` is 1.
 
         Raises:
-            NodeDropped: It was dropped, before or meanwhile.
-            TreeFull: The tree has no room for the children; what has not finished is cancelled.
-            WeftError: What `Engine.complete` raises; branches that have finished by then stay.
+            NodeDropped: The node was dropped, possibly during the call.
+            TreeFull: The children exceed a limit of the tree; unfinished branches are cancelled.
+            WeftError: Any error of `Engine.complete`; branches that have finished remain.
         """
         async with self.stream(keep_partial=keep_partial, **options) as extension:
             return await extension.finish()
 
     def stream(self, *, keep_partial: bool = False, **options: Unpack[RequestOptions]) -> Extension:
-        """Begins what `extend` does at once, and returns it: for reading the events of the branches as they come.
+        """Starts what `extend` does and returns immediately, to read the events of the branches as they come.
 
         Raises:
-            InvalidRequest: There is a `suffix_prompt`.
-            NodeDropped: It was dropped.
-            TreeFull: The tree has no room for the children.
-            WeftError: What `Engine.generate` raises.
+            InvalidRequest: `suffix_prompt` is set.
+            NodeDropped: The node was dropped.
+            TreeFull: The children exceed a limit of the tree.
+            WeftError: Any error of `Engine.generate`.
         """
         self._nodes.check(self)
-        # What is no list or no number is for the engine to refuse.
+        # Values of the wrong type are left to the engine's validation.
         given: Any = options.get("branches")
         branches = given if isinstance(given, Sequence) else ()
         asked: list[Any] = [options, *branches]
@@ -178,19 +179,19 @@ class Node:
         return Extension(self, self._nodes, stream, n, partial(Node, self._nodes, self), keep_partial=keep_partial)
 
     def append(self, given: str | Sequence[int], *, parse_special: bool = False) -> "Node":
-        """A child of the user's own. Nothing is computed for it before it is extended.
+        """Adds a child with a given text or given tokens. Nothing is computed before it is extended.
 
-        A text is tokenized by itself, with nothing put before it: no token stands for what is on both sides of the seam. It is
-        tokenized on this thread, as `Engine.tokenize` does it.
+        A string is tokenized separately, without BOS and leading space, so that no token spans the boundary. It is tokenized on
+        this thread, as by `Engine.tokenize`.
 
         Args:
-            given: A text, or tokens.
-            parse_special: Reads the spelling of a control token in a text as that token.
+            given: A text, or token ids.
+            parse_special: Parses the spelling of a control token in a text as that token.
 
         Raises:
-            InvalidRequest: It holds no tokens, or something that is none.
+            InvalidRequest: The content has no tokens or the wrong type.
             NodeDropped: The node was dropped.
-            TreeFull: The tree has no room for it.
+            TreeFull: The child exceeds a limit of the tree.
         """
         self._nodes.check(self)
         model = self._nodes.engine.model
@@ -201,19 +202,20 @@ class Node:
         return _grown(self._nodes, self, Piece.given(given, model.detokenize(given)), "given")
 
     def edit(self, at: int, text: str, *, unit: Literal["token", "byte"] = "token") -> "Node":
-        """A sibling that begins as this node does, and goes on with another text.
+        """Adds a sibling that has the beginning of this node's text, followed by another text.
 
-        What is kept keeps its tokens, so that extending the sibling computes from the edit on. Its children stay where they are.
+        The common tokens are reused, so extending the sibling computes only the tokens after them. This node and its children are
+        unchanged.
 
         Args:
-            at: How much of the node is kept, from its beginning: in `unit`, from 0 to all of it.
-            text: What follows; empty only cuts.
-            unit: Tokens, or bytes of what its tokens spell; of a token that is cut, the rest is tokenized with the text.
+            at: Length of the common beginning in `unit`, from 0 to the whole node.
+            text: Text after it; may be empty.
+            unit: Tokens, or bytes of its tokens' spelling; the rest of a token that is cut is tokenized with `text`.
 
         Raises:
-            InvalidRequest: It is the root, `at` is beyond the node, or nothing would be left.
+            InvalidRequest: The node is the root, `at` is out of range, or the sibling would be empty.
             NodeDropped: The node was dropped.
-            TreeFull: The tree has no room for it.
+            TreeFull: The sibling exceeds a limit of the tree.
         """
         self._nodes.check(self)
         if self._parent is None:
@@ -234,11 +236,11 @@ class Node:
         return _grown(self._nodes, self._parent, Piece.given(tokens, told, self.logprobs[:n_kept]), "text")
 
     def drop(self) -> None:
-        """Takes it out of the tree with all below it; extensions of them are cancelled. What is cached stays until it is evicted.
+        """Removes the node and its descendants from the tree and cancels extensions of them. Cached prefixes are unaffected.
 
         Raises:
-            InvalidRequest: It is the root, or one of them is pinned.
-            NodeDropped: It was dropped before.
+            InvalidRequest: The node is the root, or one of them is pinned.
+            NodeDropped: The node was dropped before.
         """
         self._nodes.check(self)
         if self._parent is None:
@@ -246,13 +248,13 @@ class Node:
         self._nodes.drop(self)
 
     async def pin(self, *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
-        """Computes its path, as far as it is not cached, and keeps it computed until `unpin`. Pinned twice is pinned once.
+        """Computes the part of its path that is not cached, and keeps the path cached until `unpin`. Idempotent.
 
-        Cancelling it pins nothing.
+        Cancelling the call pins nothing.
 
         Raises:
-            NodeDropped: The node was dropped, before or meanwhile.
-            WeftError: What `Engine.pin` raises.
+            NodeDropped: The node was dropped, possibly during the call.
+            WeftError: Any error of `Engine.pin`.
         """
         self._nodes.check(self)
         engine, pins = self._nodes.engine, self._nodes.pins
@@ -267,10 +269,10 @@ class Node:
         return prefix
 
     async def unpin(self) -> bool:
-        """Lets what `pin` keeps be evicted again. False where it is not pinned.
+        """Unpins the path, so that it may be evicted. Returns False if it is not pinned.
 
         Raises:
-            EngineStopped: The engine was closed, before or meanwhile.
+            EngineStopped: The engine was closed, possibly during the call.
         """
         if (prefix := self._nodes.pins.get(self._id)) is None:
             return False
@@ -280,7 +282,7 @@ class Node:
 
 
 def _grown(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
-    """A child of what was given."""
+    """Adds a child that was not generated."""
     if not piece.tokens:
         raise InvalidRequest(param, "a node of one's own must hold at least one token")
     nodes.check_room(1, piece.n_bytes)

@@ -1,4 +1,4 @@
-"""The nodes of one tree: which there are, what they take, and which are being written."""
+"""Storage of one tree: its nodes, their sizes, and reservations for branches that are being generated."""
 
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -16,7 +16,7 @@ __all__ = ["Nodes", "Share"]
 
 
 class Share:
-    """What branches that are being written take of a tree's room, until each is a node or is given up."""
+    """Reservation of nodes and bytes for branches that are being generated, until each becomes a node or is discarded."""
 
     def __init__(self, nodes: "Nodes", n: int) -> None:
         self._nodes = nodes
@@ -24,32 +24,32 @@ class Share:
         self.take(n, n * NODE_BYTES)
 
     def take(self, n_nodes: int, n_bytes: int) -> None:
-        """So many nodes and bytes more; below 0, so many fewer."""
+        """Reserves more nodes and bytes, or returns some if negative."""
         self._n_nodes += n_nodes
         self._n_bytes += n_bytes
         self._nodes.n_shared_nodes += n_nodes
         self._nodes.n_shared_bytes += n_bytes
 
     def give_back(self) -> None:
-        """All that is left of it. Idempotent."""
+        """Returns the rest of the reservation. Idempotent."""
         self.take(-self._n_nodes, -self._n_bytes)
 
 
 class Nodes:
-    """They are known by their ids, which count up and are never given again."""
+    """Nodes by id. Ids increase and are never reused."""
 
     def __init__(self, engine: "Engine", *, max_nodes: int, max_bytes: int) -> None:
         self.engine = engine
         self.max_nodes = max_nodes
         self.max_bytes = max_bytes
         self.n_bytes = 0
-        """What the nodes take, as it is counted."""
+        """Estimated bytes of all nodes."""
         self.n_shared_nodes = self.n_shared_bytes = 0
-        """What is being written takes, besides."""
+        """Reserved in addition, for branches that are being generated."""
         self.n_computed = self.n_cached = self.n_predicted = 0
-        """What the branches that have finished cost, in tokens."""
+        """Token counts of all finished branches."""
         self.pins: dict[int, Prefix] = {}
-        """What is pinned, by the id of its last node."""
+        """Pinned prefixes by the id of their last node."""
         self._all: dict[int, Node] = {}
         self._children: dict[int, list[Node]] = {}
         self._running: WeakSet[Extension] = WeakSet()
@@ -62,31 +62,31 @@ class Nodes:
         return node_id in self._all
 
     def all(self) -> "list[Node]":
-        """Every node in the order of their ids: parents before their children."""
+        """Returns every node in the order of ids: parents before their children."""
         return list(self._all.values())
 
     def get(self, node_id: int) -> "Node | None":
-        """The node with this id."""
+        """Returns the node with this id, if it exists."""
         return self._all.get(node_id)
 
     def children(self, node_id: int) -> "tuple[Node, ...]":
-        """Those of a node, in the order in which they came."""
+        """Returns the children of a node, in the order of their creation."""
         return tuple(self._children.get(node_id, ()))
 
     def below(self, node: "Node") -> "list[Node]":
-        """A node and all that comes of it."""
+        """Returns a node and all its descendants."""
         found = [node]
         for each in found:
             found += self._children[each.id]
         return found
 
     def next_id(self, least: int = 0) -> int:
-        """An id for a node that is to be added, no less than `least`."""
+        """Returns a new id, at least `least`."""
         self._next_id = max(self._next_id, least) + 1
         return self._next_id - 1
 
     def add(self, node: "Node", n_bytes: int) -> None:
-        """One more. Whether there is room was asked for before."""
+        """Adds a node. The caller has checked the limits with `check_room`."""
         self._all[node.id] = node
         self._children[node.id] = []
         if node.parent is not None:
@@ -94,7 +94,7 @@ class Nodes:
         self.n_bytes += n_bytes
 
     def drop(self, node: "Node") -> None:
-        """Lets a node go with all below it, and ends what is being written there.
+        """Removes a node and its descendants, and cancels extensions of them.
 
         Raises:
             InvalidRequest: One of them is pinned.
@@ -112,16 +112,16 @@ class Nodes:
             del self._all[each.id], self._children[each.id]
 
     def check(self, node: "Node") -> None:
-        """Raises `NodeDropped` where a node was let go."""
+        """Raises `NodeDropped` if a node was dropped."""
         if node.id not in self._all:
             raise NodeDropped(node.id)
 
     def watch(self, extension: "Extension") -> None:
-        """It is ended where the node that it extends is dropped."""
+        """Registers an extension, which is cancelled if the node that it extends is dropped."""
         self._running.add(extension)
 
     def check_room(self, n_more: int, n_bytes: int = 0) -> None:
-        """Raises `TreeFull` where there is no room for so many nodes more, of so many bytes, beside what is being written."""
+        """Raises `TreeFull` if `n_more` nodes of `n_bytes` bytes, in addition to reservations, would exceed the limits."""
         if len(self._all) + self.n_shared_nodes + n_more > self.max_nodes:
             raise TreeFull(self.max_nodes, "nodes")
         if self.n_bytes + self.n_shared_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:

@@ -1,4 +1,4 @@
-"""A tree as a figure."""
+"""Drawing of a tree."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
@@ -19,12 +19,12 @@ GIVEN = Look("given: the prompt, a text of one's own, an edit", Outline.CORNERLE
 
 
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
-    """The picture of nodes, parents before their children; of more than `limit` the first are drawn."""
+    """Returns a drawing of nodes, in which parents come before their children; draws at most `limit` of them."""
     if name not in FORMATS:
         raise InvalidRequest("format", f"there is no format of this name: {name!r}; it must be svg or dot")
     if not 1 <= limit <= MAX_DRAWN:
         raise InvalidRequest("limit", f"limit is {limit}; it must be 1 to {MAX_DRAWN}")
-    # By depth, so that what is left out is far from the root.
+    # Sorted by depth, so that nodes far from the root are left out.
     drawn = sorted(nodes, key=lambda node: (node.depth, node.id))[:limit]
     places = {node.id: place for place, node in enumerate(drawn)}
     boxes = [_box(node, None if node.parent is None else places[node.parent.id]) for node in drawn]

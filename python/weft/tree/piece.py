@@ -1,4 +1,4 @@
-"""What a node has of its own."""
+"""Content of a node: its tokens, text and log-probabilities."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,17 +12,17 @@ from weft.tree.seam import fitted
 __all__ = ["NODE_BYTES", "Given", "Piece", "Reason", "Writing"]
 
 Reason: TypeAlias = Literal["end", "stop", "length", "context_full", "cancelled"]
-"""Why a node was written no further: as `Finished.reason`, or because it was cancelled."""
+"""Why generation of a node ended: a value of `Finished.reason`."""
 
 NODE_BYTES = 1_024
 TOKEN_BYTES = 192
 CHARACTER_BYTES = 6
 LOGPROB_BYTES = 144
-"""What each counts for. It is no less than each takes, in memory and in a file."""
+"""Estimated sizes in bytes: upper bounds, both in memory and in a file."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The tokens of one node, after those of its parent."""
+    """Content of one node, without that of its ancestors."""
 
     tokens: tuple[int, ...]
     text: str
@@ -33,18 +33,18 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def n_bytes(self) -> int:
-        """What it counts for."""
+        """Estimated size in bytes."""
         return NODE_BYTES + len(self.text) * CHARACTER_BYTES + sum(map(_token_bytes, self.logprobs))
 
     @classmethod
     def given(cls, tokens: Sequence[int], text: str, known: Sequence[Logprobs | None] = ()) -> "Piece":
-        """What the user wrote; of its first tokens the log-probabilities may be known."""
+        """Creates the content of a node that was not generated. `known` are log-probabilities of the first tokens."""
         unknown = (None,) * (len(tokens) - len(known))
         return cls(tuple(tokens), text, (*known, *unknown))
 
 
 class Given(NamedTuple):
-    """A node that is to be, and the id of its parent."""
+    """A node to be created, with the id of its parent."""
 
     id: int
     parent: int | None
@@ -58,17 +58,17 @@ def _token_bytes(logprobs: Logprobs | None) -> int:
 
 
 class Writing:
-    """A branch that is being written, and becomes a piece."""
+    """Collects the tokens of a branch that is being generated, and builds the content of its node."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._logprobs: list[Logprobs | None] = []
         self._texts: list[str] = []
         self.n_bytes = NODE_BYTES
-        """What it counts for so far."""
+        """Estimated size in bytes so far."""
 
     def add(self, event: Token) -> int:
-        """One token more. Returns what it counts for."""
+        """Adds a token. Returns its estimated size in bytes."""
         self._tokens.append(event.token)
         self._logprobs.append(event.logprobs)
         self._texts.append(event.text)
@@ -77,7 +77,7 @@ class Writing:
         return n_bytes
 
     def ended(self, model: Model, end: Finished) -> Piece:
-        """The whole branch, without a token that ended it, and with no token of a stop string."""
+        """Returns the content of a finished branch, without an end token and the tokens of a stop string."""
         text = "".join(self._texts) + end.text
         tokens = self._tokens
         if end.reason == "end" and tokens and tokens[-1] in model.end_tokens():
@@ -88,7 +88,7 @@ class Writing:
         return msgspec.structs.replace(piece, reason=end.reason, stop=end.stop, usage=end.usage)
 
     def cancelled(self, model: Model) -> Piece | None:
-        """As far as it was told; None where that is nothing."""
+        """Returns the text emitted so far as a node's content; None if it is empty."""
         text = "".join(self._texts)
         return msgspec.structs.replace(self._piece(model, self._tokens, text), reason="cancelled") if text else None
 

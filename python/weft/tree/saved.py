@@ -1,4 +1,4 @@
-"""A tree as JSON."""
+"""JSON file format of a tree."""
 
 import math
 from collections.abc import Container, Sequence
@@ -22,21 +22,21 @@ FORMAT: Literal["weft tree"] = "weft tree"
 
 
 class ModelIdentity(msgspec.Struct, frozen=True):
-    """By what a model is known: its name is for people, its digest is of all that its file says of it."""
+    """Identity of a model: its name for messages, and a digest of its metadata."""
 
     name: str
     digest: str
 
 
 class SavedLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Of one token, and of the likeliest ones in its place; null is −∞."""
+    """Log-probabilities of one token and of the top tokens at its position; null is −∞."""
 
     chosen: float | None
     top: list[tuple[int, float | None]] = []
 
 
 class SavedNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node, and the id of its parent, which stands before it."""
+    """A node with the id of its parent, which comes before it in the file."""
 
     id: int
     parent: int | None
@@ -48,7 +48,7 @@ class SavedNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SavedTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. `cached` are the ids of the nodes whose paths have a file of what was computed beside it."""
+    """The whole file. `cached` has the ids of nodes whose paths have a prefix file with the computed state."""
 
     format: Literal["weft tree"] = FORMAT
     version: int = VERSION
@@ -58,25 +58,25 @@ class SavedTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct):
-    """What every version of the format begins with."""
+    """Fields that all versions of the format have."""
 
     format: str
     version: int
 
 
 def identity(model: Model) -> ModelIdentity:
-    """What tells whether tokens, and what was computed of them, mean the same to a model."""
+    """Returns the identity of a model. Tokens and computed state are interchangeable between models of equal identity."""
     told = (sorted(model.metadata().items()), model.n_vocab, model.n_params, model.size_bytes)
     return ModelIdentity(model.name or Path(model.path).name, sha256(msgspec.json.encode(told)).hexdigest())
 
 
 def cache_file(path: str, node_id: int) -> str:
-    """Where the computed state of a node's path is, beside the file of its tree."""
+    """Returns the path of the prefix file of a node's path, next to the file of its tree."""
     return f"{path}.{node_id}.kv"
 
 
 def saved_node(given: Given) -> SavedNode:
-    """A node as it is written."""
+    """Returns the file representation of a node."""
     piece = given.piece
     is_known = any(each is not None for each in piece.logprobs)
     return SavedNode(
@@ -99,10 +99,10 @@ def _finite(logprob: float) -> float | None:
 
 
 def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
-    """What a node holds, by a model with these control tokens."""
+    """Returns the content of a saved node; `hidden` are the model's control tokens."""
 
     def read(token: int, logprob: float | None) -> Logprob:
-        # As the engine tells them: control tokens are no part of a text.
+        # As in the engine's events, control tokens have no text.
         told = b"" if token in hidden else model.token_bytes(token)
         return Logprob(token, told, -math.inf if logprob is None else logprob)
 
@@ -115,12 +115,12 @@ def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
 
 
 def write(path: str, tree: SavedTree) -> None:
-    """Writes a file whole or not at all.
+    """Writes a file atomically.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
-    # In the same folder, so that it can take the other's name.
+    # In the same folder, so that it can be renamed over the old file.
     partial = Path(f"{path}.{token_hex(4)}.partial")
     try:
         partial.write_bytes(msgspec.json.encode(tree))
@@ -130,11 +130,11 @@ def write(path: str, tree: SavedTree) -> None:
 
 
 def decoded(path: str, max_bytes: int) -> SavedTree:
-    """What a file says, as far as that is told without a model.
+    """Reads and validates a file, except for checks that require the model.
 
     Raises:
-        TreeFileError: It is no tree, or of another version.
-        OSError: It cannot be read.
+        TreeFileError: The file is not a tree, is of another version, or exceeds `max_bytes`.
+        OSError: The file cannot be read.
     """
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
@@ -154,7 +154,7 @@ def decoded(path: str, max_bytes: int) -> SavedTree:
 
 
 def _check_shape(path: str, nodes: Sequence[SavedNode], cached: Sequence[int]) -> None:
-    """Whether the nodes are a tree."""
+    """Raises `TreeFileError` if the nodes are not a tree."""
     if not nodes or nodes[0].parent is not None or nodes[0].id != 0:
         raise TreeFileError(path, "its first node is no root, which has the id 0 and no parent")
     known: set[int] = set()
@@ -174,10 +174,10 @@ def _check_shape(path: str, nodes: Sequence[SavedNode], cached: Sequence[int]) -
 
 
 def check(path: str, tree: SavedTree, model: Model) -> None:
-    """Whether a file is of this model.
+    """Checks that a file belongs to a model.
 
     Raises:
-        TreeFileError: It is not; the message names both.
+        TreeFileError: It belongs to another model; the message names both.
     """
     ours = identity(model)
     if tree.model.digest != ours.digest:

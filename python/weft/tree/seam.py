@@ -1,4 +1,4 @@
-"""Where a text goes on from tokens, which `Model.tokenize_on` makes tokens of: a text may end, or be cut, within a token."""
+"""Boundaries between texts: a text may end, or be cut, inside a token, and is then continued with `Model.tokenize_on`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,12 +8,12 @@ __all__ = ["cut", "fitted", "spelt"]
 
 
 def spelt(model: Model, tokens: Iterable[int]) -> bytes:
-    """The bytes that tokens stand for, control tokens as they are spelt."""
+    """Returns the bytes of tokens, with control tokens by their spelling."""
     return b"".join(map(model.token_bytes, tokens))
 
 
 def cut(model: Model, tokens: Sequence[int], n_bytes: int) -> tuple[int, bytes]:
-    """How many tokens are whole within the first `n_bytes` bytes, and what is left of these after them."""
+    """Returns the number of complete tokens in the first `n_bytes` bytes, and the remaining bytes of the next token."""
     for n, token in enumerate(tokens):
         piece = model.token_bytes(token)
         if len(piece) > n_bytes:
@@ -23,13 +23,13 @@ def cut(model: Model, tokens: Sequence[int], n_bytes: int) -> tuple[int, bytes]:
 
 
 def fitted(model: Model, tokens: Sequence[int], text: str) -> tuple[int, list[int]]:
-    """How many of the tokens are in the text that they were told as, and the tokens of what is left of it.
+    """Returns the number of leading tokens that are part of their text, and the tokens of the rest of the text.
 
-    A stop string ends a text within its last tokens, or in the middle of one. Control tokens are drawn, and mostly not told.
+    A stop string may end a text before its last tokens, or inside of one. Control tokens are sampled, but mostly not shown.
     """
     rest, hidden = text.encode(), frozenset(model.control_tokens())
     told = spelt(model, (token for token in tokens if token not in hidden)).decode(errors="replace")
-    # A text that ends within a character is told without it, or with U+FFFD.
+    # A text that ends inside a character is reported without it, or with U+FFFD.
     if told.rstrip("\ufffd") == text.rstrip("\ufffd"):
         return len(tokens), []
     n_kept = 0

@@ -1,4 +1,4 @@
-"""A tree of texts."""
+"""Trees of texts."""
 
 import asyncio
 import os
@@ -17,17 +17,17 @@ from weft.tree.piece import Given, Piece
 __all__ = ["MAX_BYTES", "MAX_CACHE_FILES", "MAX_NODES", "Tree"]
 
 MAX_NODES = 10_000
-"""Most nodes of a tree, where nothing else is said."""
+"""Default maximum number of nodes."""
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Most that its nodes take, where nothing else is said: a million tokens, or half as many with their log-probabilities."""
+"""Default maximum size of all nodes in bytes: a million tokens, or half as many with log-probabilities."""
 
 MAX_CACHE_FILES = 64
-"""Most paths whose computed state is saved with a tree: each file holds the whole of its path."""
+"""Maximum paths whose computed state is saved with a tree; each file holds the state of its whole path."""
 
 
 class Tree:
-    """Texts that begin alike, over one engine.
+    """Texts with common prefixes, over one engine.
 
         tree = weft.Tree(engine, "Once upon a time,")
         for node in await tree.root.extend(n=8, max_tokens=16):
@@ -35,20 +35,21 @@ class Tree:
         best = max(tree.root.children, key=lambda node: node.logprob or 0)
         await best.append(" But then").extend(n=4, max_tokens=32)
 
-    A node holds what it adds to its parent. Whatever is extended, what is cached of its path is not computed again: of a path
-    that was written in the tree, one token is. Its methods are called on one event loop; any number of nodes may be extended at
-    once.
+    A node holds the text that it adds to its parent. Extending a node computes only the part of its path that is not cached; for
+    a
+    path that was generated in the tree, that is one token. The methods must be called on one event loop; any number of nodes may
+    be extended concurrently.
 
     Args:
-        engine: A running engine. Several trees may be over one.
-        prompt: What all texts begin with: the root. A text is tokenized as `Engine.generate` does, on this thread.
-        max_nodes: Most nodes, those that are being written included.
-        max_bytes: Most bytes of all nodes, as they are counted here: 1,024 for each, 192 for each token, 144 for each
-            log-probability and twice the bytes of its token, and 6 for each character.
+        engine: A running engine. Several trees may share one.
+        prompt: Common prefix of all texts, held by the root. A string is tokenized as by `Engine.generate`, on this thread.
+        max_nodes: Maximum number of nodes, including those that are being generated.
+        max_bytes: Maximum estimated size of all nodes: 1,024 bytes for each, 192 per token, 144 plus twice the bytes of its token
+            per log-probability, and 6 per character.
 
     Raises:
-        InvalidRequest: The prompt holds no tokens, or something that is none; or a bound is below 1.
-        TreeFull: The prompt alone takes more.
+        InvalidRequest: The prompt has no tokens or the wrong type, or a limit is below 1.
+        TreeFull: The prompt alone exceeds a limit.
         EngineStopped: The engine was closed.
     """
 
@@ -62,7 +63,7 @@ class Tree:
         self._plant(engine, [Given(0, None, root)], max_nodes, max_bytes)
 
     def _plant(self, engine: Engine, given: Sequence[Given], max_nodes: int, max_bytes: int) -> None:
-        """The nodes that there are at first, the root before all others."""
+        """Creates the initial nodes, the root first."""
         for name, bound in {"max_nodes": max_nodes, "max_bytes": max_bytes}.items():
             if bound < 1:
                 raise InvalidRequest(name, f"{name} is {bound}; it must be 1 or more")
@@ -75,32 +76,32 @@ class Tree:
 
     @property
     def engine(self) -> Engine:
-        """What it is over."""
+        """Engine that computes the tree."""
         return self._nodes.engine
 
     @property
     def root(self) -> Node:
-        """The prompt."""
+        """Node of the prompt."""
         return self._root
 
     @property
     def nodes(self) -> list[Node]:
-        """Every node, in the order of their ids: parents before their children."""
+        """All nodes in the order of ids: parents before their children."""
         return self._nodes.all()
 
     @property
     def leaves(self) -> list[Node]:
-        """Every node that nothing continues."""
+        """All nodes without children."""
         return [node for node in self._nodes.all() if not node.children]
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def __getitem__(self, node_id: int) -> Node:
-        """The node with this id.
+        """Returns the node with this id.
 
         Raises:
-            KeyError: There is none, or it was dropped.
+            KeyError: No node has this id, or it was dropped.
         """
         if (node := self._nodes.get(node_id)) is None:
             raise KeyError(node_id)
@@ -108,33 +109,34 @@ class Tree:
 
     @property
     def n_bytes(self) -> int:
-        """What the nodes take, as `max_bytes` counts it."""
+        """Estimated size of all nodes in bytes, as for `max_bytes`."""
         return self._nodes.n_bytes
 
     @property
     def n_computed(self) -> int:
-        """Tokens of paths that were computed for what has been written."""
+        """Prompt tokens that were computed, summed over all generated branches."""
         return self._nodes.n_computed
 
     @property
     def n_cached(self) -> int:
-        """Tokens of paths that were found computed, over all that has been written."""
+        """Prompt tokens that were reused from the cache, summed over all generated branches."""
         return self._nodes.n_cached
 
     @property
     def n_predicted(self) -> int:
-        """Tokens that were drawn."""
+        """Generated tokens."""
         return self._nodes.n_predicted
 
     def picture(self, format: Format = "svg", *, limit: int = DEFAULT_DRAWN) -> str:  # noqa: A002 (as in `GET /cache`)
-        """The tree, drawn: each node with its text, cut, its id, its length and its log-probability.
+        """Draws the tree: each node with its truncated text, id, length and log-probability.
 
         Args:
             format: "svg", readable on light and dark pages, or "dot" for Graphviz.
-            limit: Most nodes that are drawn, those nearest to the root; the picture says how many more there are. 1 to 1,000.
+            limit: Maximum number of drawn nodes, 1 to 1,000. Nodes nearest to the root are drawn; the drawing has the number of
+                the others.
 
         Raises:
-            InvalidRequest: `format` is another, or `limit` is out of range.
+            InvalidRequest: `format` is unknown, or `limit` is out of range.
         """
         return draw(self.nodes, format, limit)
 
@@ -145,20 +147,20 @@ class Tree:
         with_cache: bool | Sequence[Node] = False,
         adapters: Sequence[tuple[int, float]] | None = None,
     ) -> None:
-        """Writes the tree to a file, as JSON, which `load` takes.
+        """Writes the tree to a JSON file, for `load`.
 
-        It is as the tree was when this was called. Cancelling it leaves the file as it was, unless that is being written by then;
-        files of what was computed may be there.
+        Saves the state of the tree at the time of the call. Cancelling the call leaves an existing file unchanged, unless it is
+        already being replaced; files of computed state may remain.
 
         Args:
-            path: The file; one that is there is replaced at the end.
-            with_cache: The nodes whose paths are saved in computed state too, each in a file beside it (`PATH.ID.kv`) that holds
-                all of the path; True is every leaf. What is not cached of them is computed first.
-            adapters: Which adapters that is computed with, as in `Request`.
+            path: Path of the file; an existing file is replaced when the new one is complete.
+            with_cache: Nodes whose paths are also saved in computed state, each as one prefix file (`PATH.ID.kv`) that holds the
+                whole path; True is every leaf. The parts that are not cached are computed first.
+            adapters: Adapters for the computation, as in `Request`.
 
         Raises:
-            InvalidRequest: A node of `with_cache` is not in the tree, or they are more than 64.
-            WeftError: What `Engine.save_prefix` raises.
+            InvalidRequest: A node of `with_cache` is not in the tree, or there are more than 64.
+            WeftError: Any error of `Engine.save_prefix`.
             OSError: A file cannot be written.
         """
         file = os.fspath(path)
@@ -188,20 +190,20 @@ class Tree:
         max_nodes: int = MAX_NODES,
         max_bytes: int = MAX_BYTES,
     ) -> Self:
-        """Reads what `save` has written. The nodes keep their ids; none is pinned.
+        """Reads a file of `save`. Nodes keep their ids; none is pinned.
 
         Args:
-            engine: A running engine, with the model that it was saved with.
-            path: The file.
-            as_text: Takes the texts and tokenizes them anew, for any model; log-probabilities and computed state are left.
-            with_cache: Whether what was saved in computed state is brought back into the engine's cache.
-            max_nodes: As in `Tree`.
-            max_bytes: As in `Tree`, and of the file.
+            engine: A running engine, with the model that the tree was saved with.
+            path: Path of the file.
+            as_text: Loads and tokenizes the texts only, for any model; drops log-probabilities and computed state.
+            with_cache: Loads saved computed state into the engine's cache.
+            max_nodes: Limit as in `Tree`.
+            max_bytes: Limit as in `Tree`, also for the size of the file.
 
         Raises:
-            TreeFileError: It is no tree, of another version or of another model.
-            TreeFull: It has more nodes, or takes more bytes.
-            WeftError: What `Engine.load_prefix` raises.
+            TreeFileError: The file is not a tree, or is of another version or another model.
+            TreeFull: The tree exceeds `max_nodes` or `max_bytes`.
+            WeftError: Any error of `Engine.load_prefix`.
             OSError: A file cannot be read.
         """
         file = os.fspath(path)
@@ -220,14 +222,14 @@ class Tree:
 
 
 def _given(tree: saved.SavedTree, engine: Engine) -> list[Given]:
-    """The nodes in the tokens that the file has."""
+    """Returns the nodes with their saved tokens."""
     model = engine.model
     hidden = frozenset(model.control_tokens())
     return [Given(node.id, node.parent, saved.piece(node, model, hidden)) for node in tree.nodes]
 
 
 def _tokenized(tree: saved.SavedTree, engine: Engine) -> list[Given]:
-    """The same in the tokens that an engine reads their texts in."""
+    """Returns the nodes, with texts tokenized for this engine's model."""
     model = engine.model
     root, *others = tree.nodes
     rest = [

@@ -1,1 +1,1 @@
-"""What an engine does beside its streams: work on the cache, and what has to wait on a thread."""
+"""Background work of an engine: cache operations and thread pools."""

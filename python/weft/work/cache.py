@@ -1,4 +1,4 @@
-"""What an engine does with its cache besides completing prompts: pins, files and slots."""
+"""Cache operations of an engine: pins, prefix files and slots."""
 
 import asyncio
 import os
@@ -20,21 +20,21 @@ Prompt = str | Sequence[int]
 Adapters = Sequence[tuple[int, float]] | None
 
 ERASE_INTERVAL_S = 0.02
-"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
+"""Seconds between two attempts to erase a slot in which a sequence runs."""
 
 MAX_MISFITS = 4
-"""Copies that are made and do not fit: so many, and no more are tried."""
+"""Number of copies that may exceed the size limit before the export ends."""
 
 
 class CacheWork:
-    """Such work for one engine that runs."""
+    """Cache operations of one running engine."""
 
     def __init__(self, native: _native.Engine, threads: Threads) -> None:
         self._native = native
         self._threads = threads
 
     async def pin(self, prompt: Prompt, adapters: Adapters) -> Prefix:
-        """Computes a prompt and keeps it computed."""
+        """Computes and pins a prompt."""
         made = (await _finish(await self._submit(partial(self._native.pin, adapters=adapters), prompt))).made
         assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
         return made
@@ -42,7 +42,7 @@ class CacheWork:
     async def save(
         self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters, invoked_at: int | None
     ) -> PrefixFile:
-        """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
+        """Writes the computed state of a prompt to a file; without `compute`, only the cached part."""
         began = time.perf_counter()
         submit = partial(self._native.save, compute=compute, adapters=adapters, invoked_at=invoked_at)
         saved = (await _finish(await self._submit(submit, prompt))).made
@@ -53,34 +53,34 @@ class CacheWork:
         return _file(path, saved, n_bytes, began)
 
     async def load(self, path: str | os.PathLike[str], slot: int | None) -> PrefixFile:
-        """Brings a file's prefix into the cache, and into a slot where one is named."""
+        """Loads a prefix file into the cache, and into a slot if one is given."""
         began = time.perf_counter()
         saved, n_bytes = await self._threads.work(For.FILE, self._native.read_prefix, path)
         try:
             await _finish(self._native.load(saved, slot=slot))
         except PrefixFileError as error:
-            # The file is whole, but this model's memory takes none of its pieces; the engine does not know where they came from.
+            # The file is valid but incompatible with this model's memory. The engine does not have the path for its error.
             raise PrefixFileError(path, error.reason) from None
         return _file(path, saved, n_bytes, began)
 
     async def erase(self, slot: int) -> int:
-        """Forgets what a slot holds, once nothing runs there."""
-        # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
+        """Evicts the tokens in a slot, once it is idle."""
+        # Polls, so that a cancelled caller leaves no waiting thread behind.
         while (n_tokens := await self._threads.work(For.ERASE, self._native.erase_slot, slot)) is None:  # noqa: ASYNC110
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 
     async def copies(self, max_bytes: int, goes_on: Callable[[], bool]) -> list[SavedPrefix]:
-        """Copies of what is cached, the most recently used first, of `max_bytes` in all; fewer where `goes_on` says so.
+        """Returns copies of cached prompts, the most recently used first, of at most `max_bytes` in total.
 
-        A copy is of a whole prompt: what several prompts share is in the copy of each.
+        Ends early if `goes_on` returns False. Each copy is of a whole prompt, so common prefixes are copied repeatedly.
         """
         nodes = await self._threads.work(For.LOOK, self._native.cached)
         inner = {node.parent for node in nodes}
         last = sorted((node.last_used, place) for place, node in enumerate(nodes) if place not in inner)
         copies: list[SavedPrefix] = []
         n_bytes = n_misfits = 0
-        # What is as long as one that did not fit needs not be tried: room only becomes less.
+        # The remaining space only shrinks, so prompts at least as long as one that did not fit are skipped.
         n_too_long: int | None = None
         for _, place in reversed(last):
             if n_bytes >= max_bytes or n_misfits == MAX_MISFITS or not goes_on():
@@ -88,7 +88,7 @@ class CacheWork:
             if n_too_long is not None and nodes[place].start + nodes[place].n_tokens >= n_too_long:
                 continue
             tokens = _path(nodes, place)
-            if min(tokens) < 0:  # Of a picture the tokens do not tell what it showed.
+            if min(tokens) < 0:  # Media, whose content the ids do not identify.
                 continue
             try:
                 copy = (await _finish(self._native.save(tokens, compute=False))).made
@@ -106,7 +106,7 @@ class CacheWork:
         return copies
 
     async def bring(self, copies: Sequence[SavedPrefix]) -> None:
-        """Brings copies back into the cache; those that do not fit any more are left out."""
+        """Loads copies into the cache; skips those that no longer fit."""
         for copy in reversed(copies):
             try:
                 await _finish(self._native.load(copy))
@@ -116,13 +116,13 @@ class CacheWork:
                 continue
 
     async def _submit(self, submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
-        """Queues a request. One whose caller gives up meanwhile is dropped with its stream."""
+        """Queues a request. If the caller is cancelled meanwhile, its stream is dropped."""
         is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
         return await self._threads.work(For.TEXT, submit, prompt) if is_long else submit(prompt)
 
 
 def _path(nodes: Sequence[CachedNode], place: int | None) -> list[int]:
-    """The tokens from the first one to the last one of a node."""
+    """Returns the tokens from the root to the end of a node."""
     stretches: list[list[int]] = []
     while place is not None:
         stretches.append(nodes[place].tokens)
@@ -131,7 +131,7 @@ def _path(nodes: Sequence[CachedNode], place: int | None) -> list[int]:
 
 
 async def _finish(stream: Stream) -> Finished:
-    """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
+    """Returns the last event of a request with one branch that generates no tokens. Always closes the stream."""
     ends: list[Finished] = []
     try:
         while events := await stream.next_batch():

@@ -1,4 +1,4 @@
-"""Threads for what would hold the event loop up."""
+"""Thread pools for work that would block the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,39 +15,39 @@ Made = TypeVar("Made")
 Given = ParamSpec("Given")
 
 LONG_TEXT = 8_192
-"""Texts of more characters, or so many tokens, are worked on by another thread: they would hold the event loop up."""
+"""Number of characters or tokens above which a text is processed on another thread."""
 
 N_THREADS = 4
-"""For each purpose at most; they start when they are first needed."""
+"""Maximum threads per pool; they are started when needed."""
 
 
 class For(Enum):
-    """What a thread is for. Nothing waits for what is done for another purpose."""
+    """Purpose of a thread pool. Work for one purpose never waits for that for another."""
 
     LIFE = "life"
-    """The loading of the model, and the end of the worker."""
+    """Loading the model, and stopping the worker."""
     LOOK = "look"
-    """A question that the worker answers after its step."""
+    """A query that the worker answers after its current step."""
     ERASE = "erase"
-    """The same for a slot that is to be erased, which is asked again as long as something runs there."""
+    """A request to erase a slot, which is repeated while a sequence runs there."""
     FILE = "file"
-    """A prefix that is written or read; a disk may be slow."""
+    """Writing or reading a prefix file; disks may be slow."""
     TEXT = "text"
-    """A long text that is tokenized, or a chat that is rendered."""
+    """Tokenizing a long text, or rendering a chat."""
     MEDIA = "media"
-    """A picture or a sound that is decoded."""
+    """Decoding an image or audio file."""
 
 
 class Threads:
-    """The threads of one engine. asyncio's own are everybody's: whoever fills those would keep the engine from what it needs."""
+    """Thread pools of one engine. asyncio's default executor is shared, so other code could exhaust it."""
 
     def __init__(self) -> None:
         self._pools = {purpose: ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"weft-{purpose.value}") for purpose in For}
 
     async def work(self, purpose: For, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-        """Does work on another thread.
+        """Runs `work` on a thread of a pool and returns its result.
 
-        If the caller is cancelled, work that waits for a thread is not begun, and the tokenizing of a long text is stopped.
+        If the caller is cancelled, work that has not started is dropped, and the tokenization of a long text is stopped.
         """
         cancellation = Cancellation()
         job = partial(cancellation.run, partial(work, *args, **kwargs))

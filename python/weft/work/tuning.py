@@ -1,4 +1,4 @@
-"""What was measured to be fastest, kept between starts: one small file per model, machine and build."""
+"""Persistent tuning results: one small file per model, machine and build."""
 
 import hashlib
 import os
@@ -16,11 +16,11 @@ from weft.config import EngineConfig, Kernels
 __all__ = ["Conditions", "Measured", "Tuned", "read", "tune_file", "write"]
 
 Progress = Callable[[float], object] | None
-"""Is told how much is done, 0 to 1."""
+"""Callback for the completed fraction, 0 to 1."""
 
 
 class Conditions(NamedTuple):
-    """What a timing holds for, beside the model, the machine and the build."""
+    """Settings that a measurement depends on, in addition to the model, the machine and the build."""
 
     n_gpu_layers: int | None
     type_k: str
@@ -30,53 +30,53 @@ class Conditions(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig) -> "Conditions":
-        """Those of an engine that is to be so."""
+        """Returns those of an engine's settings."""
         return cls(config.n_gpu_layers, config.type_k, config.type_v, config.kernels, config.repack)
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One timing: the seconds that a prompt of 1,000 tokens would take, or eight branches of it with 128 tokens each."""
+    """One measurement: seconds for a prompt of 1,000 tokens, or for eight branches of it with 128 tokens each."""
 
     work: str
     flash_attention: bool | None
-    """Whether llama.cpp's attention ran as one fused kernel; None where Weft's own computed."""
+    """Use of llama.cpp's fused attention; None if Weft's own attention was used."""
     threads: int
     seconds: float | None
-    """None where there was no time to measure it."""
+    """None if the time budget did not allow a measurement."""
     repacked: bool = False
-    """Whether the weights lay as llama.cpp's own products want them."""
+    """True if the weights were repacked for llama.cpp's own products."""
 
 
 class Tuned(msgspec.Struct, frozen=True):
-    """What a tune file holds."""
+    """Content of a tuning file."""
 
     flash_attention: bool | None
     threads: Annotated[int, msgspec.Meta(ge=1, le=512)]
     threads_batch: Annotated[int, msgspec.Meta(ge=1, le=512)]
     model: str
-    """What it was measured for, in words."""
+    """Description of the model."""
     cpu: str
     measured: tuple[Measured, ...]
 
     @property
     def choice(self) -> tuple[bool | None, int, int]:
-        """As the compiled engine takes it."""
+        """The argument `tuned` of the compiled engine."""
         return self.flash_attention, self.threads, self.threads_batch
 
     @property
     def seconds(self) -> float:
-        """What the prompt and its branches take together, as they were chosen to be computed."""
+        """Total time of the prompt and its branches with the chosen settings, in seconds."""
         chosen = {("prompt", self.threads_batch), ("branches", self.threads)}
         of_these = (timing for timing in self.measured if (timing.work, timing.threads) in chosen)
         return sum(timing.seconds or 0.0 for timing in of_these if timing.flash_attention == self.flash_attention)
 
     @classmethod
     def measure(cls, model: Model, conditions: Conditions, *, budget_s: float, on_progress: Progress = None) -> "Tuned":
-        """Times the candidates, for about `budget_s` seconds at most. Blocks.
+        """Measures the candidates, in about `budget_s` seconds. Blocks.
 
         Raises:
-            InvalidConfig: The model cannot have a cache of these formats, or its context does not fit into memory.
-            DecodeError: The model could not compute.
+            InvalidConfig: The model does not support these cache formats, or its context does not fit in memory.
+            DecodeError: The model could not compute a step.
         """
         _, type_k, type_v, kernels, _ = conditions
         tuning = tune(model, type_k=type_k, type_v=type_v, kernels=kernels, budget_s=budget_s, on_progress=on_progress)
@@ -90,11 +90,11 @@ def _measured(timing: Timing, model: Model) -> Measured:
 
 
 def tune_file(model: Model, conditions: Conditions) -> Path:
-    """Where what was measured for this model on this machine by this build is kept: in the user's cache folder.
+    """Returns the path of the tuning file for this model, machine and build, in the user's cache folder.
 
-    Models of one shape and one quantisation share a file, since they compute equally fast.
+    Models of equal shape and quantization share a file, since they are equally fast.
     """
-    # The server loads its model while it imports the rest: what only this needs keeps `import weft` from nothing.
+    # Imported here, since only this function needs them and the server loads its model while importing the rest.
     import platformdirs  # noqa: PLC0415
 
     from weft.installed.distribution import version  # noqa: PLC0415
@@ -112,7 +112,7 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
 
 
 def read(path: Path) -> Tuned | None:
-    """What is kept there; None where nothing is, or nothing that can be read."""
+    """Returns the content of a tuning file; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Tuned)
     except (OSError, msgspec.MsgspecError):
@@ -120,7 +120,7 @@ def read(path: Path) -> Tuned | None:
 
 
 def write(path: Path, tuned: Tuned) -> None:
-    """Keeps what was measured; a file that is there is replaced in one step.
+    """Writes a tuning file atomically.
 
     Raises:
         OSError: The file cannot be written.
