@@ -42,8 +42,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as `{"time": "2026-01-31T12:34:56.789Z", "level": "info", "logger": "weft", "message": "…"}` with its
-    fields."""
+    """Formats a record as one JSON object.
+
+    Example: `{"time": "2026-01-31T12:34:56.789Z", "level": "info", "logger": "weft", "message": "…"}`, with the record's fields.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns one JSON object, without newlines."""

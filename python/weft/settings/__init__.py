@@ -1,11 +1,12 @@
-"""Every setting of the server: its flags, its variable, its range and its default, in one table.
+"""Settings of the server, with flags, environment variables, ranges and defaults, in one table.
 
-The spellings are llama-server's, so that a command line written for it works here. `weft.cli.flags_without_setting` has those
-flags of llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how tokens are chosen
-`Settings.sampling`: here they only get their spellings.
+The spellings are llama-server's, so its command lines work unchanged. `weft.cli.flags_without_setting` has llama-server's flags
+that have no effect here. Settings of the engine are in `Settings.engine` and sampling defaults in `Settings.sampling`; this
+package
+only adds their spellings.
 
-The modules beside this one have the parts of `Settings`. All but `ChatSettings` are made as parts of it alone, and so have no
-constructor, comparison or text of their own.
+Each module of this package has a part of `Settings`. All parts but `ChatSettings` are only used as base classes, so they have no
+constructor, comparison or representation of their own.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
     *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
     *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
-"""In the order of help: settings of the server, and the flags of those that its parts have."""
+"""Groups in the order of `--help`: classes with settings, and flags of fields of `Settings.engine` and `Settings.sampling`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +52,16 @@ class Settings(
     MediaSettings,
     ModelSettings,
 ):
-    """What a user asks of the server. `None` leaves the choice to the engine."""
+    """Settings of the server. `None` leaves the choice to the engine."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
-    """How the engine is to be."""
+    """Settings of the engine."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How a token is chosen where a request does not say."""
+    """Default sampling parameters of requests."""
 
     @property
     def source(self) -> Source | None:
-        """Where the model is to be had from; None is a file that is here, or the demo model."""
+        """Source to download the model from; None for a local file or the demo model."""
         if self.hf_repo is None and self.model_url is None and self.docker_repo is None:
             return None
         return Source(
@@ -75,20 +76,20 @@ class Settings(
 
     @property
     def model_name(self) -> str | None:
-        """What answers call the model; None is the name of its file, which the engine knows.
+        """Name of the model in responses; None is the name of its file, which the engine provides.
 
-        As with llama-server a model of the hub has its own name, and not that of one of its files.
+        As in llama-server, a model of the hub has the name of its repository, not of its file.
         """
         return self.alias or self.hf_repo or self.docker_repo or (None if self.model_url is None else file_name(self.model_url))
 
     @property
     def projector_source(self) -> Source | None:
-        """Where the projector is to be had from, where it has an address of its own."""
+        """Source to download the projector from, if it has its own URL."""
         return None if self.mmproj_url is None else Source(url=self.mmproj_url, offline=self.offline)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """Settings by the names of the table, those of their parts among them; what is not given is the default.
+        """Creates settings from values by name, including those of the engine and of sampling; others have their defaults.
 
         Raises:
             InvalidConfig: A setting of the engine is out of range.
@@ -105,11 +106,11 @@ _PART_OF = {
     **dict.fromkeys(EngineConfig.__struct_fields__, "engine"),
     **dict.fromkeys(Sampling.__struct_fields__, "sampling"),
 }
-"""Which part of the settings has a field that they have not themselves."""
+"""Part of the settings for fields that `Settings` does not have itself."""
 
 
 def table() -> dict[str, Flag]:
-    """The row of each setting, in the order of help."""
+    """Returns the flag of each setting, in the order of `--help`."""
     rows: dict[str, Flag] = {}
     for group in _GROUPS:
         rows |= {each.name: each.metadata["flag"] for each in fields(group)} if isinstance(group, type) else group

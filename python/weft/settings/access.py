@@ -1,4 +1,4 @@
-"""Who may ask, and over which connection."""
+"""Access settings: API keys, TLS, host names and CORS."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["ANY_HOST", "AccessSettings", "browser_origin"]
 ACCESS = "access"
 
 ANY_HOST = "*"
-"""Every host, in `--allowed-hosts`."""
+"""Value of `--allowed-hosts` that matches every host."""
 
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\*")
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>\[[0-9a-f:.]+\]|[^\s\[\]:/?#@,]+)(?::(?P<port>[0-9]{1,5}))?/?")
@@ -24,7 +24,7 @@ MAX_PORT = 65_535
 def _keys(text: str) -> tuple[str, ...]:
     keys = items(text)
     if not keys:
-        # A server that was to be locked must not be open because a shell's variable was empty.
+        # An empty shell variable must not open a server that is meant to be protected.
         raise ValueError("it holds no key; leave it out for a server without keys")
     return keys
 
@@ -45,7 +45,7 @@ def browser_origin(text: str) -> str:
     """Returns an origin as browsers serialize it (RFC 6454, section 6.2): in lower case, without a default port.
 
     Raises:
-        ValueError: no browser sends it.
+        ValueError: The text is not an origin that browsers send.
     """
     word = text.lower()
     if word in _ORIGIN_WORDS:
@@ -74,7 +74,7 @@ def _browser_host(host: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class AccessSettings:
-    """Who may ask, and over which connection."""
+    """Settings of access to the server."""
 
     api_keys: tuple[str, ...] = flag(
         (),
@@ -84,7 +84,7 @@ class AccessSettings:
         parse=_keys,
         join=together,
         env="LLAMA_API_KEY",
-        help="keys of which a request must show one, with commas between them or each in a flag of its own (default: none)",
+        help="comma-separated API keys, one of which every request must have; may be given several times (default: none)",
     )
     api_key_file: str | None = flag(
         None,
@@ -93,7 +93,7 @@ class AccessSettings:
         metavar="FNAME",
         parse=file,
         env="LLAMA_ARG_API_KEY_FILE",
-        help="file of more such keys, one a line; lines that begin with # are comments",
+        help="file of more API keys, one per line; lines that begin with # are comments",
     )
     ssl_key_file: str | None = flag(
         None,
@@ -102,7 +102,7 @@ class AccessSettings:
         metavar="FNAME",
         parse=file,
         env="LLAMA_ARG_SSL_KEY_FILE",
-        help="PEM file of the private key; with --ssl-cert-file, the server speaks TLS",
+        help="PEM file of the private key; with --ssl-cert-file, the server uses TLS",
     )
     ssl_cert_file: str | None = flag(
         None,
@@ -122,8 +122,9 @@ class AccessSettings:
         join=together,
         separator=",",
         env="LLAMA_ARG_ALLOWED_HOSTS",
-        help="host names that requests may be sent to, with commas between them, in addition to IP addresses and localhost; '*'"
-        " is any (default: on a loopback address none, else any)",
+        help="comma-separated host names that requests may use, in addition to IP addresses and localhost; '*' is any (default: "
+        "none on"
+        " a loopback address, else any)",
     )
     cors_origins: tuple[str, ...] = flag(
         ("*",),
@@ -133,8 +134,9 @@ class AccessSettings:
         parse=_origins,
         separator=",",
         env="LLAMA_ARG_CORS_ORIGINS",
-        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither"
-        " show nor change what other clients wrote (default: *)",
+        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither "
+        "read nor"
+        " change data of other clients (default: *)",
     )
     cors_methods: str = flag(
         "GET, POST, DELETE, OPTIONS",
@@ -142,7 +144,7 @@ class AccessSettings:
         "--cors-methods",
         metavar="METHODS",
         env="LLAMA_ARG_CORS_METHODS",
-        help="methods that pages of other origins may use (default: GET, POST, DELETE, OPTIONS)",
+        help="HTTP methods that pages of other origins may use (default: GET, POST, DELETE, OPTIONS)",
     )
     cors_headers: str = flag(
         "*",
@@ -150,7 +152,7 @@ class AccessSettings:
         "--cors-headers",
         metavar="HEADERS",
         env="LLAMA_ARG_CORS_HEADERS",
-        help="headers that pages of other origins may send (default: *)",
+        help="request headers that pages of other origins may send (default: *)",
     )
     cors_credentials: bool = flag(
         True,
@@ -158,5 +160,5 @@ class AccessSettings:
         constants={"--cors-credentials": True, "--no-cors-credentials": False},
         parse=boolean,
         env="LLAMA_ARG_CORS_CREDENTIALS",
-        help="let pages of the origins that are named send credentials (default: yes)",
+        help="allow pages of the listed origins to send credentials (default: yes)",
     )

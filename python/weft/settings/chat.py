@@ -1,4 +1,4 @@
-"""How messages, and texts with a gap, become a prompt."""
+"""Settings of chats and infilling."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def _preserving(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSettings:
-    """How messages, and texts with a gap, become a prompt."""
+    """Settings of chats and infilling."""
 
     chat_template: str | None = flag(
         None,
@@ -37,7 +37,7 @@ class ChatSettings:
         "--chat-template",
         metavar="TEMPLATE",
         env="LLAMA_ARG_CHAT_TEMPLATE",
-        help="Jinja text of the template of chats, or the name of a built-in one (default: the model's)",
+        help="Jinja text of the chat template, or the name of a built-in one (default: the model's)",
     )
     chat_template_file: str | None = flag(
         None,
@@ -46,7 +46,7 @@ class ChatSettings:
         metavar="FNAME",
         parse=file,
         env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
-        help="file of the template of chats",
+        help="file of the chat template",
     )
     chat_template_kwargs: Mapping[str, Any] = flag(
         {},
@@ -64,9 +64,9 @@ class ChatSettings:
             Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
-        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking, true by default where"
-        " the template supports it, --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning,"
-        " which is true by default",
+        help="JSON object of template variables; --reasoning on|off sets enable_thinking, true by default if the template "
+        "supports it,"
+        " --reasoning-effort sets reasoning_effort, --[no-]reasoning-preserve sets preserve_reasoning, true by default",
     )
     reasoning_format: str = flag(
         "auto",
@@ -75,8 +75,9 @@ class ChatSettings:
         metavar="FORMAT",
         parse=one_of("none", "deepseek", "deepseek-legacy", "auto"),
         env="LLAMA_ARG_THINK",
-        help="where a thought goes: none leaves it in the content, deepseek and auto take it out to reasoning_content,"
-        " deepseek-legacy does both (default: auto)",
+        help="where reasoning is returned: none leaves it in content, deepseek and auto move it to reasoning_content, "
+        "deepseek-legacy"
+        " does both (default: auto)",
     )
     skip_chat_parsing: bool = flag(
         False,
@@ -84,7 +85,7 @@ class ChatSettings:
         constants={"--skip-chat-parsing": True, "--no-skip-chat-parsing": False},
         parse=boolean,
         env="LLAMA_ARG_SKIP_CHAT_PARSING",
-        help="leave thoughts and calls of tools in the content, as they are written (default: take them out)",
+        help="leave reasoning and tool calls in content, unparsed (default: parse them)",
     )
     reasoning_budget: int | None = flag(
         None,
@@ -93,7 +94,7 @@ class ChatSettings:
         metavar="N",
         parse=unset_at(-1, whole(0), "(the default) sets no limit"),
         env="LLAMA_ARG_THINK_BUDGET",
-        help="most tokens of a thought; 0 ends it at once (default: -1, no limit)",
+        help="maximum tokens of reasoning; 0 ends it immediately (default: -1, no limit)",
     )
     reasoning_budget_message: str = flag(
         "",
@@ -101,7 +102,7 @@ class ChatSettings:
         "--reasoning-budget-message",
         metavar="TEXT",
         env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
-        help="what is said before the end of a thought whose budget is used up (default: nothing)",
+        help="text appended before the end of reasoning when its budget is used up (default: none)",
     )
     prefill_assistant: bool = flag(
         True,
@@ -109,7 +110,7 @@ class ChatSettings:
         constants={"--prefill-assistant": True, "--no-prefill-assistant": False},
         parse=boolean,
         env="LLAMA_ARG_PREFILL_ASSISTANT",
-        help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
+        help="continue a last message of the assistant, or treat it as complete (default: continue it)",
     )
     volatile_prompt_lines: tuple[LineRule, ...] = flag(
         (),
@@ -119,9 +120,11 @@ class ChatSettings:
         parse=rules,
         join=all_rules,
         env="WEFT_VOLATILE_PROMPT_LINES",
-        help="lines of a chat's system message that match this, from end to end, stand at its end, so that what is before them"
-        " stays known when they change; after drop: they are left out. claude-code and opencode are the rules for these clients;"
-        " may be given several times (default: none)",
+        help="regular expression of whole lines of a chat's system message to move to its end, so that the text before them "
+        "stays cached"
+        " when they change; with the prefix drop: they are removed. claude-code and opencode are the rules for these clients; "
+        "may be"
+        " given several times (default: none)",
     )
     keep_chat_answers: bool = flag(
         True,
@@ -129,14 +132,15 @@ class ChatSettings:
         constants={"--keep-answers": True, "--no-keep-answers": False},
         parse=boolean,
         env="WEFT_KEEP_ANSWERS",
-        help="compute what was answered in a chat, when it is sent back, in the tokens that it was written in, or in those"
-        " that the tokenizer makes of it (default: as it was written)",
+        help="for an earlier answer that a chat sends back, reuse the tokens that were generated, or those of the tokenizer "
+        "(default:"
+        " the generated tokens)",
     )
     spm_infill: bool = flag(
         False,
         CHAT,
         constants={"--spm-infill": True},
-        help="put what stands behind a gap before what stands in front of it, as some models want it (default: behind it)",
+        help="put the text after a gap before the text in front of it, as some models require (default: after it)",
     )
     system_prompt: SystemPrompt | None = flag(  # noqa: RUF009 (it cannot be changed)
         None,
@@ -145,6 +149,6 @@ class ChatSettings:
         "--system-prompt-file",
         metavar="FNAME",
         parse=file_text(read_system_prompt),
-        help="file of what every prompt of /completion follows: a text, or JSON with prompt, anti_prompt and assistant_name"
-        " (default: nothing)",
+        help="file of a text before every prompt of /completion, or of JSON with prompt, anti_prompt and assistant_name "
+        "(default: none)",
     )

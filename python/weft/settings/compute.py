@@ -1,4 +1,4 @@
-"""How a step is computed."""
+"""Settings of batching, kernels and threads."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -20,7 +20,7 @@ STEPS: Mapping[str, Flag] = {
         "--batch-size",
         parse=within(EngineConfig, "n_batch"),
         env="LLAMA_ARG_BATCH",
-        help="most tokens that llama.cpp takes in one call (default: 2048)",
+        help="maximum tokens of one llama.cpp call, the logical batch (default: 2048)",
     ),
     "n_ubatch": row(
         COMPUTE,
@@ -28,7 +28,7 @@ STEPS: Mapping[str, Flag] = {
         "--ubatch-size",
         parse=within(EngineConfig, "n_ubatch"),
         env="LLAMA_ARG_UBATCH",
-        help="most tokens that are computed at once (default: 512, or fewer where memory is short)",
+        help="maximum tokens of one decode, the physical batch (default: 512, or less if memory is short)",
     ),
     "n_threads": row(
         COMPUTE,
@@ -37,8 +37,8 @@ STEPS: Mapping[str, Flag] = {
         parse=_threads,
         also=(Way(("--num-threads",), _threads),),
         env="LLAMA_ARG_THREADS",
-        help="threads that compute new tokens, at most as many as processors; 0 or less is as tuned, else one for each physical "
-        "core (default: -1)",
+        help="threads that compute generated tokens, at most the number of processors; 0 or less is the tuned value, else one per"
+        " physical core (default: -1)",
     ),
     "n_threads_batch": row(
         COMPUTE,
@@ -46,8 +46,9 @@ STEPS: Mapping[str, Flag] = {
         "--threads-batch",
         parse=_threads,
         env="LLAMA_ARG_THREADS_BATCH",
-        help="threads that compute prompts, at most as many as processors; 0 or less is as many as --threads, if that is given, "
-        "else as tuned (default: -1)",
+        help="threads that compute prompts, at most the number of processors; 0 or less is --threads if that is given, else the "
+        "tuned"
+        " value (default: -1)",
     ),
     "kernels": row(
         COMPUTE,
@@ -55,8 +56,9 @@ STEPS: Mapping[str, Flag] = {
         metavar="[auto|weft|llama.cpp]",
         parse=one_of(*get_args(Kernels)),
         env="WEFT_KERNELS",
-        help="whose kernels compute on the CPU: weft is Weft's own wherever they can, llama.cpp none of them, "
-        "auto those that are the faster ones (default: auto)",
+        help="CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never "
+        "(default:"
+        " auto)",
     ),
     "flash_attention": row(
         COMPUTE,
@@ -66,15 +68,17 @@ STEPS: Mapping[str, Flag] = {
         parse=on_off_auto,
         bare="on",
         env="LLAMA_ARG_FLASH_ATTN",
-        help="llama.cpp's attention in one fused kernel, or without it; auto is Weft's own on a CPU (where that does not apply, "
-        "as tuned, else off unless V is quantised or memory is short) and llama.cpp's choice on a GPU (default: auto)",
+        help="llama.cpp's fused attention kernel (on) or separate products (off); auto uses Weft's own kernel on a CPU where it "
+        "applies"
+        " (elsewhere the tuned value, else off unless V is quantized or memory is short) and llama.cpp's choice on a GPU "
+        "(default: auto)",
     ),
     "tuned": row(
         COMPUTE,
         constants={"--tune": True, "--no-tune": False},
         parse=boolean,
         env="LLAMA_ARG_TUNE",
-        help="use what 'python -m weft tune' has measured for this model on this machine, or ignore it (default: use it)",
+        help="use or ignore the measurements of 'python -m weft tune' for this model on this machine (default: use them)",
     ),
     "max_token_gap_ms": row(
         COMPUTE,
@@ -82,8 +86,9 @@ STEPS: Mapping[str, Flag] = {
         metavar="MS",
         parse=number(above=0),
         env="LLAMA_ARG_MAX_TOKEN_GAP",
-        help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds "
-        "(default: ten times what the answers take for a token, from 8 to 200; or twice what they take)",
+        help="target for the 99th percentile of gaps between tokens of a running stream while a new prompt is computed, in "
+        "milliseconds"
+        " (default: ten times the streams' own time per token, from 8 to 200, or twice that time if that is more)",
     ),
 }
-"""How a step is computed: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about the computation of steps."""

@@ -1,4 +1,4 @@
-"""How many run at once, and how much the cache holds."""
+"""Settings of slots, context and cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _kv_type = one_of(*get_args(KvType))
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ContextSettings:
-    """How many run at once, and how much the cache holds."""
+    """Settings of the context, and defaults of requests about it."""
 
     cache_prompt: bool = flag(
         True,
@@ -26,7 +26,7 @@ class ContextSettings:
         constants={"--cache-prompt": True, "--no-cache-prompt": False},
         parse=boolean,
         env="LLAMA_ARG_CACHE_PROMPT",
-        help="use what is cached of a prompt, or compute all of it, where a request does not say (default: use it)",
+        help="reuse cached tokens of prompts, or compute all of them, by default (default: reuse them)",
     )
     context_shift: bool = flag(
         False,
@@ -34,14 +34,14 @@ class ContextSettings:
         constants={"--context-shift": True, "--no-context-shift": False},
         parse=boolean,
         env="LLAMA_ARG_CONTEXT_SHIFT",
-        help="where the context is full: drop the middle of the sequence and go on, or end it (default: end it)",
+        help="when the context is full, drop the middle of the sequence and continue, or end it (default: end it)",
     )
     n_keep: int | None = flag(
         0,
         CONTEXT,
         "--keep",
         parse=unset_at(-1, whole(0), "keeps the whole prompt"),
-        help="tokens of the beginning that a context shift keeps; -1 is the whole prompt (default: 0)",
+        help="tokens at the beginning that a context shift keeps; -1 is the whole prompt (default: 0)",
     )
     restore_prompt: str | None = flag(
         None,
@@ -50,7 +50,7 @@ class ContextSettings:
         "--restore-prompt",
         metavar="FNAME",
         parse=file,
-        help="file of a prompt that was computed and saved, which is brought back at the start (default: none)",
+        help="prefix file to load at the start (default: none)",
     )
     slot_save_path: str | None = flag(
         None,
@@ -59,7 +59,7 @@ class ContextSettings:
         metavar="PATH",
         parse=folder,
         env="LLAMA_ARG_SLOT_SAVE_PATH",
-        help="folder in which POST /slots saves and restores what slots hold (default: none, which turns that off)",
+        help="folder in which POST /slots saves and restores prefixes of slots (default: none, which disables it)",
     )
 
 
@@ -71,7 +71,7 @@ CACHE: Mapping[str, Flag] = {
         parse=_tokens,
         also=(Way(("--num-ctx-tokens",), _tokens),),
         env="LLAMA_ARG_CTX_SIZE",
-        help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
+        help="total tokens of context, shared by the slots (default: 0, derived from the model, the slots and the free memory)",
     ),
     "grp_attn_n": row(
         CONTEXT,
@@ -79,8 +79,9 @@ CACHE: Mapping[str, Flag] = {
         "--grp-attn-n",
         parse=within(EngineConfig, "grp_attn_n"),
         env="LLAMA_ARG_GRP_ATTN_N",
-        help="self-extend: older tokens of a text longer than --grp-attn-w share positions by so many, so that it may be about"
-        " so many times as long as the model was trained for (default: 1, which is off)",
+        help="self-extend: older tokens of a text longer than --grp-attn-w share positions in groups of N, which extends the "
+        "usable"
+        " context by about this factor (default: 1, disabled)",
     ),
     "grp_attn_w": row(
         CONTEXT,
@@ -88,7 +89,7 @@ CACHE: Mapping[str, Flag] = {
         "--grp-attn-w",
         parse=within(EngineConfig, "grp_attn_w"),
         env="LLAMA_ARG_GRP_ATTN_W",
-        help="tokens that self-extend groups at once: a multiple of --grp-attn-n (default: 512)",
+        help="self-extend: tokens per group, a multiple of --grp-attn-n (default: 512)",
     ),
     "n_slots": row(
         CONTEXT,
@@ -96,7 +97,7 @@ CACHE: Mapping[str, Flag] = {
         "--parallel",
         parse=unset_at(-1, within(EngineConfig, "n_slots"), "(the default) leaves it to the server"),
         env="LLAMA_ARG_N_PARALLEL",
-        help="completions that are written at once (default: -1, which is 8, each free to use the whole context; with --compat"
+        help="completions generated concurrently (default: -1, which is 8, each of which may use the whole context; with --compat"
         " parallel 1)",
     ),
     "kv_unified": row(
@@ -104,7 +105,7 @@ CACHE: Mapping[str, Flag] = {
         constants={"-kvu": True, "--kv-unified": True, "-no-kvu": False, "--no-kv-unified": False},
         parse=boolean,
         env="LLAMA_ARG_KV_UNIFIED",
-        help="let each slot use the whole context, or its own share of it (default: the whole where -np is unset, else a share)",
+        help="let each slot use the whole context, or only its share (default: the whole if -np is unset, else its share)",
     ),
     "type_k": row(
         CONTEXT,
@@ -114,7 +115,7 @@ CACHE: Mapping[str, Flag] = {
         parse=_kv_type,
         also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
         env="LLAMA_ARG_CACHE_TYPE_K",
-        help="number format of K in the cache: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1 (default: f16)",
+        help="number format of cached keys: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1 (default: f16)",
     ),
     "type_v": row(
         CONTEXT,
@@ -124,7 +125,7 @@ CACHE: Mapping[str, Flag] = {
         parse=_kv_type,
         also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
         env="LLAMA_ARG_CACHE_TYPE_V",
-        help="number format of V in the cache, one of the same (default: f16)",
+        help="number format of cached values, one of the same (default: f16)",
     ),
     "cache_ram": row(
         CONTEXT,
@@ -132,8 +133,9 @@ CACHE: Mapping[str, Flag] = {
         "--cache-ram",
         parse=within(EngineConfig, "cache_ram"),
         env="LLAMA_ARG_CACHE_RAM",
-        help="most MiB of memory for what is cached beside the context; -1 is no limit, 0 is off"
-        " (default: 8192, or a quarter of the machine's memory if that is less)",
+        help="host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables it (default: 8192, or "
+        "a"
+        " quarter of the machine's memory if that is less)",
     ),
     "ctx_checkpoints": row(
         CONTEXT,
@@ -142,9 +144,9 @@ CACHE: Mapping[str, Flag] = {
         "--swa-checkpoints",
         parse=within(EngineConfig, "ctx_checkpoints"),
         env="LLAMA_ARG_CTX_CHECKPOINTS",
-        help="most states that are kept along a prompt of a recurrent or hybrid model, or windows of one that sees through a"
-        " sliding window, three windows apart or more, in an eighth of --cache-ram at most; 0 keeps them at the ends of prompts,"
-        " turns and answers alone (default: 32)",
+        help="maximum checkpoints along a prompt of a recurrent, hybrid or sliding-window model (three windows apart or more), "
+        "in at most"
+        " an eighth of --cache-ram; 0 keeps them only at the ends of prompts, turns and answers (default: 32)",
     ),
     "checkpoint_min_step": row(
         CONTEXT,
@@ -152,14 +154,14 @@ CACHE: Mapping[str, Flag] = {
         "--checkpoint-min-step",
         parse=within(EngineConfig, "checkpoint_min_step"),
         env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
-        help="fewest tokens from one of them to the next, on average (default: 48)",
+        help="minimum tokens between two checkpoints, on average (default: 48)",
     ),
     "max_queue": row(
         CONTEXT,
         "--max-queue",
         parse=within(EngineConfig, "max_queue"),
         env="LLAMA_ARG_MAX_QUEUE",
-        help="requests that may wait for a slot; further ones are answered 429 (default: 1024)",
+        help="maximum requests that wait for a slot; further ones are answered 429 (default: 1024)",
     ),
 }
-"""How many run at once and what the cache holds: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about slots, context and cache."""

@@ -1,4 +1,4 @@
-"""How a setting is spelt: its row of the table."""
+"""Command-line, environment and configuration-file spellings of a setting."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -10,47 +10,47 @@ __all__ = ["Flag", "Way", "flag", "negated", "row"]
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One way to give a setting: spellings that mean the same, and the variable that stands for them."""
+    """An alternative way to set a value: equivalent spellings, and their environment variable."""
 
     names: tuple[str, ...] = ()
     parse: Callable[[str], Any] | None = None
-    """Text to value; raises ValueError with what would be right. None takes no text."""
+    """Converts text to a value; raises ValueError that describes valid values. None if no text follows."""
     value: Any = None
-    """What it stands for where no text follows."""
+    """Value if no text follows."""
     is_bare: bool = False
-    """Whether it may stand without the text that `parse` reads."""
+    """True if the text that `parse` converts is optional."""
     env: str | None = None
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """How one setting is spelt on the command line, in a file and in the environment."""
+    """Spellings and parser of one setting."""
 
     group: str
     help: str
     names: tuple[str, ...] = ()
     """Spellings that take a value."""
     constants: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Spellings that take none, and what each stands for."""
+    """Spellings that take no value, with the value that each sets."""
     also: tuple[Way, ...] = ()
-    """Other ways to give it: older names, and flags that set several settings at once. Help does not show them."""
+    """Other ways to set it: older names, and flags that set several settings. Not shown by `--help`."""
     metavar: str = "N"
     parse: Callable[[str], Any] = str
-    """Text to value; raises ValueError with what would be right."""
+    """Converts text to a value; raises ValueError that describes valid values."""
     bare: Any = None
-    """What the spellings that take a value stand for without one; None is that one must follow."""
+    """Value if a spelling that takes a value is used without one; None if a value is required."""
     env: str | None = None
     join: Callable[[Any, Any], Any] | None = None
-    """What a setting that is given twice comes to; None is that the last one counts."""
+    """Combines the values of a setting that is given twice; None if the last one applies."""
     separator: str | None = None
-    """What stands between the parts of a value that is a list."""
+    """Separator of list elements in the text."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All that help shows."""
+        """All spellings that `--help` shows."""
         return (*self.names, *self.constants)
 
     def ways(self) -> Iterator[Way]:
-        """Every way to give it."""
+        """Yields every way to set it."""
         yield Way(self.names, self.parse, self.bare, self.bare is not None, self.env)
         for name, value in self.constants.items():
             yield Way((name,), None, value)
@@ -58,7 +58,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
-    """A field of the settings with its row of the table."""
+    """Returns a dataclass field of the settings, with its flag as metadata."""
     metadata = {"flag": Flag(group=group, names=names, **about)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -66,10 +66,10 @@ def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa
 
 
 def row(group: str, *names: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
-    """The row of the table for a field that another struct has."""
+    """Returns the flag of a field that is defined in another struct."""
     return Flag(group=group, names=names, **about)
 
 
 def negated(variable: str) -> str:
-    """What llama-server reads beside the variable of a switch that can be turned off: with any value, it is turned off."""
+    """Returns llama-server's second variable of a switch: if it is set to any value, the switch is off."""
     return variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")

@@ -1,4 +1,4 @@
-"""Where API keys come from."""
+"""Reading API keys from settings and their file."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ __all__ = ["keys_of"]
 
 
 def keys_of(settings: Settings) -> tuple[str, ...]:
-    """The keys of the settings, those in the file of keys among them: one a line, lines that begin with `#` are comments.
+    """Returns all API keys, including those of the key file: one per line, and lines that begin with `#` are comments.
 
     Raises:
-        InvalidConfig: the file cannot be read, or holds no key.
+        InvalidConfig: The file cannot be read, or has no keys.
     """
     path = settings.api_key_file
     if path is None:
@@ -26,6 +26,6 @@ def keys_of(settings: Settings) -> tuple[str, ...]:
     keys = [line.strip() for line in text.splitlines()]
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
-        # A server that was to be locked must not be open because a file came out empty.
+        # An empty file must not open a server that is meant to be protected.
         raise InvalidConfig("api_key_file", f"{path} holds no key; write one on each line")
     return (*settings.api_keys, *keys)

@@ -1,4 +1,4 @@
-"""What is logged, how and where."""
+"""Log settings."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ def _format(is_json: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LogSettings:
-    """What is logged, how and where."""
+    """Settings of logging."""
 
     verbosity: int = flag(
         3,
@@ -28,8 +28,9 @@ class LogSettings:
         parse=at_most(5, whole(0)),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
-        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 and more everything, and OpenAI's "
-        "answers hold llama-server's own beside them; -v is 5 (default: 3)",
+        help="log level: 0 and 1 errors, 2 warnings, 3 and 4 information, 5 and above everything, including llama-server's own "
+        "fields"
+        " in OpenAI responses; -v is 5 (default: 3)",
     )
     log_format: Literal["text", "json"] = flag(
         "text",
@@ -40,7 +41,7 @@ class LogSettings:
         constants={"--log-jsonl": "json", "--no-log-jsonl": "text"},
         also=(Way((), _format, env="LLAMA_ARG_LOG_JSONL"),),
         env="LLAMA_ARG_LOG_FORMAT",
-        help="text for people, on standard error, or json, one object a line on standard output (default: text)",
+        help="text on standard error, or json, one object per line on standard output (default: text)",
     )
     log_file: str | None = flag(
         None,
@@ -48,13 +49,13 @@ class LogSettings:
         "--log-file",
         metavar="FNAME",
         env="LLAMA_ARG_LOG_FILE",
-        help="file to which the same lines are appended (default: none)",
+        help="file to append the log to, in addition (default: none)",
     )
     log_disable: bool = flag(
         False,
         LOG,
         constants={"--log-disable": True},
-        help="log nothing at all",
+        help="disable logging",
     )
     log_colors: Literal["auto", "on", "off"] = flag(
         "auto",
@@ -64,7 +65,7 @@ class LogSettings:
         parse=on_off_auto,
         bare="on",
         env="LLAMA_ARG_LOG_COLORS",
-        help="colour the levels of text; auto is where it goes to a terminal (default: auto)",
+        help="color the levels of text; auto only on a terminal (default: auto)",
     )
     log_prefix: bool = flag(
         True,
@@ -72,7 +73,7 @@ class LogSettings:
         constants={"--log-prefix": True, "--no-log-prefix": False},
         parse=boolean,
         env="LLAMA_ARG_LOG_PREFIX",
-        help="begin lines of text with their level (default: yes)",
+        help="begin text lines with their level (default: yes)",
     )
     log_timestamps: bool = flag(
         True,
@@ -80,10 +81,10 @@ class LogSettings:
         constants={"--log-timestamps": True, "--no-log-timestamps": False},
         parse=boolean,
         env="LLAMA_ARG_LOG_TIMESTAMPS",
-        help="begin lines of text with the time (default: yes)",
+        help="begin text lines with the time (default: yes)",
     )
 
     @property
     def is_verbose(self) -> bool:
-        """Whether everything is told: more than people can read."""
+        """True if everything is logged."""
         return self.verbosity >= 5

@@ -1,4 +1,4 @@
-"""Pictures and sounds: what reads them, and where they may come from."""
+"""Settings of images and audio: the projector, and the permitted sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from weft.settings.values import boolean, folder, items, together, unset_at, wit
 
 __all__ = ["PROJECTOR", "MediaSettings"]
 
-MEDIA = "pictures and sounds"
+MEDIA = "images and audio"
 
 _DEVICE = ("-mmdev", "--mmproj-device")
 
@@ -29,7 +29,7 @@ def _hosts(names: str) -> tuple[str, ...]:
 
 
 def _host(name: str) -> str:
-    """A host as addresses spell it, perhaps with a port."""
+    """Parses a host with an optional port."""
     if name == "*":
         return name
     try:
@@ -44,7 +44,7 @@ def _host(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class MediaSettings:
-    """Pictures and sounds: what reads them, and where they may come from."""
+    """Settings of images and audio."""
 
     mmproj_url: str | None = flag(
         None,
@@ -54,7 +54,7 @@ class MediaSettings:
         metavar="URL",
         parse=http_address,
         env="LLAMA_ARG_MMPROJ_URL",
-        help="http(s) address of a projector, which is downloaded once",
+        help="http(s) URL of a projector, downloaded once",
     )
     mmproj_auto: bool = flag(
         True,
@@ -62,7 +62,7 @@ class MediaSettings:
         constants={"--mmproj-auto": True, "--no-mmproj": False, "--no-mmproj-auto": False},
         parse=boolean,
         env="LLAMA_ARG_MMPROJ_AUTO",
-        help="take the projector that lies beside a model of -hf, where --mmproj names none (default: yes)",
+        help="use the projector in the repository of -hf if --mmproj is not given (default: yes)",
     )
     media_path: str | None = flag(
         None,
@@ -70,7 +70,7 @@ class MediaSettings:
         "--media-path",
         metavar="PATH",
         parse=folder,
-        help="folder of files that chats may name, as file://cat.png (default: none)",
+        help="folder of media files that chats may refer to, as file://cat.png (default: none)",
     )
     allow_media_urls: tuple[str, ...] = flag(
         (),
@@ -81,19 +81,20 @@ class MediaSettings:
         separator=",",
         join=together,
         env="LLAMA_ARG_ALLOW_MEDIA_URLS",
-        help="hosts from which chats may name files by http(s), with commas between them, each alone or with a port; '*' is any"
-        " that is public, one in a private network must be named (default: none)",
+        help="comma-separated hosts, with optional ports, from which chats may load media by http(s); '*' is any public host, "
+        "hosts in"
+        " private networks must be listed (default: none)",
     )
 
 
 def _image_tokens(end: str, which: str) -> Flag:
-    """How many tokens a picture takes: the one end of that, or the other."""
+    """Returns the flag for the minimum or maximum tokens of an image."""
     return row(
         MEDIA,
         f"--image-{end}-tokens",
         parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens"), "(the default) leaves it to the projector"),
         env=f"LLAMA_ARG_IMAGE_{end.upper()}_TOKENS",
-        help=f"{which} tokens that a picture takes, of models that leave a choice (default: as the projector says)",
+        help=f"{which} tokens per image, for models with dynamic resolution (default: the projector's own)",
     )
 
 
@@ -104,7 +105,7 @@ PROJECTOR: Mapping[str, Flag] = {
         "--mmproj",
         metavar="FNAME",
         env="LLAMA_ARG_MMPROJ",
-        help="projector (GGUF) that reads pictures and sounds for the model (default: with -hf, the repository's own)",
+        help="multimodal projector (GGUF) for images and audio (default: with -hf, that of the repository)",
     ),
     "mmproj_offload": row(
         MEDIA,
@@ -112,8 +113,8 @@ PROJECTOR: Mapping[str, Flag] = {
         parse=boolean,
         also=(Way(_DEVICE, _is_on_gpu, env="MTMD_BACKEND_DEVICE"),),
         env="LLAMA_ARG_MMPROJ_OFFLOAD",
-        help="compute with the projector on a GPU, where there is one (default: yes)",
+        help="run the projector on a GPU if there is one (default: yes)",
     ),
-    **{f"image_{end}_tokens": _image_tokens(end, which) for end, which in (("min", "fewest"), ("max", "most"))},
+    **{f"image_{end}_tokens": _image_tokens(end, which) for end, which in (("min", "minimum"), ("max", "maximum"))},
 }
-"""Fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about the projector."""

@@ -1,4 +1,4 @@
-"""Which model, and where its weights go."""
+"""Settings of the model: its source, and the placement of its weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def _devices(names: str) -> tuple[str, ...]:
 
 def _shares(proportions: str) -> tuple[float, ...]:
     share = number(low=0)
-    # llama.cpp takes slashes too.
+    # llama.cpp accepts slashes as separators too.
     shares = tuple(share(part) for part in items(proportions.replace("/", ",")))
     if not any(shares):
         raise ValueError(f"{proportions!r} gives no GPU a share")
@@ -71,7 +71,7 @@ _LOAD_MODE = ("-lm", "--load-mode")
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ModelSettings:
-    """Which model, and where its weights go."""
+    """Settings of the model's source."""
 
     model: str | None = flag(
         None,
@@ -80,7 +80,7 @@ class ModelSettings:
         "--model",
         metavar="FNAME",
         env="LLAMA_ARG_MODEL",
-        help="GGUF file to serve; of a split model, its first part (default: the demo model that comes with weft)",
+        help="GGUF file to serve, or the first part of a split model (default: the demo model that ships with weft)",
     )
     hf_repo: str | None = flag(
         None,
@@ -91,8 +91,9 @@ class ModelSettings:
         metavar="USER/MODEL[:QUANT]",
         parse=repo_name,
         env="LLAMA_ARG_HF_REPO",
-        help="model of the Hugging Face hub, which is downloaded once; QUANT in any case (default: Q4_K_M, else Q8_0, else the"
-        " first GGUF file)",
+        help="model repository on the Hugging Face hub, downloaded once; QUANT is case-insensitive (default: Q4_K_M, else Q8_0, "
+        "else"
+        " the first GGUF file)",
     )
     hf_file: str | None = flag(
         None,
@@ -101,7 +102,7 @@ class ModelSettings:
         "--hf-file",
         metavar="FILE",
         env="LLAMA_ARG_HF_FILE",
-        help="file of that repository, in place of QUANT",
+        help="file of that repository, instead of QUANT",
     )
     hf_token: str | None = flag(
         None,
@@ -110,7 +111,7 @@ class ModelSettings:
         "--hf-token",
         metavar="TOKEN",
         env="HF_TOKEN",
-        help="token that the hub is shown (default: what 'hf auth login' has kept)",
+        help="access token for the hub (default: that of 'hf auth login')",
     )
     model_url: str | None = flag(
         None,
@@ -120,7 +121,7 @@ class ModelSettings:
         metavar="URL",
         parse=http_address,
         env="LLAMA_ARG_MODEL_URL",
-        help="http(s) address of a GGUF file, which is downloaded once; of a split model, its first part",
+        help="http(s) URL of a GGUF file, or of the first part of a split model; downloaded once",
     )
     docker_repo: str | None = flag(
         None,
@@ -130,7 +131,7 @@ class ModelSettings:
         metavar="[REPO/]MODEL[:QUANT]",
         parse=docker_name,
         env="LLAMA_ARG_DOCKER_REPO",
-        help="model of Docker's registry, which is downloaded once (default: REPO is ai, QUANT latest)",
+        help="model in Docker's registry, downloaded once (default: REPO is ai, QUANT is latest)",
     )
     offline: bool = flag(
         False,
@@ -138,13 +139,13 @@ class ModelSettings:
         constants={"--offline": True},
         parse=boolean,
         env="LLAMA_ARG_OFFLINE",
-        help="take what is cached of a model that is named, and never use the network",
+        help="use cached downloads only, and never access the network",
     )
     preset: str | None = flag(
         None,
         MODEL,
         constants={f"--{name}": name for name in PRESETS},
-        help="a model of the hub with settings that suit it, each of which can still be given",
+        help="model on the hub with suitable default settings, which other flags override",
     )
     alias: str | None = flag(
         None,
@@ -155,20 +156,20 @@ class ModelSettings:
         parse=_first,
         join=lambda first, second: first or second,
         env="LLAMA_ARG_ALIAS",
-        help="names of the model, with commas between them; the first stands in answers (default: the file's name)",
+        help="comma-separated names of the model; responses use the first (default: the file's name)",
     )
     aliases: tuple[str, ...] = flag(
         (),
         MODEL,
         also=(Way(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
         join=lambda first, second: tuple(dict.fromkeys(first + second)),
-        help="all that -a names",
+        help="all names of -a",
     )
     lora_init_without_apply: bool = flag(
         False,
         MODEL,
         constants={"--lora-init-without-apply": True},
-        help="load adapters, but leave them off until a request or POST /lora-adapters names them",
+        help="load adapters, but keep them off until a request or POST /lora-adapters enables them",
     )
 
 
@@ -180,7 +181,7 @@ LOADING: Mapping[str, Flag] = {
         "--n-gpu-layers",
         parse=layers,
         env="LLAMA_ARG_N_GPU_LAYERS",
-        help="layers to keep in GPU memory: a number, 'auto' or 'all' (default: auto, as many as there are)",
+        help="number of layers to keep in GPU memory, 'auto' or 'all' (default: auto, which is all)",
     ),
     "use_mmap": row(
         MODEL,
@@ -193,8 +194,9 @@ LOADING: Mapping[str, Flag] = {
             Way(("--no-mmap",), None, value=False),
             Way((), boolean, env="LLAMA_ARG_MMAP"),
         ),
-        help="how the file is loaded: mmap maps it, none reads it, mlock reads it and keeps it from being swapped out, mmap+mlock"
-        " maps and keeps it, dio reads it past the system's cache, auto is mmap (default: auto)",
+        help="how to load the file: mmap maps it, none reads it, mlock reads and locks it in memory, mmap+mlock maps and locks "
+        "it, dio"
+        " reads it with direct I/O, auto is mmap (default: auto)",
     ),
     "use_mlock": row(
         MODEL,
@@ -203,7 +205,7 @@ LOADING: Mapping[str, Flag] = {
             Way(("--mlock",), None, value=True),
             Way((), boolean, env="LLAMA_ARG_MLOCK"),
         ),
-        help="keep the weights from being swapped out, as -lm mlock",
+        help="lock the weights in memory, so that they are never swapped out, as -lm mlock",
     ),
     "direct_io": row(
         MODEL,
@@ -213,12 +215,12 @@ LOADING: Mapping[str, Flag] = {
             Way(("-ndio", "--no-direct-io"), None, value=False),
             Way((), boolean, env="LLAMA_ARG_DIO"),
         ),
-        help="read the file past the system's cache, as -lm dio",
+        help="read the file with direct I/O, bypassing the page cache, as -lm dio",
     ),
     "check_tensors": row(
         MODEL,
         constants={"--check-tensors": True},
-        help="refuse a file with weights that are no numbers",
+        help="reject a file that has weights that are not finite numbers",
     ),
     "devices": row(
         MODEL,
@@ -228,7 +230,7 @@ LOADING: Mapping[str, Flag] = {
         parse=_devices,
         separator=",",
         env="LLAMA_ARG_DEVICE",
-        help="devices beside the CPU that take part, as CUDA0,CUDA1; 'none' is none (default: all there are)",
+        help="devices to use in addition to the CPU, as CUDA0,CUDA1; 'none' is none (default: all)",
     ),
     "split_mode": row(
         MODEL,
@@ -237,7 +239,7 @@ LOADING: Mapping[str, Flag] = {
         metavar="MODE",
         parse=one_of("layer", "row", "none"),
         env="LLAMA_ARG_SPLIT_MODE",
-        help="what each of several GPUs holds: layers, or rows of every tensor, or with none one GPU all (default: layer)",
+        help="how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU (default: layer)",
     ),
     "main_gpu": row(
         MODEL,
@@ -246,7 +248,7 @@ LOADING: Mapping[str, Flag] = {
         metavar="INDEX",
         parse=within(EngineConfig, "main_gpu"),
         env="LLAMA_ARG_MAIN_GPU",
-        help="GPU that holds all where nothing is split, and small tensors where rows are (default: 0)",
+        help="GPU for the whole model with -sm none, or for small tensors with -sm row (default: 0)",
     ),
     "tensor_split": row(
         MODEL,
@@ -256,7 +258,7 @@ LOADING: Mapping[str, Flag] = {
         parse=_shares,
         separator=",",
         env="LLAMA_ARG_TENSOR_SPLIT",
-        help="each GPU's share in proportion to their sum, as 3,1 (default: llama.cpp's choice)",
+        help="proportion of the model on each GPU, as 3,1 (default: chosen by llama.cpp)",
     ),
     "numa": row(
         MODEL,
@@ -265,16 +267,18 @@ LOADING: Mapping[str, Flag] = {
         parse=one_of("distribute", "isolate", "numactl"),
         bare="distribute",
         env="LLAMA_ARG_NUMA",
-        help="how threads are bound on a machine with several nodes of memory: distribute spreads them evenly, isolate keeps them"
-        " on one, numactl does as numactl says (default: not at all)",
+        help="thread placement on a machine with several NUMA nodes: distribute spreads threads evenly, isolate keeps them on "
+        "one node,"
+        " numactl uses the CPU map of numactl (default: none)",
     ),
     "repack": row(
         MODEL,
         constants={"--repack": True, "-nr": False, "--no-repack": False},
         parse=boolean,
         env="LLAMA_ARG_REPACK",
-        help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them "
-        "as they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
+        help="repack weights of some formats for llama.cpp's own kernels, which cannot be memory-mapped then, or keep them in "
+        "their"
+        " on-disk layout (default: kept where Weft's kernels compute them; see --kernels)",
     ),
     "lora": row(
         MODEL,
@@ -283,8 +287,8 @@ LOADING: Mapping[str, Flag] = {
         parse=_adapters,
         join=lambda first, second: first + second,
         also=(Way(("--lora-scaled",), _scaled_adapters),),
-        help="adapters in GGUF to load beside the model, with commas between them; may be given several times. --lora-scaled"
-        " gives each a scale, as FNAME:0.5,FNAME:0.7",
+        help="comma-separated LoRA adapters (GGUF) to load; may be given several times. --lora-scaled sets a scale for each, as"
+        " FNAME:0.5,FNAME:0.7",
     ),
 }
-"""Where the weights go, and what is loaded beside them: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about loading and placing the weights and adapters."""

@@ -1,4 +1,4 @@
-"""What is said in place of the model's file: values of its metadata, and where its tensors go."""
+"""Settings that override the model file: metadata values, and placement of tensors."""
 
 from collections.abc import Callable, Mapping
 
@@ -60,8 +60,7 @@ OVERRIDES: Mapping[str, Flag] = {
         parse=_kv_overrides,
         join=together,
         separator=",",
-        help="values of the file's metadata that are others than it says, with commas between them; types are int, float, bool"
-        " and str; may be given several times",
+        help="comma-separated overrides of the file's metadata; types are int, float, bool and str; may be given several times",
     ),
     "tensor_overrides": row(
         MODEL,
@@ -72,15 +71,15 @@ OVERRIDES: Mapping[str, Flag] = {
         join=together,
         separator=",",
         env="LLAMA_ARG_OVERRIDE_TENSOR",
-        help=r"where tensors go whose names have a pattern, as ffn_.*_exps=CPU, with commas between them; the first that is found"
-        " counts; may be given several times",
+        help=r"comma-separated overrides of tensor placement by regular expression, as ffn_.*_exps=CPU; the first match applies;"
+        " may be given several times",
     ),
     "cpu_moe": row(
         MODEL,
         constants={"-cmoe": True, "--cpu-moe": True},
         parse=boolean,
         env="LLAMA_ARG_CPU_MOE",
-        help="keep the experts of every layer in the CPU's memory",
+        help="keep the experts of all layers in CPU memory",
     ),
     "n_cpu_moe": row(
         MODEL,
@@ -88,7 +87,7 @@ OVERRIDES: Mapping[str, Flag] = {
         "--n-cpu-moe",
         parse=within(EngineConfig, "n_cpu_moe"),
         env="LLAMA_ARG_N_CPU_MOE",
-        help="layers, from the first one on, whose experts stay in the CPU's memory (default: 0)",
+        help="number of layers, from the first, whose experts stay in CPU memory (default: 0)",
     ),
     "n_cpu_ffn": row(
         MODEL,
@@ -96,27 +95,27 @@ OVERRIDES: Mapping[str, Flag] = {
         "--n-cpu-ffn",
         parse=within(EngineConfig, "n_cpu_ffn"),
         env="LLAMA_ARG_N_CPU_FFN",
-        help="layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory (default: 0)",
+        help="number of layers, from the first, whose dense feed-forward weights stay in CPU memory (default: 0)",
     ),
     "no_host": row(
         MODEL,
         constants={"--no-host": True},
         parse=boolean,
         env="LLAMA_ARG_NO_HOST",
-        help="keep weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them",
+        help="do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them",
     ),
     "offload_kqv": row(
         MODEL,
         constants={"-kvo": True, "--kv-offload": True, "-nkvo": False, "--no-kv-offload": False},
         parse=boolean,
         env="LLAMA_ARG_KV_OFFLOAD",
-        help="keep the cache on the GPU that has its layer, or in the machine's memory (default: on the GPU)",
+        help="keep the KV cache of each layer on that layer's GPU, or in host memory (default: on the GPU)",
     ),
     "op_offload": row(
         MODEL,
         constants={"--op-offload": True, "--no-op-offload": False},
         parse=boolean,
-        help="let a GPU compute large products with weights that are in the machine's memory, or not (default: yes)",
+        help="compute large products with weights in host memory on a GPU, or not (default: yes)",
     ),
 }
-"""What is said in place of the model's file, and where its tensors and its cache go: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` that override the model file, and the placement of tensors and cache."""

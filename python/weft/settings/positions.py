@@ -1,4 +1,4 @@
-"""How positions are encoded, where a user says otherwise than the model's file."""
+"""Settings of position encoding that override the model file."""
 
 from collections.abc import Callable, Mapping
 from typing import get_args
@@ -14,7 +14,7 @@ GROUP = "positions"
 
 
 def _bounded(name: str, is_unset: Callable[[float], bool], unset: str) -> Callable[[str], float | None]:
-    """A parser of a setting's numbers, some of which, named by `unset`, llama-server reads as unset."""
+    """Returns a parser of a setting's numbers; those for which `is_unset` is true are None. `unset` names them in messages."""
     about = abouts(EngineConfig)[name]
 
     def parse(text: str) -> float | None:
@@ -48,8 +48,7 @@ POSITIONS: Mapping[str, Flag] = {
         metavar="[none|linear|yarn]",
         parse=one_of(*get_args(RopeScaling)),
         env="LLAMA_ARG_ROPE_SCALING_TYPE",
-        help="how the frequencies of positions are scaled: not at all, all alike, or the slow ones more than the fast ones"
-        " (default: as the model's file says, else linear)",
+        help="RoPE scaling method (default: the model's own, else linear)",
     ),
     "rope_freq_scale": row(
         GROUP,
@@ -57,53 +56,53 @@ POSITIONS: Mapping[str, Flag] = {
         parse=_unset_at_0("rope_freq_scale"),
         env="LLAMA_ARG_ROPE_FREQ_SCALE",
         also=(Way(("--rope-scale",), _scale, env="LLAMA_ARG_ROPE_SCALE"),),
-        help="what positions are multiplied by: 0.25, or --rope-scale 4, makes room for texts four times as long; 0 is as the"
-        " model's file says (default: 0)",
+        help="RoPE frequency scale: 0.25, or --rope-scale 4, extends the context to four times that of training; 0 is the "
+        "model's own"
+        " (default: 0)",
     ),
     "rope_freq_base": row(
         GROUP,
         "--rope-freq-base",
         parse=_unset_at_0("rope_freq_base"),
         env="LLAMA_ARG_ROPE_FREQ_BASE",
-        help="base of the frequencies; 0 is as the model's file says (default: 0)",
+        help="RoPE base frequency; 0 is the model's own (default: 0)",
     ),
     "yarn_orig_ctx": row(
         GROUP,
         "--yarn-orig-ctx",
         parse=unset_below(1, within(EngineConfig, "yarn_orig_ctx"), "or less leaves it to the model"),
         env="LLAMA_ARG_YARN_ORIG_CTX",
-        help="YaRN: tokens of context that the model was trained on; 0 is as its file says (default: 0)",
+        help="YaRN: original context size of the model in tokens; 0 is the model's own (default: 0)",
     ),
     "yarn_ext_factor": row(
         GROUP,
         "--yarn-ext-factor",
         parse=_unset_below_0("yarn_ext_factor"),
         env="LLAMA_ARG_YARN_EXT_FACTOR",
-        help="YaRN: how much is extrapolated; 0 interpolates alone, below it is as the model's file says (default: -1)",
+        help="YaRN: extrapolation mix factor; 0 is full interpolation, below 0 is the model's own (default: -1)",
     ),
     "yarn_attn_factor": row(
         GROUP,
         "--yarn-attn-factor",
         parse=_unset_below_0("yarn_attn_factor"),
         env="LLAMA_ARG_YARN_ATTN_FACTOR",
-        help="YaRN: what the lengths of queries and keys are multiplied by where nothing is extrapolated, or else llama.cpp"
-        " computes it; below 0 is as the model's file says (default: -1)",
+        help="YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise llama.cpp derives it; "
+        "below 0"
+        " is the model's own (default: -1)",
     ),
     "yarn_beta_slow": row(
         GROUP,
         "--yarn-beta-slow",
         parse=_unset_below_0("yarn_beta_slow"),
         env="LLAMA_ARG_YARN_BETA_SLOW",
-        help="YaRN: turns within the context below which a frequency is interpolated; below 0 is as the model's file says"
-        " (default: -1)",
+        help="YaRN: rotations per context below which a frequency is interpolated; below 0 is the model's own (default: -1)",
     ),
     "yarn_beta_fast": row(
         GROUP,
         "--yarn-beta-fast",
         parse=_unset_below_0("yarn_beta_fast"),
         env="LLAMA_ARG_YARN_BETA_FAST",
-        help="YaRN: turns within the context above which a frequency stays as it is; below 0 is as the model's file says"
-        " (default: -1)",
+        help="YaRN: rotations per context above which a frequency is unchanged; below 0 is the model's own (default: -1)",
     ),
 }
-"""How positions are encoded: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about position encoding."""

@@ -1,4 +1,4 @@
-"""llama-server's models with a name of their own: each is a repository of the hub and defaults that suit it."""
+"""llama-server's named models: each is a repository of the hub with suitable default settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,4 +51,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss-20b-default": {"hf_repo": "ggml-org/gpt-oss-20b-GGUF", "hf_file": "gpt-oss-20b-mxfp4.gguf", **_OPEN},
     "gpt-oss-120b-default": {"hf_repo": "ggml-org/gpt-oss-120b-GGUF", **_OPEN},
 }
-"""The settings that each sets, by the names of the table."""
+"""Settings of each preset, by name."""

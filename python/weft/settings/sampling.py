@@ -1,4 +1,4 @@
-"""What a request leaves unsaid: the samplers, and what a completion follows."""
+"""Defaults of requests: sampling parameters, limits and constraints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from weft.settings.values import biases, boolean, file_text, json_text, number, 
 
 __all__ = ["DRAWING", "SamplingSettings"]
 
-SAMPLING = "sampling (what a request leaves unsaid)"
+SAMPLING = "sampling (defaults of requests)"
 
 
 def _chain(names: str) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def _nothing(_: str) -> None:
     return None
 
 
-# A completion follows one of the two: what is given last.
+# A grammar and a schema exclude each other; the last one given applies.
 _GRAMMAR_INSTEAD = (Way(("--grammar", "--grammar-file"), _nothing),)
 _SCHEMA_INSTEAD = (Way(("-j", "--json-schema", "-jf", "--json-schema-file"), _nothing),)
 
@@ -42,7 +42,7 @@ def _one(given: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SamplingSettings:
-    """What a request leaves unsaid."""
+    """Defaults of requests, except sampling parameters."""
 
     n_predict: int | None = flag(
         None,
@@ -52,7 +52,7 @@ class SamplingSettings:
         "--n-predict",
         parse=unset_at(-1, whole(0), "(the default) sets no limit but the context"),
         env="LLAMA_ARG_N_PREDICT",
-        help="most tokens of a completion (default: -1, until the context is full)",
+        help="maximum tokens of a completion (default: -1, the rest of the context)",
     )
     stop: tuple[str, ...] = flag(
         (),
@@ -62,7 +62,7 @@ class SamplingSettings:
         metavar="TEXT",
         parse=_one,
         join=together,
-        help="text that ends a completion and is no part of it; may be given several times (default: none)",
+        help="stop string, which is not part of the text; may be given several times (default: none)",
     )
     seed: int | None = flag(
         None,
@@ -72,7 +72,7 @@ class SamplingSettings:
         metavar="SEED",
         parse=unset_at(-1, whole(0, 2**32 - 1), "(the default) draws a new one for each request"),
         env="LLAMA_ARG_SEED",
-        help="seed of the random numbers (default: -1, a new one for each request)",
+        help="random seed (default: -1, a new one for each request)",
     )
     grammar: str | None = flag(
         None,
@@ -81,7 +81,7 @@ class SamplingSettings:
         metavar="GBNF",
         also=(Way(("--grammar-file",), file_text(_grammar)), *_SCHEMA_INSTEAD),
         parse=_grammar,
-        help="grammar in GBNF that completions follow; --grammar-file reads it from a file (default: none)",
+        help="GBNF grammar that completions must match; --grammar-file reads it from a file (default: none)",
     )
     json_schema: str | None = flag(
         None,
@@ -91,13 +91,13 @@ class SamplingSettings:
         metavar="JSON",
         also=(Way(("-jf", "--json-schema-file"), file_text(json_text)), *_GRAMMAR_INSTEAD),
         parse=json_text,
-        help="JSON schema that completions follow; -jf and --json-schema-file read it from a file (default: none)",
+        help="JSON schema that completions must match; -jf and --json-schema-file read it from a file (default: none)",
     )
     escape: bool = flag(
         True,
         SAMPLING,
         constants={"-e": True, "--escape": True, "--no-escape": False},
-        help="read escapes as \\n in -r and --dry-sequence-breaker, or take them as they are (default: read them)",
+        help="process escapes such as \\n in -r and --dry-sequence-breaker, or keep them (default: process them)",
     )
 
 
@@ -107,7 +107,7 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
         "also": (Way(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
         "parse": _chain,
         "separator": ";",
-        "help": "the chain of samplers, with ; between them; --sampler-seq takes letters instead, as edskypmxt"
+        "help": "sampler chain, separated by ; --sampler-seq takes letters instead, as edskypmxt"
         f" (default: {';'.join(SAMPLERS)})",
     },
     "penalize_nl": {"constants": {"--penalize-nl": True, "--no-penalize-nl": False}},
@@ -115,23 +115,22 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
         "metavar": "TEXT",
         "parse": _breakers,
         "join": lambda first, second: second and first + second,
-        "help": "text at which a repetition ends; may be given several times; 'none' is none"
-        " (default: newline, colon, quote, star)",
+        "help": "text that ends a repetition; may be given several times; 'none' is none (default: newline, colon, quote, star)",
     },
     "adaptive_target": {"parse": number(high=1)},
     "logit_bias": {
         "metavar": "TOKEN±BIAS",
         "parse": biases,
         "join": together,
-        "help": "added to the logit of a token, as 15043+1 or 15043-inf; may be given several times (default: none)",
+        "help": "value to add to the logit of a token, as 15043+1 or 15043-inf; may be given several times (default: none)",
     },
-    "ignore_eos": {"constants": {"--ignore-eos": True}, "help": "never end a completion with an end token"},
+    "ignore_eos": {"constants": {"--ignore-eos": True}, "help": "ban end tokens, so that they never end a completion"},
 }
-"""What a row of the table says besides, or in place of what follows from its type, its bounds and its default."""
+"""Attributes of flags that are not, or not correctly, derived from the field's type, bounds and default."""
 
 
 def _row(name: str, knob: Knob, default: object) -> Flag:
-    """The flags of a field, read as its type and its bounds say."""
+    """Returns the flag of a field, with a parser for its type and bounds."""
     about: dict[str, Any] = {}
     if isinstance(default, bool):
         about = {"parse": boolean, "help": f"{knob.text} (default: {'yes' if default else 'no'})"}
@@ -147,4 +146,4 @@ def _row(name: str, knob: Knob, default: object) -> Flag:
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
 
 DRAWING: Mapping[str, Flag] = {name: _row(name, knob, _DEFAULTS[name]) for name, knob in knobs().items()}
-"""How a token is chosen where a request does not say: fields of `Sampling`."""
+"""Fields of `Sampling`: defaults of the sampling parameters of requests."""

@@ -1,4 +1,4 @@
-"""Where the server listens, and what it serves."""
+"""Settings of the HTTP server."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ __all__ = ["ServerSettings"]
 SERVER = "server"
 
 MAX_THREADS_HTTP = 256
-"""Most threads that read and write connections."""
+"""Maximum threads for connections."""
 
 
 def _hosts(text: str) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def _tags(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ServerSettings:
-    """Where the server listens, and what it serves."""
+    """Settings of the HTTP server."""
 
     hosts: tuple[str, ...] = flag(
         ("127.0.0.1",),
@@ -36,7 +36,7 @@ class ServerSettings:
         parse=_hosts,
         separator=",",
         env="LLAMA_ARG_HOST",
-        help="addresses to listen on, with commas between them; one that ends in .sock is a unix socket (default: 127.0.0.1)",
+        help="comma-separated addresses to listen on; one that ends in .sock is a unix socket (default: 127.0.0.1)",
     )
     port: int = flag(
         8080,
@@ -45,7 +45,7 @@ class ServerSettings:
         metavar="PORT",
         parse=whole(0, 65535),
         env="LLAMA_ARG_PORT",
-        help="port to listen on; 0 is any that is free (default: 8080, with --compat srb 9090)",
+        help="port to listen on; 0 is any free port (default: 8080, with --compat srb 9090)",
     )
     reuse_port: bool = flag(
         False,
@@ -53,7 +53,7 @@ class ServerSettings:
         constants={"--reuse-port": True},
         parse=boolean,
         env="LLAMA_ARG_REUSE_PORT",
-        help="listen also where another process listens; each gets some of the connections",
+        help="share the port with other processes that use it; each gets some of the connections",
     )
     compat: Literal["", "srb", "parallel", "stream"] = flag(
         "",
@@ -62,9 +62,10 @@ class ServerSettings:
         metavar="NAME",
         parse=one_of("srb", "parallel", "stream"),
         env="LLAMA_ARG_COMPAT",
-        help="be as another server: 'srb' answers /v1/completions with the events of single-request batching, 'parallel' has"
-        " the events and defaults of llama.cpp's first server for several users, 'stream' the flags and defaults of the one"
-        " whose /stream is plain text",
+        help="compatibility with another server: 'srb' answers /v1/completions with the events of single-request batching, "
+        "'parallel' has"
+        " the events and defaults of llama.cpp's first multi-user server, 'stream' has the flags and defaults of the server whose"
+        " /stream is plain text",
     )
     n: int | None = flag(
         None,
@@ -72,7 +73,7 @@ class ServerSettings:
         "--n",
         parse=whole(1, 256),
         env="LLAMA_ARG_N",
-        help="completions of a prompt where a request does not say (default: 1, and 8 where it asks for the events of srb)",
+        help="default number of completions per prompt (default: 1, and 8 for requests with the events of srb)",
     )
     timeout_s: int = flag(
         3600,
@@ -82,7 +83,7 @@ class ServerSettings:
         metavar="S",
         parse=whole(1),
         env="LLAMA_ARG_TIMEOUT",
-        help="seconds after which a client that does not send or read is given up (default: 3600, with --compat parallel 600)",
+        help="seconds until a client that neither sends nor reads is disconnected (default: 3600, with --compat parallel 600)",
     )
     threads_http: int | None = flag(
         None,
@@ -90,8 +91,9 @@ class ServerSettings:
         "--threads-http",
         parse=unset_below(1, whole(1, MAX_THREADS_HTTP), "or less is 1 thread"),
         env="LLAMA_ARG_THREADS_HTTP",
-        help="threads that read and write connections, beside the one event loop that answers requests; 0 or less is 1"
-        " (default: -1)",
+        help="threads that read and write connections, in addition to the event loop that handles requests; 0 or less is 1 "
+        "(default:"
+        " -1)",
     )
     tags: tuple[str, ...] = flag(
         (),
@@ -102,7 +104,7 @@ class ServerSettings:
         join=lambda first, second: tuple(sorted({*first, *second})),
         separator=",",
         env="LLAMA_ARG_TAGS",
-        help="words about the model, with commas between them, which the list of models shows; may be given several times",
+        help="comma-separated tags of the model for the list of models; may be given several times",
     )
     max_body: int | None = flag(
         None,
@@ -111,8 +113,9 @@ class ServerSettings:
         metavar="BYTES",
         parse=whole(1024),
         env="LLAMA_ARG_MAX_BODY",
-        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary,"
-        " and with a projector 32 MiB)",
+        help="maximum bytes of a request body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary, "
+        "and"
+        " with a projector 32 MiB)",
     )
     ping_s: float | None = flag(
         30,
@@ -121,7 +124,7 @@ class ServerSettings:
         metavar="S",
         parse=unset_at(-1, whole(1), "never sends one"),
         env="LLAMA_ARG_SSE_PING_INTERVAL",
-        help="seconds of silence after which a stream carries a comment; -1 is never (default: 30)",
+        help="seconds of silence after which a stream sends a comment; -1 is never (default: 30)",
     )
     sleep_idle_s: int | None = flag(
         None,
@@ -129,7 +132,7 @@ class ServerSettings:
         "--sleep-idle-seconds",
         metavar="S",
         parse=unset_at(-1, whole(1), "(the default) never unloads the model"),
-        help="seconds without a request after which the model is unloaded until the next one, which waits for it; -1 is never"
+        help="seconds without requests after which the model is unloaded; the next request loads it again and waits; -1 is never"
         " (default: -1)",
     )
     api_prefix: str = flag(
@@ -139,7 +142,7 @@ class ServerSettings:
         metavar="PREFIX",
         parse=prefix,
         env="LLAMA_ARG_API_PREFIX",
-        help="path that all routes begin with, as /llm (default: none)",
+        help="path prefix of all routes, as /llm (default: none)",
     )
     static_path: str | None = flag(
         None,
@@ -148,7 +151,7 @@ class ServerSettings:
         metavar="PATH",
         parse=folder,
         env="LLAMA_ARG_STATIC_PATH",
-        help="folder of files to serve at / in place of the page (default: none)",
+        help="folder of files to serve at / instead of the web page (default: none)",
     )
     ui: bool = flag(
         True,
@@ -157,7 +160,7 @@ class ServerSettings:
         also=(Way(("--webui",), value=True), Way(("--no-webui",), value=False)),
         parse=boolean,
         env="LLAMA_ARG_UI",
-        help="serve a page at / (default: yes)",
+        help="serve a web page at / (default: yes)",
     )
     slots_endpoint: bool = flag(
         True,
@@ -166,7 +169,7 @@ class ServerSettings:
         also=(Way(("--slots-endpoint-disable",), value=False),),
         parse=boolean,
         env="LLAMA_ARG_ENDPOINT_SLOTS",
-        help="serve at /slots what the slots do (default: yes)",
+        help="expose the state of slots at /slots (default: yes)",
     )
     props_endpoint: bool = flag(
         False,
@@ -174,7 +177,7 @@ class ServerSettings:
         constants={"--props": True},
         parse=boolean,
         env="LLAMA_ARG_ENDPOINT_PROPS",
-        help="let POST /props change what GET /props shows",
+        help="allow POST /props to change what GET /props returns",
     )
     metrics: bool = flag(
         False,
@@ -182,5 +185,5 @@ class ServerSettings:
         constants={"--metrics": True},
         parse=boolean,
         env="LLAMA_ARG_ENDPOINT_METRICS",
-        help="serve counters for Prometheus at /metrics",
+        help="expose Prometheus metrics at /metrics",
     )

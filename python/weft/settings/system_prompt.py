@@ -1,4 +1,4 @@
-"""What every prompt follows, where a server has such a text: a file of it, and its names."""
+"""System prompt file: a text before every prompt, with the names of the speakers."""
 
 import msgspec
 
@@ -6,14 +6,14 @@ __all__ = ["NO_SYSTEM_PROMPT", "SystemPrompt", "read_system_prompt"]
 
 
 class SystemPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that all prompts of `/completion` follow, by the names that llama-server had for its parts in 2024."""
+    """A text before all prompts of `/completion`, with the field names of llama-server in 2024."""
 
     prompt: str = ""
-    """The text; an empty one is none."""
+    """The text; empty for none."""
     anti_prompt: str = ""
-    """What a user's turn begins with: it ends completions, and `/props` tells it as `user_name`."""
+    """Beginning of a user's turn: ends completions, and is `user_name` in `/props`."""
     assistant_name: str = ""
-    """What the assistant's turn begins with, for clients that write the dialogue: `/props` tells it."""
+    """Beginning of the assistant's turn, for clients that format the dialogue; exposed in `/props`."""
 
 
 class _Wrapped(msgspec.Struct):
@@ -24,10 +24,10 @@ NO_SYSTEM_PROMPT = SystemPrompt()
 
 
 def read_system_prompt(text: str) -> SystemPrompt:
-    """A parser of a file of a system prompt: a JSON object with its parts, perhaps as `system_prompt` of another, or its text.
+    """Parses a system prompt file: a plain text, or a JSON object with its parts, possibly nested under `system_prompt`.
 
     Raises:
-        ValueError: It begins like an object, and is none of these.
+        ValueError: The text begins with `{`, but is not such an object.
     """
     if not text.lstrip().startswith("{"):
         return SystemPrompt(prompt=text)

@@ -1,4 +1,4 @@
-"""Where threads compute, and how."""
+"""Settings of compute threads: affinity, priority and polling."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ def _mask(text: str) -> tuple[int, ...]:
 
 
 def _range(text: str) -> tuple[int, ...]:
-    """llama-server's ranges: either end may be left out."""
+    """Parses llama-server's ranges; either end may be left out."""
     if (match := re.fullmatch(r"\s*([0-9]*)-([0-9]*)\s*", text)) is None:
         raise ValueError(f"{text!r} is not a range of processors, as 0-3")
     cpu = whole(0, MAX_THREADS - 1)
@@ -53,28 +53,29 @@ THREADS: Mapping[str, Flag] = {
         parse=_mask,
         join=_both,
         also=(Way(("-Cr", "--cpu-range"), _range),),
-        help="processors that threads compute on, as a mask in hexadecimal digits; -Cr or --cpu-range LO-HI adds a range"
-        " (default: all that the process may use)",
+        help="CPU affinity of compute threads, as a hexadecimal mask; -Cr or --cpu-range LO-HI adds a range (default: all "
+        "processors"
+        " that the process may use)",
     ),
     "strict_cpu": row(
         GROUP,
         "--cpu-strict",
         metavar="[0|1]",
         parse=boolean,
-        help="keep each thread on one of them, in turn (default: 0, where they are as many as the threads)",
+        help="pin each thread to one of those processors, round-robin (default: 0, only if there are as many as threads)",
     ),
     "prio": row(
         GROUP,
         "--prio",
         parse=_prio,
-        help="who goes first where others want a processor: -1 low, 0 normal, 1 medium, 2 high, 3 realtime; above 0 the system"
-        " must allow it, as with CAP_SYS_NICE (default: 0)",
+        help="thread scheduling priority: -1 low, 0 normal, 1 medium, 2 high, 3 realtime; above 0 requires permission, such as"
+        " CAP_SYS_NICE (default: 0)",
     ),
     "poll": row(
         GROUP,
         "--poll",
         parse=_poll,
-        help="how long threads wait for work at full speed before they sleep, 0 to 100 (default: 1, some milliseconds)",
+        help="busy-waiting of idle threads before they sleep, 0 to 100 (default: 1, a few milliseconds)",
     ),
     "cpus_batch": row(
         GROUP,
@@ -84,26 +85,26 @@ THREADS: Mapping[str, Flag] = {
         parse=_mask,
         join=_both,
         also=(Way(("-Crb", "--cpu-range-batch"), _range),),
-        help="processors of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
+        help="affinity of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
     ),
     "strict_cpu_batch": row(
         GROUP,
         "--cpu-strict-batch",
         metavar="[0|1]",
         parse=boolean,
-        help="the same as --cpu-strict of threads that compute prompts (default: as --cpu-strict)",
+        help="--cpu-strict of threads that compute prompts (default: as --cpu-strict)",
     ),
     "prio_batch": row(
         GROUP,
         "--prio-batch",
         parse=_prio,
-        help="the same as --prio of threads that compute prompts (default: as --prio)",
+        help="--prio of threads that compute prompts (default: as --prio)",
     ),
     "poll_batch": row(
         GROUP,
         "--poll-batch",
         parse=_poll,
-        help="the same as --poll of threads that compute prompts (default: as --poll)",
+        help="--poll of threads that compute prompts (default: as --poll)",
     ),
 }
-"""Where and how threads compute: fields of `EngineConfig`."""
+"""Fields of `EngineConfig` about compute threads."""

@@ -1,4 +1,4 @@
-"""How the text of a setting becomes its value: parsers, each of which raises ValueError with what would be right."""
+"""Parsers from the text of a setting to its value; each raises ValueError that describes valid values."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ _FALSE = ("off", "disabled", "false", "0")
 
 
 def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
-    """A parser of whole numbers in [low, high]."""
+    """Returns a parser of integers in [low, high]."""
 
     def parse(text: str) -> int:
         try:
@@ -57,13 +57,13 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def within(struct: type[Struct], name: str) -> Callable[[str], int]:
-    """A parser of whole numbers within the bounds of a struct's field."""
+    """Returns a parser of integers within the bounds of a struct's field."""
     about = abouts(struct)[name]
     return whole(int(about.low), int(about.high))
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Callable[[str], float]:
-    """A parser of finite numbers in [low, high] that are greater than `above`."""
+    """Returns a parser of finite numbers in [low, high] that are greater than `above`."""
 
     def parse(text: str) -> float:
         try:
@@ -88,12 +88,12 @@ def _outside(low: float, high: float) -> str:
 
 
 def unset_at(unset: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
-    """A parser for llama-server's way to leave a number unset: one number stands for that.
+    """Returns a parser that converts one number, with which llama-server leaves a setting unset, to None.
 
     Args:
-        unset: The number.
-        parse: The parser of all others.
-        meaning: The effect of `unset`, as "sets no limit", for messages.
+        unset: That number.
+        parse: Parser of all other numbers.
+        meaning: Effect of `unset`, such as "sets no limit", for error messages.
     """
 
     def parse_or_unset(text: str) -> int | None:
@@ -103,7 +103,7 @@ def unset_at(unset: int, parse: Callable[[str], int], meaning: str) -> Callable[
 
 
 def unset_below(low: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
-    """A parser for numbers that llama-server reads as unset where they are less than `low`, which `meaning` explains."""
+    """Returns a parser that converts numbers below `low`, with the effect `meaning`, to None, as llama-server does."""
 
     def parse_or_unset(text: str) -> int | None:
         value = whole(-(2**63), 2**63)(text)
@@ -120,12 +120,12 @@ def _or_unset(parse: Callable[[str], int], text: str, alternative: str) -> int:
 
 
 def at_most(high: int, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """A parser that takes greater numbers for `high`."""
+    """Returns a parser that clamps numbers to at most `high`."""
     return lambda text: min(parse(text), high)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """A parser of one of a few words."""
+    """Returns a parser of one of several words."""
 
     def parse(text: str) -> str:
         if text not in choices:
@@ -136,7 +136,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def boolean(text: str) -> bool:
-    """A parser of llama-server's words for yes and no."""
+    """Parses llama-server's words for true and false."""
     if text in _TRUE:
         return True
     if text in _FALSE:
@@ -145,7 +145,7 @@ def boolean(text: str) -> bool:
 
 
 def on_off_auto(text: str) -> str:
-    """A parser of llama-server's words for yes, no and its own choice."""
+    """Parses llama-server's words for on, off and auto."""
     if text in ("auto", "-1"):
         return "auto"
     try:
@@ -155,42 +155,42 @@ def on_off_auto(text: str) -> str:
 
 
 def layers(text: str) -> int | None:
-    """A parser of a number of layers; `auto` and `all` are as many as there are."""
+    """Parses a number of layers; `auto` and `all` are None, which means all layers."""
     return None if text in ("auto", "all", "-1") else _or_unset(whole(0), text, "auto, all and -1 are as many as there are")
 
 
 def folder(text: str) -> str:
-    """A parser of a folder that is there."""
+    """Parses the path of an existing folder."""
     if not Path(text).is_dir():
         raise ValueError(f"{text!r} is not a folder")
     return text
 
 
 def text(given: str) -> str:
-    """A parser that takes anything."""
+    """Returns any text unchanged."""
     return given
 
 
 def items(given: str) -> tuple[str, ...]:
-    """A parser of a comma-separated list; empty items are left out, and so are spaces around them.
+    """Parses a comma-separated list; skips empty items, and strips spaces.
 
-    As llama-server's, an item that holds a comma stands in double quotes.
+    As in llama-server, an item that contains a comma must be in double quotes.
     """
     row = next(csv.reader([given], skipinitialspace=True), [])
     return tuple(stripped for item in row if (stripped := item.strip()))
 
 
 def file(given: str) -> str:
-    """A parser of a file that is there."""
+    """Parses the path of an existing file."""
     if not Path(given).is_file():
         raise ValueError(f"{given!r} is not a file")
     return given
 
 
 def file_text(parse: Callable[[str], Any] = text) -> Callable[[str], Any]:
-    """A parser of the name of a file, whose text is parsed."""
+    """Returns a parser of a file's path that applies `parse` to its content."""
 
-    def parse_file(name: str) -> Any:  # noqa: ANN401 (what `parse` makes)
+    def parse_file(name: str) -> Any:  # noqa: ANN401 (the result of `parse`)
         try:
             content = Path(name).read_text(encoding="utf-8")
         except OSError as error:
@@ -203,13 +203,13 @@ def file_text(parse: Callable[[str], Any] = text) -> Callable[[str], Any]:
 
 
 def json_text(given: str) -> str:
-    """A parser of JSON that keeps its text."""
+    """Validates JSON and returns its text."""
     _json(given)
     return given
 
 
 def json_object(given: str) -> dict[str, Any]:
-    """A parser of a JSON object."""
+    """Parses a JSON object."""
     value = _json(given)
     if not isinstance(value, dict):
         raise ValueError(f"{_short(given)} is not a JSON object")
@@ -228,7 +228,7 @@ def _short(given: str) -> str:
 
 
 def prefix(given: str) -> str:
-    """A parser of the first part of a path: nothing, or `/a/b` without a slash at its end."""
+    """Parses a path prefix: empty, or such as `/a/b`; strips slashes at the end."""
     bare = given.rstrip("/")
     if bare and not bare.startswith("/"):
         raise ValueError(f"{given!r} does not begin with '/'")
@@ -236,7 +236,7 @@ def prefix(given: str) -> str:
 
 
 def biases(given: str) -> tuple[tuple[int, float], ...]:
-    """A parser of `TOKEN+BIAS` or `TOKEN-BIAS`."""
+    """Parses `TOKEN+BIAS` or `TOKEN-BIAS`."""
     match = re.fullmatch(r"\s*(-?[0-9]{1,18})\s*([+-])\s*(\S+)\s*", given)
     if match is None:
         raise ValueError(f"{given!r} is not a token's number, a sign and a bias, as 15043+1 or 15043-1.5")
@@ -251,12 +251,12 @@ def biases(given: str) -> tuple[tuple[int, float], ...]:
 
 
 def together(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A setting that is given twice: both lists."""
+    """Combines the values of a setting that is given twice by concatenating them."""
     return first + second
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting that is given twice: both objects, the second's values where both have a key."""
+    """Combines the values of a setting that is given twice by merging them; the second has priority."""
     return {**first, **second}
 
 
@@ -264,9 +264,9 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\"
 
 
 def unescaped(given: str) -> str:
-    r"""The text with llama-server's escapes read: `\n \r \t \' \" \\`, and `\xHH`, a byte of UTF-8.
+    r"""Replaces llama-server's escapes: `\n \r \t \' \" \\`, and `\xHH`, a byte of UTF-8.
 
-    Any other backslash stands for itself.
+    Keeps all other backslashes.
     """
 
     def read(match: re.Match[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Vectors of texts, and reranking."""
+"""Settings of embeddings and reranking."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,16 @@ def _rank(text: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VectorSettings:
-    """Vectors of texts, and reranking."""
+    """Settings of embeddings and reranking."""
 
     embd_normalize: int = flag(
         2,
         VECTORS,
         "--embd-normalize",
         parse=whole(-1),
-        help="how vectors are scaled where a request does not say: -1 not at all, 0 to 16 bits, 1 by the sum of their numbers,"
-        " 2 by their length, more by their p-norm (default: 2)",
+        help="default normalization of embeddings: -1 none, 0 scales the largest absolute value to 16 bits, 1 taxicab, 2 "
+        "Euclidean, more"
+        " is the p-norm (default: 2)",
     )
     embeddings: bool = flag(
         False,
@@ -35,7 +36,7 @@ class VectorSettings:
         constants={"--embedding": True, "--embeddings": True},
         parse=boolean,
         env="LLAMA_ARG_EMBEDDINGS",
-        help="make vectors only, and continue no text (default: both)",
+        help="serve embeddings only, without text generation (default: both)",
     )
     reranking: bool = flag(
         False,
@@ -43,7 +44,7 @@ class VectorSettings:
         constants={"--rerank": True, "--reranking": True},
         parse=boolean,
         env="LLAMA_ARG_RERANKING",
-        help="rank texts only, as with --pooling rank, and continue no text (default: both, where the model is a reranker)",
+        help="serve reranking only, as with --pooling rank, without text generation (default: both, if the model is a reranker)",
     )
 
 
@@ -55,8 +56,9 @@ POOLING: Mapping[str, Flag] = {
         parse=one_of(*get_args(Pooling)),
         also=(Way(("--rerank", "--reranking"), value="rank"), Way((), _rank, env="LLAMA_ARG_RERANKING")),
         env="LLAMA_ARG_POOLING",
-        help="what becomes of the vectors of a text's tokens: none keeps them, mean is their mean, cls the first, last the last"
-        " one, rank scores texts by a reranker (default: as the model says, else mean)",
+        help="pooling of token embeddings: none (one embedding per token), mean, cls (first token), last (last token), or rank "
+        "(reranker"
+        " score) (default: the model's own, else mean)",
     ),
 }
-"""A field of `EngineConfig`."""
+"""Field of `EngineConfig` about pooling."""

@@ -1,4 +1,4 @@
-"""Lines of system messages that change from one request to the next, and what is done with them."""
+"""Rules for lines of system messages that change with every request: they are moved to the end, or removed."""
 
 import re
 from collections.abc import Sequence
@@ -10,30 +10,30 @@ import msgspec
 
 __all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "MAX_WAYS", "PRESETS", "LineRule", "all_rules", "rules"]
 
-# Where patterns are parsed, which has no other name.
+# The standard library's regular-expression parser, which has no public name.
 _parser, _constants = import_module("re._parser"), import_module("re._constants")
 
 MAX_RULES = 16
-"""Most rules."""
+"""Maximum number of rules."""
 
 MAX_PATTERN = 200
-"""Most characters of a pattern."""
+"""Maximum characters of a pattern."""
 
 MAX_LINE = 300
-"""Characters of a line; a longer one matches nothing."""
+"""Maximum characters of a line; a longer line never matches."""
 
 MAX_WAYS = 250_000
-"""Most ways in which a pattern may match a line. Each of them may have to be tried before it is known that the line does not
-match: two parts that may repeat without a bound are about 90,000."""
+"""Maximum number of ways in which a pattern may match a line. A failing match may try all of them. Two unbounded repetitions have
+about 90,000."""
 
 UNCOUNTED = 10**12
-"""Ways are not counted further."""
+"""Upper bound of the count."""
 
 DROP = "drop:"
 
 
 class LineRule(msgspec.Struct, frozen=True):
-    """Lines that a pattern matches from end to end move to the end of the message, or are left out."""
+    """Moves lines that a pattern matches completely to the end of the message, or removes them."""
 
     pattern: str
     drops: bool = False
@@ -43,18 +43,18 @@ class LineRule(msgspec.Struct, frozen=True):
 
 
 PRESETS = {
-    # The header of each request, which no model is meant to read, and what its system prompt says of the day.
+    # A header of each request that is not meant for the model, and the date in its system prompt.
     "claude-code": (LineRule(r"x-anthropic-billing-header:.*", drops=True), LineRule(r"\s*Today's date(?:: | is ).*")),
     "opencode": (LineRule(r"\s*Today's date(?:: | is ).*"),),
 }
-"""Rules by the client whose lines they are."""
+"""Predefined rules by client."""
 
 
 def rules(text: str) -> tuple[LineRule, ...]:
-    """The rules of a preset, or the one of a pattern.
+    """Returns the rules of a preset, or the single rule of a pattern.
 
     Raises:
-        ValueError: the pattern is none, is too long, or can match a line in too many ways.
+        ValueError: The pattern is invalid, too long, or can match a line in too many ways.
     """
     if (known := PRESETS.get(text)) is not None:
         return known
@@ -74,15 +74,15 @@ def rules(text: str) -> tuple[LineRule, ...]:
 
 
 def _n_ways(parsed: Sequence[tuple[Any, Any]]) -> int:
-    """In how many ways a pattern can match a line at most: what one that does not match may cost, whatever stands in it.
+    """Returns an upper bound for the ways in which a pattern can match a line, which bounds the cost of a failing match.
 
     Raises:
-        ValueError: it looks around or back.
+        ValueError: The pattern has lookarounds or backreferences.
     """
     return min(UNCOUNTED, prod(_n_ways_of(kind, about) for kind, about in parsed))
 
 
-def _n_ways_of(kind: Any, about: Any) -> int:  # noqa: ANN401 (what the parser of patterns makes)
+def _n_ways_of(kind: Any, about: Any) -> int:  # noqa: ANN401 (an operation and argument of the standard library's parser)
     match kind:
         case _constants.MAX_REPEAT | _constants.MIN_REPEAT | _constants.POSSESSIVE_REPEAT:
             fewest, most, repeated = about
@@ -95,7 +95,7 @@ def _n_ways_of(kind: Any, about: Any) -> int:  # noqa: ANN401 (what the parser o
             return _n_ways(about)
         case _constants.BRANCH:
             each = [_n_ways(way) for way in about[1]]
-            # Where each begins with another letter, the next one tells which of them it is.
+            # If alternatives begin with different letters, the next character selects one.
             return max(each) if _are_told_apart(about[1]) else sum(each)
         case _constants.ASSERT | _constants.ASSERT_NOT | _constants.GROUPREF | _constants.GROUPREF_EXISTS:
             raise ValueError("a pattern may not look around or back: nobody can tell how long that takes")
@@ -108,10 +108,10 @@ def _are_told_apart(ways: Sequence[Sequence[tuple[Any, Any]]]) -> bool:
 
 
 def all_rules(first: tuple[LineRule, ...], second: tuple[LineRule, ...]) -> tuple[LineRule, ...]:
-    """Both, each rule once.
+    """Combines two sets of rules without duplicates.
 
     Raises:
-        ValueError: they are too many.
+        ValueError: There are too many.
     """
     both = tuple(dict.fromkeys([*first, *second]))
     if len(both) > MAX_RULES:
