@@ -1,1 +1,1 @@
-"""The command line: flags, variables and a file become settings, and what is asked for is done."""
+"""The command line: parses flags, variables and the configuration file, and runs the commands."""

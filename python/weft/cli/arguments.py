@@ -1,7 +1,8 @@
-"""From what a user wrote to [`Settings`]: flags, variables and a file, and which of them wins.
+"""Parses flags, variables and a configuration file to [`Settings`], with their priorities.
 
-argparse does not do: here a spelling may set several settings, what is given last counts whatever its spelling, `_` is read as
-`-`, a flag may be known and have no meaning, and an unknown one is answered with the nearest.
+argparse is not sufficient: a spelling may set several settings, the last flag applies regardless of its spelling, `_` is
+equivalent
+to `-`, a flag may be known but without meaning, and errors suggest the nearest flag.
 """
 
 import re
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 ARGS = ("--args",)
-"""What is followed by further flags in one text."""
+"""Flag whose value is a text of more flags."""
 
 CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
@@ -46,7 +47,7 @@ CACHE_LIST = ("-cl", "--cache-list")
 DEVICES = ("--list-devices",)
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
-"""Settings in whose texts escapes are read."""
+"""Settings in whose values escapes are processed."""
 
 COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
     "": {},
@@ -62,13 +63,13 @@ COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
         "top_p": 0.95,
     },
 }
-"""The defaults that `--compat` changes."""
+"""Defaults that `--compat` changes."""
 
 MODELS = ("model", "hf_repo", "model_url", "docker_repo", "preset")
-"""Settings each of which names the model."""
+"""Mutually exclusive settings that select the model."""
 
 PROJECTORS = ("mmproj", "mmproj_url")
-"""Settings each of which names the projector."""
+"""Mutually exclusive settings that select the projector."""
 
 RESPELT: Mapping[str, Mapping[str, str]] = {
     "stream": {
@@ -82,11 +83,11 @@ RESPELT: Mapping[str, Mapping[str, str]] = {
         "-r": "--repeat-last-n",
     }
 }
-"""Short flags that `--compat` lets mean something else, by the long ones that they then are."""
+"""Short flags whose meaning `--compat` changes, with the equivalent long flags."""
 
 
-class Asked(Exception):  # noqa: N818 (no error: it ends the scan)
-    """The command line asks for help, the version or a completion script in place of anything else."""
+class Asked(Exception):  # noqa: N818 (not an error: it ends the scan)
+    """The command line requests help, the version or similar output instead of the command."""
 
     def __init__(self, what: tuple[str, ...]) -> None:
         super().__init__(what[0])
@@ -94,21 +95,22 @@ class Asked(Exception):  # noqa: N818 (no error: it ends the scan)
 
 
 class Parsed(NamedTuple):
-    """What the server is to do, and what is to be said about it once."""
+    """Settings, and warnings to log once."""
 
     settings: Settings
     warnings: tuple[str, ...]
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] | None = None) -> Parsed:
-    """Settings of a command line, an environment and the file that either names.
+    """Returns the settings of a command line, an environment, and the configuration file that either names.
 
-    A flag wins over its variable, a variable over the file, the file over the default. `only` some settings are taken from the
-    command line and the environment; None is all. What short flags mean is asked of `--compat` there, and not in the file.
+    Flags have priority over variables, variables over the file, and the file over defaults. `only` restricts the settings of
+    command line and environment; None is all. `--compat` determines the meaning of short flags if it is on the command line or in
+    the environment, but not in the file.
 
     Raises:
-        UsageError: Something is unknown, wrong, or not supported.
-        Asked: The command line asks for something else.
+        UsageError: Something is unknown, invalid or unsupported.
+        Asked: The command line requests other output.
     """
     spellings = known(only)
     respelt = {
@@ -138,12 +140,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
 
 
 def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
-    """What `--compat` names, before it is known what the short flags mean.
+    """Returns the value of `--compat`, which must be known before the meaning of short flags.
 
-    `spellings` has those that are respelt, each of which takes as many values whatever it means.
+    `spellings` includes the respelled flags, each of which takes the same number of values in either meaning.
     """
     named = None
-    # What is wrong is said once all flags are known.
+    # Errors are reported by the main scan.
     with suppress(UsageError):
         for flag in _flags(argv, spellings):
             if flag.spelling == "--compat":
@@ -152,7 +154,7 @@ def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
 
 
 def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, over what was: a model that is named here is served in place of one that was named there."""
+    """Merges values, the second with priority. A model or projector selected there replaces that of the first."""
     for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
         named = [name for name in names if name in given]
         if len(named) > 1:
@@ -169,7 +171,7 @@ def _spelt(name: str) -> str:
 
 
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
-    """What a command line gives, and the file that it names."""
+    """Returns the values of a command line, and the path of the configuration file."""
     given, config = Given(), None
     for flag in _flags(argv, spellings):
         for asked in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
@@ -186,17 +188,17 @@ def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, st
 
 
 class _Flag(NamedTuple):
-    """A flag of a command line."""
+    """A flag on a command line."""
 
     argument: str
-    """As it is written."""
+    """The argument as written."""
     spelling: str
     values: Sequence[str | None]
-    """None is the flag without a value."""
+    """Its values; None for a flag without a value."""
 
 
 def _flags(argv: Sequence[str], spellings: Mapping[str, Known]) -> Iterator[_Flag]:
-    """Each flag with its values; those in the text behind `--args` in that place. What is unknown has none."""
+    """Yields each flag with its values, including those in the text of `--args`. Unknown flags have no values."""
     left = list(reversed(argv))
     while left:
         argument = left.pop()
@@ -223,7 +225,7 @@ def _flags(argv: Sequence[str], spellings: Mapping[str, Known]) -> Iterator[_Fla
 
 
 def _further(text: str) -> list[str]:
-    """The flags in a text, read as a shell reads it."""
+    """Splits a text of flags as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -236,7 +238,7 @@ def _is_flag(argument: str, spellings: Mapping[str, Known]) -> bool:
 
 
 def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | None]:
-    """A spelling, and the value that is written together with it, as in `--ctx-size=512` and `-c512`."""
+    """Splits a flag from a value in the same argument, as in `--ctx-size=512` and `-c512`."""
     if argument.startswith("--"):
         name, equals, value = argument.partition("=")
         return name.replace("_", "-"), value if equals else None
@@ -248,7 +250,7 @@ def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | No
 
 
 def _following(name: str, n: int, attached: str | None, left: list[str], spellings: Mapping[str, Known]) -> list[str]:
-    """The values of a flag: the one that is attached to it, or those that follow it, which are taken off."""
+    """Returns the values of a flag: the attached one, or the following ones, which are removed from `left`."""
     if attached is not None:
         return [attached]
     if len(left) < n:
@@ -268,12 +270,12 @@ def _unknown(argument: str, spellings: Iterable[str]) -> str:
 
 
 def _nearest(word: str, spellings: Iterable[str]) -> str | None:
-    """The spelling that a word was most likely meant to be, or None.
+    """Returns the spelling that is nearest to a word, or None.
 
-    Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
-    not a flag of fewer of its letters that has no meaning here.
+    Of equally near spellings, prefers an anagram, then one that has a setting: `--prot` is `--port`, not a meaningless flag that
+    shares fewer letters.
     """
-    import difflib  # noqa: PLC0415 (most command lines are right)
+    import difflib  # noqa: PLC0415 (needed only for an error message)
 
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 
@@ -302,7 +304,7 @@ def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Give
 
 
 def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    """The variables that ask for a flag which sets nothing, with its value."""
+    """Yields the variable that enables a flag without a setting, with the flag's value."""
     if accepted.env is None:
         return
     if environ.get(accepted.env):
@@ -317,7 +319,7 @@ def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _file(path: str) -> Given:
-    """What a file gives; it may hold what another command reads."""
+    """Returns the values of a configuration file, which may include settings of other commands."""
     given, spellings = Given(), known()
     try:
         found = entries(path)
@@ -345,7 +347,7 @@ def _file(path: str) -> Given:
 
 
 def _switch(given: Given, spellings: Mapping[str, Known], entry: Entry, said: str) -> None:
-    """Takes a flag without a value from a file: true is the flag, false its opposite."""
+    """Applies a switch of the configuration file: true is the flag, false its opposite."""
     if not isinstance(entry.value, bool):
         raise UsageError(f"{said}: it is a switch, true or false")
     what = spellings[entry.spelling]

@@ -1,4 +1,4 @@
-"""`python -m weft --cache-list`: the models that were downloaded, in llama.cpp's lines."""
+"""`python -m weft --cache-list`: lists the downloaded models, in llama.cpp's format."""
 
 import sys
 
@@ -9,7 +9,7 @@ __all__ = ["cache_list"]
 
 
 def cache_list() -> int:
-    """Prints them. Returns the exit code: 0, or 1 where nobody knows."""
+    """Prints the models. Returns the exit code: 0, or 1 if the list is not available."""
     try:
         models = hub.cached()
     except ModelLoadError as error:

@@ -1,6 +1,6 @@
-"""A file of settings: TOML whose keys are the long flags without their dashes, `-` or `_` between words.
+"""Configuration file: TOML whose keys are long flags without dashes, with `-` or `_` between words.
 
-A flag that may be given several times takes a list, a switch `true` or `false`.
+A flag that may be given several times takes a list, and a switch `true` or `false`.
 """
 
 import json
@@ -14,24 +14,24 @@ __all__ = ["Entry", "entries", "texts"]
 
 
 class Entry(NamedTuple):
-    """One key and its value, as they stand in the file."""
+    """A key and its value in the file."""
 
     key: str
     value: Any
 
     @property
     def spelling(self) -> str:
-        """The flag that the key names."""
+        """Flag that corresponds to the key."""
         return "--" + self.key.replace("_", "-")
 
 
 def entries(path: str) -> list[Entry]:
-    """What a file holds, in its order.
+    """Returns the content of a file, in order.
 
     Raises:
-        ValueError: It cannot be read, is no TOML, or names a flag twice.
+        ValueError: The file cannot be read, is not TOML, or sets a flag twice.
     """
-    import tomllib  # noqa: PLC0415 (most starts have no file)
+    import tomllib  # noqa: PLC0415 (most starts have no configuration file)
 
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -51,16 +51,16 @@ def entries(path: str) -> list[Entry]:
 
 
 def texts(value: Any, parse: Callable[[str], Any] | None, *, is_list: bool, separator: str | None) -> list[str]:  # noqa: ANN401
-    """What would be written after the flag on a command line: one text, or one for each time that it is given.
+    """Converts a TOML value to command-line values: one, or one per repetition of the flag.
 
     Args:
-        value: Any TOML.
-        parse: What will read each text; None takes anything.
-        is_list: Whether the flag may be given several times.
-        separator: What stands between the parts of one text, where the flag takes several.
+        value: Any TOML value.
+        parse: Parser of the flag's value; None accepts any text.
+        is_list: True if the flag may be repeated.
+        separator: Separator of list elements in one value; None if the flag takes a single element.
 
     Raises:
-        ValueError: The value is of a kind that the flag does not take.
+        ValueError: The flag does not accept a value of this type.
     """
     if isinstance(value, list):
         if any(isinstance(item, bool | list | dict) for item in value):
@@ -89,7 +89,7 @@ def _scalar(value: Any) -> str:  # noqa: ANN401 (any TOML)
 
 
 def _takes_on_and_off(parse: Callable[[str], Any]) -> bool:
-    """Whether a flag's words are those of a switch, as `on` and `off` of `--flash-attn`; not where it takes any text."""
+    """Returns True if a flag accepts the words of a switch, as `--flash-attn` does, but not any text."""
 
     def takes(text: str) -> bool:
         try:

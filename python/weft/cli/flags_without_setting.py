@@ -1,7 +1,7 @@
-"""llama-server's flags that set nothing here: what is always so, what has no meaning here, and what is missing yet.
+"""llama-server's flags that have no setting here: their effect is permanent, meaningless or unsupported.
 
-A command line written for llama-server starts the server, or is refused with the reason. No flag that would change an answer is
-passed over: what has no meaning is said once at the start, what is missing ends it.
+Command lines for llama-server either work or are rejected with a reason. No flag that would change a response is ignored
+silently: meaningless flags cause a warning at the start, unsupported ones an error.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["ACCEPTED", "Accepted", "Meaning"]
 
 
 class Meaning(Enum):
-    """What becomes of a flag."""
+    """Effect of a flag without a setting; the values are used in messages."""
 
     ALWAYS = "is always so"
     IDLE = "has no meaning here"
@@ -23,29 +23,29 @@ class Meaning(Enum):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A flag that sets nothing."""
+    """A flag without a setting."""
 
     names: tuple[str, ...]
     meaning: Meaning
     why: str
     n_values: int = 0
     neutral: tuple[str, ...] = ()
-    """Values that ask for nothing; llama-server's default is among them where it can be written."""
+    """Values that have no effect; include llama-server's default if it has one."""
     env: str | None = None
     env_asks: bool = True
-    """What a switch's variable says where it asks for this: False for a flag that turns something off."""
+    """Value of a switch's variable that corresponds to the flag: False for a flag that turns something off."""
 
     def verdict(self, value: str | None) -> Meaning:
-        """What becomes of the flag with this value; None is without one."""
+        """Returns the effect of the flag with this value; None is the flag without a value."""
         return Meaning.ALWAYS if any(_is_same(value, neutral) for neutral in self.neutral) else self.meaning
 
     def is_asked_by(self, variable: str) -> bool:
-        """Whether the value of its variable asks for it; ValueError where it is none for a switch."""
+        """Returns True if the value of its variable enables it; raises ValueError if it is invalid for a switch."""
         return self.n_values > 0 or boolean(variable) == self.env_asks
 
 
 def _is_same(value: str | None, neutral: str) -> bool:
-    """Whether two texts are the same, or the same number."""
+    """Returns True if two texts are equal, as strings or as numbers."""
     if value is None or value == neutral:
         return value == neutral
     try:
@@ -59,7 +59,7 @@ def _always(*names: str, why: str, env: str | None = None) -> Accepted:
 
 
 def _off(*names: str, why: str, env: str | None = None) -> Accepted:
-    """A flag that turns off what is always so."""
+    """Returns a flag that would turn off something permanent."""
     return Accepted(names, Meaning.IDLE, why, env=env, env_asks=False)
 
 
@@ -72,7 +72,7 @@ def _missing(*names: str, why: str, n: int = 1, neutral: tuple[str, ...] = (), e
 
 
 def _switches() -> Iterator[Accepted]:
-    """What llama-server lets a user turn on and off."""
+    """Yields features that llama-server can turn on and off."""
     why = "requests are always batched continuously"
     yield _always("-cb", "--cont-batching", why=why)
     yield _off("-nocb", "--no-cont-batching", why=why, env="LLAMA_ARG_CONT_BATCHING")
@@ -96,7 +96,7 @@ def _switches() -> Iterator[Accepted]:
 
 
 def _idle_values() -> Iterator[Accepted]:
-    """What changes no answer, and nothing else here."""
+    """Yields flags that change no response and nothing else here."""
     why = "the cache is compacted on its own"
     yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
     why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
@@ -121,7 +121,7 @@ def _idle_values() -> Iterator[Accepted]:
 
 
 def _idle_without() -> Iterator[Accepted]:
-    """What only has a meaning beside something that is missing."""
+    """Yields flags that only modify unsupported features."""
     why = "one model is served"
     yield _idle("--models-max", env="LLAMA_ARG_MODELS_MAX", why=why)
     yield _idle("--models-autoload", n=0, env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
@@ -137,7 +137,7 @@ def _idle_without() -> Iterator[Accepted]:
 
 
 def _drafts() -> Iterator[Accepted]:
-    """Speculative decoding: what asks for it, and what only tells how."""
+    """Yields the flags of speculative decoding: those that enable it, and those that modify it."""
     why = "every token is computed by the model itself"
     yield _missing("--spec-draft-model", "-md", "--model-draft", env="LLAMA_ARG_SPEC_DRAFT_MODEL", why=why)
     env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO"
@@ -184,7 +184,7 @@ def _drafts() -> Iterator[Accepted]:
 
 
 def _missing_models() -> Iterator[Accepted]:
-    """Models that cannot be had by their names, and models beside the one."""
+    """Yields flags for unsupported named models, and for several models."""
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
@@ -195,7 +195,7 @@ def _missing_models() -> Iterator[Accepted]:
 
 
 def _missing_values() -> Iterator[Accepted]:
-    """What would change answers, or what the server does, and is not there."""
+    """Yields unsupported flags that would change responses or the server's behaviour."""
     why = "an adapter in GGUF needs no other model beside it; name it with --lora, and with -m the model that it was made for"
     yield _missing("--lora-base", n=1, why=why)
     why = "only adapters change a model; name one with --lora"
@@ -223,4 +223,4 @@ ACCEPTED: tuple[Accepted, ...] = (
     *_missing_models(),
     *_missing_values(),
 )
-"""Every flag of llama-server that is no setting here, and those of older servers that it has dropped."""
+"""All flags of llama-server without a setting here, including those that only older versions have."""

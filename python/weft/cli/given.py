@@ -1,4 +1,4 @@
-"""What a flag gives, by every spelling of `weft.settings` and `weft.cli.flags_without_setting`: to a setting, or to nothing."""
+"""Effect of each spelling in `weft.settings` and `weft.cli.flags_without_setting`: values of settings, or a warning."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ __all__ = ["Given", "Known", "UsageError", "known"]
 
 
 class UsageError(Exception):
-    """A command line, a variable or a file that asks for what cannot be; the message names it."""
+    """A command line, a variable or a file is invalid; the message names it."""
 
 
 class Given(msgspec.Struct):
-    """What one source gives: settings, and flags that set nothing."""
+    """Values of settings, and warnings, from one source."""
 
     values: dict[str, Any] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
 
     def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
-        """Takes one way to give a setting; None is without a text."""
+        """Sets a value from one way to set it; `text` is None without a value. `said` names the source in messages."""
         if text is None:
             value = way.value
         else:
@@ -38,7 +38,7 @@ class Given(msgspec.Struct):
         self.values[name] = value
 
     def pass_over(self, accepted: Accepted, said: str, text: str | None) -> None:
-        """Takes a flag that sets nothing."""
+        """Handles a flag without a setting: raises UsageError or adds a warning."""
         verdict = accepted.verdict(text)
         if verdict is Meaning.MISSING:
             raise UsageError(f"{said} {verdict.value}: {accepted.why}")
@@ -48,43 +48,43 @@ class Given(msgspec.Struct):
 
 
 class Known(NamedTuple):
-    """What a spelling stands for: ways to give settings, or a flag that sets nothing."""
+    """Meaning of a spelling: one or several settings, or a flag without a setting."""
 
     settings: tuple[tuple[str, Flag, Way], ...] = ()
     accepted: Accepted | None = None
 
     @property
     def n_values(self) -> int:
-        """How many values follow it."""
+        """Number of values that follow the spelling."""
         if self.accepted is not None:
             return self.accepted.n_values
         return int(self._way.parse is not None)
 
     @property
     def is_bare(self) -> bool:
-        """Whether it may stand without the value that may follow it."""
+        """True if the value is optional."""
         if self.accepted is not None:
             return self.accepted.meaning is Meaning.MISSING
         return self._way.is_bare
 
     @property
     def _way(self) -> Way:
-        """The one with the fewest spellings, where several settings hear this one."""
+        """The way with the fewest spellings, if the spelling sets several settings."""
         return min((way for _, _, way in self.settings), key=lambda way: len(way.names))
 
     def names(self, spelling: str) -> str:
-        """What a message calls it."""
+        """Returns the name for messages."""
         return spelling if self.accepted is not None else "/".join(self._way.names)
 
     def give(self, given: Given, said: str, text: str | None) -> None:
-        """Sets what it stands for."""
+        """Applies the spelling with a value to `given`."""
         for name, flag, way in self.settings:
             given.set(name, flag, way, said, text)
         if self.accepted is not None:
             given.pass_over(self.accepted, said, text)
 
     def texts(self, value: Any) -> list[str]:  # noqa: ANN401 (any TOML)
-        """What a file's value would be on the command line; ValueError says why it cannot be one."""
+        """Converts a value of the configuration file to command-line values; raises ValueError if that is impossible."""
         if self.accepted is not None:
             return texts(value, None, is_list=self.accepted.n_values > 1, separator=",")
         flag = next(flag for _, flag, way in self.settings if way is self._way)
@@ -92,7 +92,7 @@ class Known(NamedTuple):
 
 
 def known(only: Collection[str] | None = None) -> dict[str, Known]:
-    """Every spelling, or those of `only` some settings."""
+    """Returns the meaning of every spelling, or of those of the settings in `only`."""
     found: dict[str, list[tuple[str, Flag, Way]]] = {}
     for name, flag in table().items():
         for way in flag.ways():

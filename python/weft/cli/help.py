@@ -1,4 +1,4 @@
-"""What `python -m weft --help` prints, and a completion script for bash."""
+"""Output of `python -m weft --help`, and a completion script for bash."""
 
 import textwrap
 from collections.abc import Collection, Iterable
@@ -13,28 +13,28 @@ __all__ = ["completion_script", "help_text"]
 
 WIDTH = 130
 COLUMN = 38
-"""Where what a flag does begins."""
+"""Column where descriptions of flags begin."""
 EXAMPLE_COLUMN = 62
-"""Where what an example does begins."""
+"""Column where descriptions of examples begin."""
 
 EPILOG = (
-    "Each setting can also be given in the variable named beside it, and by its long name without dashes in the file that"
-    " --config names. A flag wins over its variable, a variable over the file. In long flags _ is read as -."
+    "Each setting can also be set by the variable in brackets, and by its long name without dashes in the file that --config"
+    " names. Flags have priority over variables, and variables over the file. In long flags, _ is equivalent to -."
 )
 
 ABOUT = (
-    (", ".join(HELP), "print this and exit"),
+    (", ".join(HELP), "print this help and exit"),
     (", ".join(VERSION), "print the version and exit"),
     (", ".join(COMPLETION), "print a completion script for bash and exit"),
-    (", ".join(CACHE_LIST), "print the models that were downloaded and exit"),
-    (", ".join(DEVICES), "print the devices beside the CPU, with their memory, and exit"),
-    (f"{ARGS[0]} FLAGS", "further flags in one text, as a shell reads them"),
+    (", ".join(CACHE_LIST), "print the downloaded models and exit"),
+    (", ".join(DEVICES), "print all devices except the CPU, with their memory, and exit"),
+    (f"{ARGS[0]} FLAGS", "more flags in one text, split as by a shell"),
     (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
 )
 
 
 def help_text(program: str, about: str, examples: Iterable[tuple[str, str]], only: Collection[str] | None = None) -> str:
-    """What is needed most, by examples; every setting, or `only` some; then llama-server's flags that set nothing."""
+    """Returns the help text: examples, all settings (or those in `only`), and llama-server's flags without a setting."""
     parts = [f"usage: {program} [-m model.gguf] [...]", textwrap.fill(about, WIDTH)]
     parts += [_section("examples", [(f"{program} {flags}", what) for flags, what in examples], EXAMPLE_COLUMN)]
     parts += [_section("about", ABOUT)]
@@ -71,8 +71,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]], column: int = COLUMN) 
 
 def _names(meaning: Meaning) -> str:
     titles = {
-        Meaning.ALWAYS: "what is always so",
-        Meaning.IDLE: "accepted, with a warning that says why it has no meaning here",
+        Meaning.ALWAYS: "always on",
+        Meaning.IDLE: "accepted, with a warning that explains why it has no meaning here",
         Meaning.MISSING: "not supported",
     }
     names = [name for accepted in ACCEPTED if accepted.meaning is meaning for name in accepted.names]
@@ -81,7 +81,7 @@ def _names(meaning: Meaning) -> str:
 
 
 def completion_script() -> str:
-    """A script for bash that completes the flags, and names of files after them."""
+    """Returns a script for bash that completes flags and file names."""
     names = " ".join(sorted({*known(), *ARGS, *CACHE_LIST, *CONFIG, *DEVICES, *HELP, *VERSION}))
     return (
         "_weft() {\n"

@@ -1,4 +1,4 @@
-"""`python -m weft --list-devices`: the devices beside the CPU, in llama.cpp's lines."""
+"""`python -m weft --list-devices`: lists all devices except the CPU, in llama.cpp's format."""
 
 from weft import _native
 
@@ -8,7 +8,7 @@ MIB = 2**20
 
 
 def list_devices() -> None:
-    """Prints them with their memory: names are those that `--device` takes."""
+    """Prints the devices with their memory. `--device` accepts these names."""
     print("Available devices:")
     devices = _native.devices()
     for name, description, n_bytes, n_free in devices:

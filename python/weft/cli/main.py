@@ -1,4 +1,4 @@
-"""`python -m weft`: flags, environment and a file become [`Settings`], and the server starts."""
+"""`python -m weft`: converts flags, environment and configuration file to [`Settings`], and starts the server."""
 
 import gc
 import os
@@ -17,32 +17,32 @@ __all__ = ["main", "parse"]
 
 @dataclass(frozen=True)
 class Command:
-    """One of the things that `python -m weft` does."""
+    """A subcommand of `python -m weft`."""
 
     name: str
     about: str
     examples: tuple[tuple[str, str], ...]
-    """Flags that many need, and what they do: the help shows them first."""
+    """Common flags with descriptions, which `--help` shows first."""
     settings: frozenset[str] | None = None
-    """The settings that it uses; None is all of them."""
+    """Settings that the command supports; None is all."""
 
 
 SERVE = Command(
     "python -m weft",
     "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache. "
-    "'python -m weft tune' measures how a model is computed fastest here, 'python -m weft top' shows what a server does.",
+    "'python -m weft tune' measures the fastest settings on this machine, 'python -m weft top' displays the state of a server.",
     (
-        ("-m model.gguf", "a model of yours, at http://127.0.0.1:8080"),
-        ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub, which is downloaded once"),
-        ("-m model.gguf -c 16384 -np 4", "4 completions at once, in 16,384 tokens of context"),
-        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines too, which show a key"),
-        ("--config weft.toml", "all of this from a file"),
+        ("-m model.gguf", "a local model, at http://127.0.0.1:8080"),
+        ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub, downloaded once"),
+        ("-m model.gguf -c 16384 -np 4", "4 concurrent completions, in 16,384 tokens of context"),
+        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines, with an API key"),
+        ("--config weft.toml", "all settings from a file"),
     ),
 )
 TUNE = Command(
     "python -m weft tune",
-    "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
-    (("-m model.gguf", "a model of yours"),),
+    "Measures, in about a minute, which settings compute a GGUF model fastest on this machine, and saves them for later starts.",
+    (("-m model.gguf", "a local model"),),
     frozenset(
         {
             "model",
@@ -67,14 +67,14 @@ TUNE = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until a signal, tunes or watches, and ends the process: 0, 1 if it could not, 2 for wrong flags or variables."""
+    """Runs a command and ends the process: with 0, 1 if it failed, or 2 for invalid flags or variables."""
     try:
         _run(sys.argv[1:] if argv is None else argv)
     except NoLevel as error:
-        # A variable of the environment is wrong, or no module of the wheel fits the processor.
+        # A variable of the environment is invalid, or no module of the wheel supports the processor.
         _stop(error, 2 if isinstance(error, WrongLevel) else 1)
     except ImportError:
-        from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+        from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
 
         if (driver := missing()) is None:
             raise
@@ -82,14 +82,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _stop(error: ImportError, code: int) -> NoReturn:
-    """Ends the process, saying why the compiled module cannot be loaded."""
+    """Ends the process with the reason why the compiled module cannot be loaded."""
     print(f"weft: error: {error}", file=sys.stderr)
     raise SystemExit(code) from error
 
 
 def _run(given: Sequence[str]) -> NoReturn:
-    # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP. The table of all
-    # flags takes longer than what else a version needs.
+    # Imports are deferred: `--help` does not need the engine and HTTP, and `--version` not even the table of all flags.
     if [*given] == ["--version"]:
         _print_version()
         sys.exit(0)
@@ -102,10 +101,10 @@ def _run(given: Sequence[str]) -> NoReturn:
         from weft.cli.top.command import top  # noqa: PLC0415
 
         sys.exit(top(given[1:]))
-    # What comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards.
+    # Objects created from here on are permanent, so they are frozen to keep the garbage collector from traversing them.
     gc.disable()
     settings, warnings = parse(given, os.environ)
-    here()  # Raises what the worker would.
+    here()  # Raises errors here instead of in the worker.
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
@@ -114,19 +113,19 @@ def _run(given: Sequence[str]) -> NoReturn:
 
 
 def _print_version() -> None:
-    from weft.installed.distribution import version  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+    from weft.installed.distribution import version  # noqa: PLC0415 (a slow import, needed only here)
 
     level = here()
     print(f"weft {version()}{f' ({level.name})' if level else ''}")
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> "Parsed":
-    """Makes settings of a command line and an environment.
+    """Parses a command line and an environment.
 
-    Ends the process with exit code 2 and a message that names the flag, the variable or the file and its key where something is
-    unknown, wrong or not supported; with 0 where help or the like is asked for.
+    Ends the process with exit code 2 and a message that names the flag, the variable, or the file and its key, if something is
+    unknown, invalid or unsupported; with 0 after `--help` and similar flags.
     """
-    # What it imports, a version does without.
+    # Not needed for `--version`.
     from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, Asked, read  # noqa: PLC0415
     from weft.cli.given import UsageError  # noqa: PLC0415
     from weft.cli.help import completion_script, help_text  # noqa: PLC0415

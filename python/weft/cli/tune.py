@@ -1,4 +1,4 @@
-"""`python -m weft tune`: finds out how a model is computed fastest on this machine, and keeps it for later starts."""
+"""`python -m weft tune`: measures which settings compute a model fastest on this machine, and saves them for later starts."""
 
 import sys
 import time
@@ -20,19 +20,19 @@ from weft.work.tuning import Conditions, Measured, Tuned
 __all__ = ["tune"]
 
 BUDGET_S = 55.0
-"""Seconds for the timings: with what one measurement may take longer than expected, about a minute in all."""
+"""Time budget of the measurements, in seconds; a single one may exceed it, so the total is about a minute."""
 
 NOISE = 0.95
-"""Weights that lie otherwise than a start lays them out must take less than this part of the time, or it is taken for noise."""
+"""Another layout of the weights is recommended only if it takes less than this fraction of the default layout's time."""
 
 _ATTENTION = {None: "weft", True: "flash on", False: "flash off"}
-"""What computed attention: Weft's own, or llama.cpp's with flash attention and without."""
+"""Names of attention kernels: Weft's own, or llama.cpp's with and without flash attention."""
 
 _WORK = {"prompt": "a prompt of 1,000 tokens", "branches": "8 branches of it, 128 tokens each"}
 
 
 class _Layout(NamedTuple):
-    """What was measured with the weights in one layout."""
+    """Measurements with one layout of the weights."""
 
     conditions: Conditions
     file: Path
@@ -42,7 +42,7 @@ class _Layout(NamedTuple):
 def tune(settings: Settings) -> int:
     """Measures, prints the table and writes the files.
 
-    Returns the exit code: 0, 1 if something could not be done, 130 where Ctrl-C ended it.
+    Returns the exit code: 0, 1 if something failed, 130 after Ctrl-C.
     """
     began = time.monotonic()
     try:
@@ -86,10 +86,10 @@ def tune(settings: Settings) -> int:
 
 
 def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
-    """Times the model with its weights as a start lays them out, and where that is open, the other way too.
+    """Measures the model with the default layout of its weights, and with the other layout if that is possible.
 
     Raises:
-        WeftError: The model cannot be loaded as a start does, or it cannot compute.
+        WeftError: The model cannot be loaded or computed.
     """
     config = settings.engine
     layouts: list[_Layout] = []
@@ -101,7 +101,7 @@ def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
         layouts.append(_Layout(conditions, tuning.tune_file(model, conditions), tuned))
         if not is_open:
             return layouts
-        # Its memory is free before the next one takes as much; told how weights are to lie, that one leaves nothing open.
+        # Frees the memory for the next model. With `repack` set, that one has no open layout.
         del model
         config = msgspec.structs.replace(config, repack=not is_repacked)
 
@@ -119,7 +119,7 @@ def _repack_flag(tuned: Tuned) -> str:
 
 
 def table(measured: tuple[Measured, ...]) -> str:
-    """Every timing in a line, with its share of the fastest of its kind; how weights lay is a column where it differs."""
+    """Returns a table of all measurements, relative to the fastest of their kind; with a column for layouts if there are two."""
     has_both = len({timing.repacked for timing in measured}) == 2
     weights = {False: "in file   ", True: "repacked  "} if has_both else {False: "", True: ""}
     head = "weights   " if has_both else ""

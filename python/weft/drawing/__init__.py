@@ -1,1 +1,1 @@
-"""Trees as pictures: `svg` with a layout of our own, and `dot` for Graphviz. They know nothing of what a tree is of."""
+"""Generic drawings of trees: `svg` with its own layout, and `dot` for Graphviz."""

@@ -1,4 +1,4 @@
-"""A figure in the language of Graphviz."""
+"""Drawings in Graphviz's DOT language."""
 
 from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable
 
@@ -11,7 +11,7 @@ COLOURS = {
     "green": ("#dcf5df", "#1a7f37"),
     "grey": ("#f1f3f5", "#57606a"),
 }
-"""Of each hue the inside and the line. Text is black: what draws it puts it on white."""
+"""Fill and line colors of each hue. Text is black, on Graphviz's white background."""
 
 SHAPES = {
     Outline.ROUND: 'shape=box, style="rounded,filled"',
@@ -23,7 +23,7 @@ SHAPES = {
 
 
 def draw(figure: Figure) -> str:
-    """The graph. All that is text in it is quoted, and cut to a line."""
+    """Returns the graph. All texts are quoted, and truncated to a line."""
     first = figure.looks[0]
     legend = [
         *(_node(f"look{place}", look.about, look) for place, look in enumerate(figure.looks)),

@@ -1,4 +1,4 @@
-"""What is drawn of a tree."""
+"""Content of a drawing of trees, independent of its format."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ import msgspec
 __all__ = ["COLUMNS", "DEFAULT_DRAWN", "MAX_DRAWN", "Box", "Figure", "Look", "Outline", "cut", "readable", "width"]
 
 DEFAULT_DRAWN = 200
-"""Nodes that are drawn where nobody says how many."""
+"""Default maximum of drawn nodes."""
 
 MAX_DRAWN = 1_000
-"""Most nodes that are drawn: some 600 kB of SVG, and 2 MB where every character of every text must be escaped."""
+"""Upper limit of drawn nodes: about 600 kB of SVG, and 2 MB if all characters must be escaped."""
 
 COLUMNS = 30
-"""How wide a line of a box may be, in characters; those of East Asian scripts count twice."""
+"""Maximum width of a line in a box, in columns; East Asian wide characters take two."""
 
 MARKS = 8
-"""So many characters for each column, where most stand on others, are as many as are shown."""
+"""Maximum characters per column, which limits combining characters."""
 
 _SEEN = {"\n": "↵", "\t": "⇥", "\x7f": "␡"}
-"""How characters are shown that move what follows them."""
+"""Visible replacements of characters that would move the following text."""
 
 _TURNING = frozenset(map(chr, [0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
-"""Characters that turn or break a line."""
+"""Characters that change the direction of text or break a line."""
 
 
 class Outline(Enum):
-    """The shape of a box, which says the same as its colour."""
+    """Shape of a box, which conveys the same information as its color."""
 
     ROUND = "round"
     DOUBLE = "double"
@@ -39,51 +39,51 @@ class Outline(Enum):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A kind of boxes, with a line of the legend."""
+    """Style of a kind of boxes, with its description in the legend."""
 
     about: str
-    """What such boxes are."""
+    """Description of such boxes."""
     outline: Outline
     hue: str
-    """A word for its colour: blue, green, gold, teal or grey."""
+    """Name of the color: blue, green, gold, teal or grey."""
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A node: a text, and a note of less weight below it."""
+    """A node, with a text and a less prominent note below it."""
 
     parent: int | None
-    """Its parent's place among the boxes, before its own."""
+    """Index of its parent in the list of boxes, less than its own."""
     text: str
     note: str
     look: Look
     is_marked: bool = False
-    """Whether it is marked, as `Figure.marked` says."""
+    """Draws a mark, which `Figure.marked` explains."""
     is_busy: bool = False
-    """Whether it is drawn as busy, as `Figure.busy` says."""
+    """Draws a thick border, which `Figure.busy` explains."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A tree, or several, with a legend."""
+    """One or several trees, with a legend."""
 
     title: str
     boxes: Sequence[Box]
     looks: Sequence[Look]
-    """Those that the legend has, in its order."""
+    """Styles in the legend, in order."""
     marked: str
-    """What the legend says of marked boxes."""
+    """Explanation of marked boxes in the legend."""
     busy: str
-    """What it says of busy ones."""
+    """Explanation of busy boxes in the legend."""
     n_more: int = 0
-    """Nodes that are not drawn."""
+    """Number of nodes that are not drawn."""
 
     @property
     def more(self) -> str:
-        """What is said of these; empty where there are none."""
+        """Text for the nodes that are not drawn; empty if there are none."""
         return f"… and {self.n_more:,} more" if self.n_more else ""
 
 
 def readable(text: str) -> str:
-    """A text in one line of characters that every format may hold: those that cannot be seen are told by others."""
+    """Returns a text as one line of characters that every format supports, with replacements for invisible characters."""
     return text if text.isprintable() else "".join(map(_seen, text))
 
 
@@ -98,7 +98,7 @@ def _seen(character: str) -> str:
 
 
 def cut(text: str, columns: int = COLUMNS) -> str:
-    """The beginning of a text, as it is shown in one line so wide; `…` stands for the rest."""
+    """Returns the beginning of a text that fits in `columns`, as one readable line; `…` marks a truncation."""
     n_columns = n_kept = 0
     for n, character in enumerate(text):
         n_columns += width(character)
@@ -112,7 +112,7 @@ def cut(text: str, columns: int = COLUMNS) -> str:
 
 
 def width(text: str) -> int:
-    """Columns of a character, or of the characters of a text."""
+    """Returns the width of a text in columns."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 

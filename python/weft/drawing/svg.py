@@ -1,4 +1,4 @@
-"""A figure as SVG: the roots on the left, readable on a light and on a dark page."""
+"""SVG drawings: roots on the left, readable on light and dark pages."""
 
 from collections.abc import Iterator
 from html import escape
@@ -9,10 +9,10 @@ from weft.drawing.tidy import positions
 __all__ = ["draw"]
 
 CHARACTER, LINE = 7.3, 15
-"""Pixels of a character, and from one line to the next."""
+"""Width of a character and height of a line, in pixels."""
 
 BOX_HEIGHT, ROW, GAP, MARGIN = 38, 50, 44, 16
-"""Pixels of a box, from one to the next below it, between one and its children, and around all."""
+"""Height of a box, distance between rows, gap between levels, and margin, in pixels."""
 
 COLOURS = {
     "blue": ("#dbeafe", "#1d4ed8", "#1e2f52", "#7fb0ff"),
@@ -21,7 +21,7 @@ COLOURS = {
     "green": ("#dcf5df", "#1a7f37", "#143a20", "#56d364"),
     "grey": ("#f1f3f5", "#57606a", "#22262d", "#9aa4b2"),
 }
-"""Of each hue the inside and the line, on a light page and on a dark one."""
+"""Fill and stroke colors of each hue, on a light page and on a dark page."""
 
 STYLE = """\
 text {{ font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; white-space: pre }}
@@ -36,7 +36,7 @@ text {{ fill: #e6e9ee }} .page {{ fill: #14161a }} .note {{ fill: #aab2bd }} .ed
 
 
 def draw(figure: Figure) -> str:
-    """The picture. All that is text in it is escaped, and cut to a line."""
+    """Returns the drawing. All texts are escaped, and truncated to a line."""
     box_width = max([8 * CHARACTER, *map(_box_width, figure.boxes)])
     rows = positions([box.parent for box in figure.boxes])
     depths = _depths(figure)
@@ -85,7 +85,7 @@ def _depths(figure: Figure) -> list[int]:
 
 
 def _legend_lines(figure: Figure) -> Iterator[tuple[Look | None, str, bool, bool]]:
-    """Each with its look, its text, and whether its shape is marked and busy."""
+    """Yields the lines of the legend: look, text, and whether the shape is marked and busy."""
     if figure.n_more:
         yield None, figure.more, False, False
     for look in figure.looks:

@@ -1,8 +1,9 @@
-"""Where the nodes of a tree stand: as close together as they can, parents in the middle of their children.
+"""Layout of trees: compact, with parents centered over their children.
 
-Reingold and Tilford's tidy drawing ("Tidier Drawings of Trees", 1981) for any number of children, in linear time: Buchheim,
-Jünger and Leipert, "Improving Walker's Algorithm to Run in Linear Time" (2002), whose names of functions these are. Both of its
-walks are loops here, since a tree may be deeper than Python recurses.
+Implements Reingold and Tilford's tidy drawing ("Tidier Drawings of Trees", 1981) for any number of children, in linear time:
+Buchheim, Jünger and Leipert, "Improving Walker's Algorithm to Run in Linear Time" (2002), whose function names are used here.
+Both
+walks are loops, since a tree may be deeper than Python's recursion limit.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ NONE = -1
 
 
 def positions(parents: Sequence[int | None]) -> list[float]:
-    """The place of each node across the tree's direction, 0 or more: nodes of one depth are 1 apart or more.
+    """Returns the position of each node across the tree's direction, 0 or more; nodes of equal depth are at least 1 apart.
 
     Args:
-        parents: The parent of each node, which stands before it; None for a root. Several roots stand as children of one do.
+        parents: Index of the parent of each node, less than its own; None for a root. Several roots are laid out like siblings.
     """
     return _Drawing(parents).positions()
 
@@ -48,7 +49,7 @@ class _Drawing:
             parent = self.parent[node]
             if parent != NONE:
                 default_ancestor[parent] = self.apportion(node, default_ancestor[parent])
-        # The second walk: each node adds up what its ancestors were moved by.
+        # Second walk: accumulates the shifts of all ancestors.
         moved = [0.0] * len(self.parent)
         for node in downward:
             for child in self.children[node]:
@@ -58,7 +59,7 @@ class _Drawing:
         return [place - least for place in places]
 
     def _postorder(self) -> list[int]:
-        # Children before their parents, and those of one parent in their order: the reverse of a walk that takes the last first.
+        # Children before their parents, and siblings in order: the reverse of a preorder walk from last to first child.
         order, waiting = [], [self.root]
         while waiting:
             node = waiting.pop()
@@ -67,7 +68,7 @@ class _Drawing:
         return order[::-1]
 
     def _left(self, node: int) -> int:
-        """The sibling before a node."""
+        """Returns the sibling before a node."""
         number = self.number[node]
         return self.children[self.parent[node]][number - 1] if number else NONE
 
@@ -87,7 +88,7 @@ class _Drawing:
             self.mod[node] = beside - middle
 
     def apportion(self, node: int, default_ancestor: int) -> int:
-        """Moves a subtree away from those before it, along their contours; spreads what lies between."""
+        """Moves a subtree away from those before it, along their contours, and spreads the subtrees between."""
         left = self._left(node)
         if left == NONE:
             return default_ancestor

@@ -1,9 +1,9 @@
-"""Models by name: what the hub, or another server, has, in a local file.
+"""Downloads of models by name, from the Hugging Face hub and other servers.
 
     path = weft.hub.model("ggml-org/gemma-3-1b-it-GGUF:Q8_0")
     async with weft.Engine(path) as engine: ...
 
-Nothing is imported for it before it is used. It needs the package huggingface-hub, which Weft does not install by itself.
+Requires the optional package huggingface-hub, which is imported on first use.
 """
 
 from collections.abc import Callable
@@ -28,24 +28,25 @@ def model(
     offline: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Path:
-    """The file of a model that is named, after it was downloaded where that is necessary; blocks meanwhile.
+    """Returns the path of a model's file, after downloading it if necessary. Blocks meanwhile.
 
-    A download that was cut goes on where it was, also in another process; two that want the same wait for each other. What comes
-    is checked against its length and, on the hub, its hash. On a terminal a bar shows how far it is.
+    An interrupted download continues where it was, also in another process; concurrent downloads of a model wait for each other.
+    Downloads are checked for their length and, on the hub, their hash. A terminal shows a progress bar.
 
     Args:
-        repo: `USER/MODEL` or `USER/MODEL:QUANT` of the hub; the quantisation's case does not matter. Without one it is Q4_K_M, or
-            Q8_0, or the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` hold.
-        file: A file of the repository in place of a quantisation.
-        url: The http(s) address of a GGUF file, in place of a repository.
-        docker: `[REPO/]MODEL[:TAG]` of Docker's registry, in place of a repository of the hub; without them `REPO` is `ai` and
-            `TAG` `latest`. `WEFT_DOCKER_REGISTRY` may be the address of another registry, as a mirror.
-        token: What the hub is shown; None is `HF_TOKEN`, or what `hf auth login` has kept.
-        offline: Whether only what is cached may be taken.
-        on_progress: Called with each piece that has come.
+        repo: `USER/MODEL` or `USER/MODEL:QUANT` of the hub; the quantization is case-insensitive. The default is Q4_K_M, then
+            Q8_0,
+            then the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` apply.
+        file: File of the repository, instead of a quantization.
+        url: http(s) URL of a GGUF file, instead of a repository.
+        docker: `[REPO/]MODEL[:TAG]` of Docker's registry, instead of a repository of the hub; the default of `REPO` is `ai`, of
+            `TAG` `latest`. `WEFT_DOCKER_REGISTRY` may be the URL of another registry, such as a mirror.
+        token: Access token for the hub; None is `HF_TOKEN`, or that of `hf auth login`.
+        offline: Uses cached files only.
+        on_progress: Called after each chunk of the download.
 
     Returns:
-        A GGUF file; of a split model its first part, with the others beside it.
+        Path of a GGUF file: the first part of a split model, next to the others.
 
     Raises:
         ModelLoadError: It cannot be had; the reason says why.

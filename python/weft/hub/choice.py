@@ -1,4 +1,4 @@
-"""Which files of a repository are the model: llama.cpp's rule."""
+"""Selection of the model's files in a repository, by llama.cpp's rules."""
 
 import re
 from collections.abc import Iterable
@@ -8,30 +8,30 @@ from weft.hub.unavailable import Unavailable
 __all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "projector_for", "quant_of"]
 
 DEFAULTS = ("Q4_K_M", "Q8_0")
-"""Quantisations that are taken where none is named, in this order; then comes whatever is first."""
+"""Quantizations that are selected if none is given, in this order; then the first file."""
 
 _PROJECTOR = "mmproj"
-"""What the names of files of projectors hold."""
+"""Part of the names of projector files."""
 
 _BESIDE = (_PROJECTOR, "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-"""What the names of files hold that are no models but belong to one."""
+"""Parts of the names of GGUF files that are not models themselves."""
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 
 _MAX_NAMED = 12
-"""Files or quantisations that a message names at most."""
+"""Maximum files or quantizations that a message lists."""
 
 
 def choose(files: Iterable[str], quant: str | None = None, file: str | None = None) -> tuple[str, ...]:
-    """The model's files, of a split one all its parts with the first in front.
+    """Returns the names of the model's files; all parts of a split model, in order.
 
     Args:
         files: Names of all files, with `/` between folders.
-        quant: A quantisation, whatever its case; None is `DEFAULTS`, then the first.
-        file: The name of one file, which is taken whatever its kind; of a split model, any of its parts.
+        quant: Quantization, case-insensitive; None is `DEFAULTS`, then the first.
+        file: Name of a file, which may be of any type, or any part of a split model. Overrides `quant`.
 
     Raises:
-        Unavailable: There is no such file, or a part is not there.
+        Unavailable: There is no such file, or a part is missing.
     """
     there = sorted(files)
     first = _named(there, file) if file is not None else _fitting(there, quant)
@@ -42,9 +42,10 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
 
 
 def projector_for(model: str, files: Iterable[str]) -> str | None:
-    """The projector that belongs to a model's file; None where there is none.
+    """Returns the projector of a model file; None if there is none.
 
-    It is one in the same folder or, failing that, in the nearest one above, and of several the one of most similar bits.
+    Projectors in the same folder are preferred, then those in the nearest parent folder, then those with a similar number of
+    bits.
     """
 
     def rank(name: str) -> tuple[int, int]:
@@ -64,7 +65,7 @@ def _folders(name: str) -> list[str]:
 
 
 def _bits(name: str) -> int:
-    """The bits of a quantisation, as llama.cpp reads them: the first number in its name; 0 where there is none."""
+    """Returns the bits of a quantization as llama.cpp does: the first number in its name, or 0."""
     found = re.search("[0-9]+", quant_of(name) or "")
     return 0 if found is None else int(found[0])
 
@@ -90,14 +91,14 @@ def _fitting(files: list[str], quant: str | None) -> str:
 
 
 def quant_of(name: str) -> str | None:
-    """The quantisation that a file's name tells, in capitals; None where it tells none."""
+    """Returns the quantization in a file's name, in capitals; None if it has none."""
     stem = parts[1] if (parts := _PART.fullmatch(name)) else re.sub(r"\.gguf$", "", name, flags=re.IGNORECASE)
     found = re.search(r"[-.]([A-Za-z0-9_]+)$", stem)
     return found[1].upper() if found is not None else None
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The names of all parts of the model that a file is of, the first in front."""
+    """Returns the names of all parts of the model that a file belongs to, in order."""
     if (part := _PART.fullmatch(name)) is None:
         return (name,)
     prefix, _, count = part.groups()
@@ -105,7 +106,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def is_first(name: str) -> bool:
-    """Whether a file is a whole model, or the first part of one."""
+    """Returns True if a file is a whole model, or the first part of one."""
     return (part := _PART.fullmatch(name)) is None or int(part[2]) == 1
 
 

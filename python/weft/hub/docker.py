@@ -1,7 +1,8 @@
-"""A model of Docker's registry: the layer of an image that is a GGUF file.
+"""Models in Docker's registry: the layer of an image that is a GGUF file.
 
-The registry speaks the protocol of https://distribution.github.io/distribution/spec/api/: a manifest names the layers of a tag by
-their hashes, and whoever asks without a token is told where to get one.
+The registry's protocol is https://distribution.github.io/distribution/spec/api/: a manifest lists the layers of a tag by hash,
+and
+a request without a token is answered with the address that issues tokens.
 """
 
 import logging
@@ -27,12 +28,12 @@ __all__ = ["find"]
 logger = logging.getLogger("weft")
 
 REGISTRY = "https://registry-1.docker.io"
-"""Where images are, unless `WEFT_DOCKER_REGISTRY` names another registry, as a mirror."""
+"""Default registry; `WEFT_DOCKER_REGISTRY` may name another one, such as a mirror."""
 
 MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
-"""Most bytes of a manifest: what a registry takes of those who push one."""
+"""Maximum bytes of a manifest, the limit of registries for uploads."""
 
 Told = TypeVar("Told")
 
@@ -53,10 +54,10 @@ class _Grant(msgspec.Struct):
 
 
 def find(source: Source, tally: Tally) -> Path:
-    """The model's file. The registry is asked what the tag means now.
+    """Returns the path of the model's file, after downloading it if necessary. Resolves the tag online.
 
     Raises:
-        Unavailable: It cannot be had.
+        Unavailable: The model is not available.
     """
     from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
     from huggingface_hub import constants  # noqa: PLC0415
@@ -82,10 +83,10 @@ def find(source: Source, tally: Tally) -> Path:
 
 
 def _kept(note: Path) -> Path | None:
-    """The file that a tag meant when it was last asked for."""
+    """Returns the file that a tag referred to when it was last resolved."""
     try:
         path = note.with_name(note.read_text(encoding="ascii").strip())
-    except (OSError, ValueError):  # It cannot be read, or names no file.
+    except (OSError, ValueError):  # Unreadable, or not a file name.
         return None
     return path if path.is_file() else None
 
@@ -102,7 +103,7 @@ def _current(registry: "_Registry", tag: str, note: Path, tally: Tally) -> Path:
         logger.info("downloading %s:%s%s", registry.repo, tag, size)
         remote = Remote(name=f"{registry.repo}:{tag}", url=registry.blob(layer.digest), size=layer.size, sha256=sha256)
         registry.download(remote, path, tally)
-    # Only now: whoever looks there for what the tag means finds all of it.
+    # Written last, so that the tag only refers to a complete file.
     written = note.with_name(f"{note.name}.incomplete")
     written.write_text(f"{path.name}\n", encoding="ascii")
     written.replace(note)
@@ -110,7 +111,7 @@ def _current(registry: "_Registry", tag: str, note: Path, tally: Tally) -> Path:
 
 
 def _model(manifest: _Manifest) -> _Layer:
-    """The layer that is the model; the kind of its file ends in the version of GGUF."""
+    """Returns the layer of the model; its media type contains `gguf`."""
     layers = [layer for layer in manifest.layers if "gguf" in layer.media_type]
     if not layers:
         raise Unavailable("no layer of the image is a GGUF file")
@@ -120,14 +121,14 @@ def _model(manifest: _Manifest) -> _Layer:
 
 
 def _sha256(digest: str) -> str:
-    """The hash that names a layer; only what looks so is a part of a path."""
+    """Returns the hash of a layer. It is validated, because it becomes part of a path."""
     if (found := re.fullmatch(r"sha256:([0-9a-f]{64})", digest.lower())) is None:
         raise Unavailable(f"its manifest names the model {digest!r}, which is no SHA-256")
     return found[1]
 
 
 class _Registry:
-    """One repository of a registry, for which there may have to be a token."""
+    """One repository of a registry, with a token if one is required."""
 
     def __init__(self, repo: str) -> None:
         self.repo = repo
@@ -137,7 +138,7 @@ class _Registry:
         self._headers: dict[str, str] = {}
 
     def manifest(self, tag: str) -> _Manifest:
-        """What an image is made of."""
+        """Returns the manifest of an image."""
         url, accept = f"{self.url}/v2/{self.repo}/manifests/{tag}", {"Accept": MANIFESTS}
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
@@ -149,11 +150,11 @@ class _Registry:
         return _answer(url, accept | self._headers, _Manifest)
 
     def blob(self, digest: str) -> str:
-        """The address of a layer."""
+        """Returns the URL of a layer."""
         return f"{self.url}/v2/{self.repo}/blobs/{digest.lower()}"
 
     def download(self, remote: Remote, path: Path, tally: Tally) -> None:
-        """Brings a layer, with another token whenever one has run out on the way: they last for minutes."""
+        """Downloads a layer, with a new token whenever one expires: they are valid for minutes."""
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
         partial = path.with_name(f"{path.name}.incomplete")
@@ -166,11 +167,11 @@ class _Registry:
                 if n_there <= n_before or not self._is_granted(error):
                     raise
                 n_before = n_there
-                # Counted again by the next attempt.
+                # The next attempt counts these bytes again.
                 tally.add(remote.name, -n_there)
 
     def _is_granted(self, error: Exception) -> bool:
-        """Whether there is a token now, where an answer has said that there must be one, and where from."""
+        """Requests a token if the response requires one and names its issuer. Returns True if there is a token now."""
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
         if not isinstance(error, HfHubHTTPError) or error.response.status_code != 401:
@@ -193,7 +194,7 @@ class _Registry:
 
 
 def _answer(url: str, headers: dict[str, str], kind: type[Told]) -> Told:
-    """What a server answers in JSON."""
+    """Returns a JSON response of a server."""
     body = b""
     with opened(url, headers) as response:
         for piece in response.iter_bytes():
@@ -207,7 +208,7 @@ def _answer(url: str, headers: dict[str, str], kind: type[Told]) -> Told:
 
 
 def _reason(error: Exception, registry: _Registry) -> str:
-    """What a failure means; tokens of the hub are of no use there."""
+    """Returns the reason of a failure. Messages about the hub's tokens do not apply to registries."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     where = f"{registry.url}/v2/{registry.repo}"

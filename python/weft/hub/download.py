@@ -1,4 +1,4 @@
-"""One file from a server, in one piece at the end: what is cut goes on where it was, also after a restart."""
+"""Resumable download of one file, which appears at its final path only when it is complete."""
 
 import hashlib
 import logging
@@ -25,10 +25,10 @@ __all__ = ["Remote", "download", "opened"]
 logger = logging.getLogger("weft")
 
 MAX_FAILURES = 5
-"""Attempts, one after the other, that bring nothing, after which it is given up."""
+"""Maximum consecutive attempts without progress."""
 
 PAUSE_S = 1.0
-"""Between two attempts, in seconds."""
+"""Pause between two attempts, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +36,26 @@ class Remote:
     """A file on a server."""
 
     name: str
-    """What messages call it."""
+    """Name for messages."""
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     etag: str | None = None
-    """What stands for this version of it, in quotes as in HTTP; None is nothing that could."""
+    """Version of the file, in quotes as in HTTP; None if it has none."""
     size: int | None = None
-    """In bytes; None is unknown."""
+    """Size in bytes; None if unknown."""
     sha256: str | None = None
-    """What its bytes come to; None is unknown."""
+    """Hash of the content; None if unknown."""
 
 
 def download(remote: Remote, target: Path, partial: Path, tally: Tally) -> None:
-    """Brings a file to `target`, by way of `partial`, which an earlier attempt may have left behind and this one may leave.
+    """Downloads a file to `target` by way of `partial`, which may exist from an interrupted attempt, and may remain after one.
 
-    `target` is there only when all of it is, and has the length and the hash that the server told.
+    `target` is created only when it is complete, with the expected size and hash.
 
     Raises:
-        Unavailable: The room does not suffice, or what has come is not what was told.
-        httpx2.HTTPError: The server does not give it.
-        OSError: It cannot be written.
+        Unavailable: There is not enough disk space, or size or hash are wrong.
+        httpx2.HTTPError: The server rejects the request.
+        OSError: The file cannot be written.
     """
     from httpx2 import TransportError  # noqa: PLC0415
 
@@ -85,15 +85,17 @@ def download(remote: Remote, target: Path, partial: Path, tally: Tally) -> None:
 
 @contextmanager
 def opened(url: str, headers: Mapping[str, str]) -> Iterator["Response"]:
-    """What a server answers to GET, of which nothing is read yet. It is the client of the hub's library: its proxies hold.
+    """Sends a GET request and yields the response, without reading its body.
+
+    Uses the client of the hub's library, with its proxies.
 
     Raises:
-        httpx2.HTTPError: The server is not reached, or answers that it does not give it.
+        httpx2.HTTPError: The server is unreachable, or returns an error.
     """
     from huggingface_hub import constants  # noqa: PLC0415
     from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415
 
-    # Without an encoding lengths are those of the file.
+    # With an encoding, Content-Length would not be the size of the file.
     asked = {**headers, "Accept-Encoding": "identity"}
     with get_session().stream("GET", url, headers=asked, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         if not response.is_success:
@@ -103,7 +105,7 @@ def opened(url: str, headers: Mapping[str, str]) -> Iterator["Response"]:
 
 
 def _n_to_keep(partial: Path, remote: Remote) -> int:
-    """How many bytes of an earlier attempt are good; without a length and a version nothing can be said of them."""
+    """Returns the number of usable bytes in `partial`; 0 without a known size and version, which are required to resume."""
     n = partial.stat().st_size
     if remote.size is None or (remote.etag is None and remote.sha256 is None) or n > remote.size:
         os.truncate(partial, 0)
@@ -120,7 +122,7 @@ def _check_room(folder: Path, n_total: int, n_more: int) -> None:
 
 
 def _pull(remote: Remote, partial: Path, n_there: int, tally: Tally, bar: "tqdm") -> None:
-    """Appends what comes, from byte `n_there` on, or from the first where the server starts again there."""
+    """Appends the response to `partial`, from byte `n_there` or, if the server does not support ranges, from the beginning."""
     headers = dict(remote.headers)
     if n_there:
         headers["Range"] = f"bytes={n_there}-"
@@ -141,13 +143,13 @@ def _pull(remote: Remote, partial: Path, n_there: int, tally: Tally, bar: "tqdm"
                 file.write(piece)
                 bar.update(len(piece))
                 tally.add(remote.name, len(piece))
-            # What is renamed must be there even if the power goes a moment later.
+            # Synchronizes before the rename, so that the file is complete even after a power failure.
             file.flush()
             os.fsync(file.fileno())
 
 
 def _check(remote: Remote, partial: Path) -> None:
-    """Throws away what is not what was told, so that the next attempt begins anew."""
+    """Checks size and hash, and deletes an invalid file, so that the next attempt restarts."""
     n = partial.stat().st_size
     if remote.size is not None and n != remote.size:
         partial.unlink()

@@ -1,4 +1,4 @@
-"""What went wrong on the way to a model, in one sentence."""
+"""Reasons of failed downloads, in one sentence."""
 
 from weft.hub.unavailable import Unavailable
 
@@ -8,7 +8,7 @@ TOKEN = "-hft/--hf-token or HF_TOKEN"
 
 
 def size_text(n_bytes: int) -> str:
-    """A number of bytes for people."""
+    """Formats a number of bytes with a unit."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n_bytes >= size:
             return f"{n_bytes / size:.1f} {unit}"
@@ -16,12 +16,12 @@ def size_text(n_bytes: int) -> str:
 
 
 def words(error: Exception) -> str:
-    """What an error says; some say nothing but their names."""
+    """Returns the message of an error, or its class name if it has none."""
     return str(error) or type(error).__name__
 
 
 def is_out_of_reach(error: Exception) -> bool:
-    """Whether a server was not reached or cannot answer now, so that what is cached is as good as it gets."""
+    """Returns True if a server is unreachable or temporarily unavailable, so that cached files may be used instead."""
     from httpx2 import HTTPStatusError, TransportError  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
 
@@ -31,12 +31,12 @@ def is_out_of_reach(error: Exception) -> bool:
 
 
 def reason(error: Exception, *, where: str, has_token: bool = False) -> str:
-    """What a failure means to whoever named the model.
+    """Returns the reason of a failure for the user who named the model.
 
     Args:
-        error: What the hub's library, HTTP or the system has raised.
-        where: The server's address, or the repository's page on it.
-        has_token: Whether a token was shown.
+        error: Exception of the hub's library, of HTTP, or of the system.
+        where: URL of the server, or of the repository's page.
+        has_token: True if a token was sent.
     """
     from httpx2 import TransportError  # noqa: PLC0415
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError  # noqa: PLC0415

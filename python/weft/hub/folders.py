@@ -1,4 +1,4 @@
-"""Where downloads are kept, and what is there."""
+"""Folders of downloads and their content."""
 
 import os
 import re
@@ -14,31 +14,31 @@ __all__ = ["cached", "docker_folder", "downloaded_urls", "holding", "hub_folder"
 
 
 def hub_folder() -> Path:
-    """The cache of the hub's library, which other programs share; it is where `LLAMA_CACHE`, `HF_HUB_CACHE` or `HF_HOME` says."""
+    """Returns the cache of the hub's library, shared with other programs: `LLAMA_CACHE`, or by `HF_HUB_CACHE` or `HF_HOME`."""
     from huggingface_hub import constants  # noqa: PLC0415
 
     return Path(os.environ.get("LLAMA_CACHE") or constants.HF_HUB_CACHE).expanduser().resolve()
 
 
 def repository_folder(hub: Path, repo: str) -> Path:
-    """What is kept of a repository: files by their hashes, and in `snapshots/COMMIT` by their names."""
+    """Returns the cache folder of a repository: files by hash, and in `snapshots/COMMIT` by name."""
     return hub / f"models--{repo.replace('/', '--')}"
 
 
 def url_folder() -> Path:
-    """What was downloaded from addresses, in a folder for each."""
+    """Returns the folder of downloads from URLs, which has one folder per model."""
     import platformdirs  # noqa: PLC0415
 
     return platformdirs.user_cache_path("weft", appauthor=False) / "urls"
 
 
 def docker_folder() -> Path:
-    """What was downloaded from Docker's registry, in a folder for each repository: files by their hashes, and what tags mean."""
+    """Returns the folder of downloads from Docker's registry, with one folder per repository: files by hash, and tags."""
     return url_folder().with_name("docker")
 
 
 def snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The commits of which something is kept of a repository, the current one first, then the latest, and the files of each."""
+    """Yields the cached commits of a repository, the current one first, then the latest, with the files of each."""
     try:
         current = (folder / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -48,14 +48,14 @@ def snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     except OSError:
         return
     for _, _, commit in sorted(found, reverse=True):
-        # A link whose file was deleted is not there.
+        # Skips links whose file was deleted.
         yield commit, [path.relative_to(commit).as_posix() for path in commit.rglob("*") if path.is_file()]
 
 
 def cached() -> list[str]:
-    """The models of the hub, as `USER/MODEL:QUANT`, addresses of which a file is kept, and images, each in alphabetical order.
+    """Returns the names of all downloads, sorted by kind: `USER/MODEL:QUANT` for the hub, URLs, and Docker images.
 
-    Images are told as `docker.io/REPO/MODEL:TAG`.
+    Images are `docker.io/REPO/MODEL:TAG`.
     """
     found: set[str] = set()
     for folder in hub_folder().glob("models--*--*"):
@@ -64,7 +64,7 @@ def cached() -> list[str]:
             for name in filter(is_first, files):
                 try:
                     choose(files, file=name)
-                except Unavailable:  # A part has still to come.
+                except Unavailable:  # The download is incomplete.
                     continue
                 if name.lower().endswith(".gguf") and (quant := quant_of(name)) is not None and "mmproj" not in name:
                     found.add(f"{repo}:{quant}")
@@ -78,7 +78,7 @@ def _images() -> Iterator[str]:
 
 
 def downloaded_urls() -> Iterator[str]:
-    """The addresses, as far as they are no secrets."""
+    """Yields the URLs of downloads, without secret parts."""
     for kept in url_folder().glob("*/*.from"):
         if is_first(kept.stem) and kept.with_suffix("").is_file():
             text = kept.read_text(encoding="utf-8").splitlines()
@@ -87,7 +87,7 @@ def downloaded_urls() -> Iterator[str]:
 
 @contextmanager
 def holding(lock: Path) -> Iterator[None]:
-    """Holds a lock, for which other processes wait that want to download the same."""
+    """Holds a lock, so that only one process downloads a model at a time."""
     import logging  # noqa: PLC0415
 
     from filelock import Timeout  # noqa: PLC0415
@@ -104,4 +104,4 @@ def holding(lock: Path) -> Iterator[None]:
 
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""How commits and contents are named. What a server says is only a part of a path if it looks so."""
+"""Format of commits and content hashes. Values from a server are validated before they become part of a path."""

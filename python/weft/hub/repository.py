@@ -1,4 +1,4 @@
-"""A model of a repository of the hub: from the hub, or from what is cached of it."""
+"""Models in a repository of the hub, or in its local cache."""
 
 import logging
 import os
@@ -23,12 +23,12 @@ logger = logging.getLogger("weft")
 
 
 def find(source: Source, tally: Tally) -> Found:
-    """The model's file, of a split model the first, with all others beside it, and its projector where that is wanted.
+    """Returns the path of the model's file (the first part of a split model) and, if requested, of its projector.
 
-    The hub is asked what is current.
+    Downloads missing files. Resolves the current commit online.
 
     Raises:
-        Unavailable: It cannot be had.
+        Unavailable: The model is not available.
     """
     from httpx2 import HTTPError  # noqa: PLC0415
     from huggingface_hub import constants, get_token  # noqa: PLC0415
@@ -95,7 +95,7 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
     for name in missing:
         key, n_bytes = _key(files[name]), files[name].size
         if key is None or (n_bytes is not None and n_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE):
-            # The hub gives the largest only in pieces, which its library puts together.
+            # The hub serves the largest files only in chunks, which its library assembles.
             hf_hub_download(repo, name, revision=info.sha, cache_dir=hub, token=source.token)
             continue
         remote = Remote(
@@ -107,7 +107,7 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
             sha256=key if files[name].lfs is not None else None,
         )
         _bring(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, tally)
-    # Only now: whoever looks there for what is current finds all of it.
+    # Written last, so that the reference only names a complete commit.
     _note(folder / "refs" / "main", info.sha)
     return _found(folder / "snapshots" / info.sha, names[0], projector)
 
@@ -123,26 +123,26 @@ def _found(commit: Path, model: str, projector: str | None) -> Found:
 
 
 def _key(file: "RepoSibling") -> str | None:
-    """The hash under which the hub's library keeps a file."""
+    """Returns the hash that names a file in the cache of the hub's library."""
     key = file.lfs.sha256 if file.lfs is not None else file.blob_id
     return key if key is not None and HASH.fullmatch(key) is not None else None
 
 
 def _bring(remote: Remote, blob: Path, pointer: Path, tally: Tally) -> None:
-    """Downloads a file to where the hub's library keeps it, and links it to its name.
+    """Downloads a file to the cache location of the hub's library, and links its name to it.
 
-    That library would do it too, but begins anew after each restart.
+    The library's own download would restart from the beginning after each interruption.
     """
     folder = blob.parent.parent
     with holding(folder.parent / ".locks" / folder.name / f"{blob.name}.lock"):
         if not blob.is_file():
             download(remote, blob, blob.with_name(f"{blob.name}.incomplete"), tally)
         pointer.parent.mkdir(parents=True, exist_ok=True)
-        # One that points to what was deleted is in the way.
+        # Replaces a dangling link.
         pointer.unlink(missing_ok=True)
         try:
             pointer.symlink_to(os.path.relpath(blob, pointer.parent))
-        except OSError:  # There are no links on this file system.
+        except OSError:  # The file system does not support links.
             blob.replace(pointer)
 
 

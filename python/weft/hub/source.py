@@ -1,4 +1,4 @@
-"""A model that is named and not given: what of which repository of the hub, or which address."""
+"""Sources of downloadable models: names of repositories and images, and URLs."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,35 +10,35 @@ __all__ = ["Found", "Source", "bare", "docker_name", "docker_parts", "file_name"
 
 
 class Found(NamedTuple):
-    """What was named, in local files."""
+    """Local files of a downloaded model."""
 
     model: Path
-    """Of a split model its first part, with the others beside it."""
+    """Path of the model, or of the first part of a split model, next to the others."""
     projector: Path | None = None
-    """What reads pictures and sounds for it, where that was wanted and is there."""
+    """Path of the projector for images and audio, if it was requested and exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a model comes from: `repo`, with a quantisation or a file of it, or `url`, or `docker`."""
+    """Source of a model: `repo`, optionally with a quantization or `file`, or `url`, or `docker`."""
 
     repo: str | None = None
     """`USER/MODEL` or `USER/MODEL:QUANT`."""
     file: str | None = None
-    """A file of the repository; it wins over the quantisation."""
+    """File of the repository, with priority over the quantization."""
     url: str | None = None
     docker: str | None = None
     """`[REPO/]MODEL[:TAG]` of Docker's registry."""
     token: str | None = field(default=None, repr=False)
-    """What the hub is shown; None is the one that the hub's own library finds."""
+    """Access token for the hub; None is the token that the hub's library finds."""
     offline: bool = False
-    """Whether only what is cached may be taken."""
+    """Uses cached files only."""
     wants_projector: bool = False
-    """Whether the projector that lies beside the model in its repository is wanted too, where there is one."""
+    """Also downloads the projector of the repository, if there is one."""
 
     @property
     def name(self) -> str:
-        """What messages call it. An address is told without what follows its path, which may be a secret."""
+        """Name for messages. For a URL, without user, password and query, which may be secret."""
         if self.url is not None:
             return bare(self.url)
         if self.docker is not None:
@@ -47,7 +47,7 @@ class Source:
 
 
 def repo_name(given: str) -> str:
-    """A parser of `USER/MODEL` and `USER/MODEL:QUANT`; ValueError says what is wrong."""
+    """Validates `USER/MODEL` or `USER/MODEL:QUANT`; raises ValueError."""
     part = r"[A-Za-z0-9](?:[\w.-]*\w)?"
     if len(given) > 256 or re.fullmatch(rf"{part}/{part}(?::\w[\w.-]*)?", given, re.ASCII) is None:
         raise ValueError(f"{given!r} is not USER/MODEL or USER/MODEL:QUANT, as ggml-org/gemma-3-1b-it-GGUF:Q4_K_M")
@@ -60,14 +60,14 @@ _IMAGE = re.compile(
 
 
 def docker_name(given: str) -> str:
-    """A parser of `[REPO/]MODEL[:TAG]`, as Docker's registry names images; ValueError says what is wrong."""
+    """Validates `[REPO/]MODEL[:TAG]`, the image name in Docker's registry; raises ValueError."""
     if len(given) > 256 or _IMAGE.fullmatch(given) is None:
         raise ValueError(f"{given!r} is not [REPO/]MODEL[:TAG] in small letters, as smollm2:135M-Q4_0")
     return given
 
 
 def docker_parts(name: str) -> tuple[str, str]:
-    """The repository and the tag that a name means: `ai/` and `latest` are what it may leave out."""
+    """Returns the repository and the tag of an image name, with the defaults `ai/` and `latest`."""
     found = _IMAGE.fullmatch(name)
     assert found is not None, "docker_name has looked at it"
     repo, tag = found.groups()
@@ -75,7 +75,7 @@ def docker_parts(name: str) -> tuple[str, str]:
 
 
 def http_address(given: str) -> str:
-    """A parser of http(s) addresses of files; ValueError says what is wrong."""
+    """Validates an http(s) URL of a file; raises ValueError."""
     try:
         parts = urlsplit(given)
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path.strip("/") != ""
@@ -88,12 +88,12 @@ def http_address(given: str) -> str:
 
 
 def bare(url: str) -> str:
-    """An address without its user, its password, and what follows its path."""
+    """Returns a URL without user, password, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def file_name(url: str) -> str:
-    """The name under which the file at an address is kept."""
+    """Returns the local name of the file at a URL."""
     name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
     return name if name not in ("", ".", "..") and "\0" not in name and len(name.encode()) <= 200 else "model.gguf"

@@ -1,7 +1,7 @@
-"""Why a model cannot be had."""
+"""Error for models that are not available."""
 
 __all__ = ["Unavailable"]
 
 
-class Unavailable(Exception):  # noqa: N818 (it says what is so)
-    """Why a model that was named cannot be had, in words that follow `cannot load the model …:`."""
+class Unavailable(Exception):  # noqa: N818 (the text is a reason)
+    """The reason why a model is not available, phrased to follow `cannot load the model …:`."""

@@ -1,4 +1,4 @@
-"""A model at an address: downloaded once, and again where the server has another version."""
+"""Models at a URL: downloaded once, and again when the server has another version."""
 
 import hashlib
 import logging
@@ -18,21 +18,23 @@ __all__ = ["find"]
 logger = logging.getLogger("weft")
 
 MAGIC = b"GGUF"
-"""What every model begins with."""
+"""First bytes of a GGUF file."""
 
 
 def find(source: Source, tally: Tally) -> Path:
-    """The model's file, of a split model the first, with all others beside it. The server is asked what is current.
+    """Returns the path of the model's file (the first part of a split model), after downloading it if necessary.
+
+    Checks the current version online.
 
     Raises:
-        Unavailable: It cannot be had.
+        Unavailable: The model is not available.
     """
     from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
     from huggingface_hub import constants, get_token  # noqa: PLC0415
 
     url = str(source.url)
     urls = [urlunsplit(urlsplit(url)._replace(path=part)) for part in parts_of(urlsplit(url).path)]
-    # All parts are in one folder, which is that of the first.
+    # All parts are in the folder of the first.
     folder = url_folder() / hashlib.sha256(urls[0].encode()).hexdigest()[:32]
     kept = [folder / file_name(each) for each in urls]
     is_cached = all(path.is_file() for path in kept)
@@ -68,7 +70,7 @@ def _bring(remotes: list[Remote], kept: list[Path], tally: Tally) -> None:
         for stale in path.parent.glob(f"{path.name}.*.incomplete"):
             if stale != partial:
                 stale.unlink()
-        # What is kept has no version while it may be either; it is then taken for old.
+        # While the file is being replaced it has no recorded version, so it counts as outdated.
         note = _note(path)
         note.unlink(missing_ok=True)
         download(remote, path, partial, tally)
@@ -76,19 +78,19 @@ def _bring(remotes: list[Remote], kept: list[Path], tally: Tally) -> None:
 
 
 def _is_current(remote: Remote, path: Path) -> bool:
-    """Whether what is kept is what the server has; a server that tells no version is believed to have the same."""
+    """Returns True if the cached file has the server's version. Without a version, it counts as current."""
     if not path.is_file() or not _note(path).is_file():
         return False
     return remote.etag is None or _note(path).read_text(encoding="utf-8").splitlines()[1:] == [remote.etag]
 
 
 def _note(path: Path) -> Path:
-    """The file that says where another came from, and which version it is."""
+    """Returns the path of the file that records URL and version of a download."""
     return path.with_name(f"{path.name}.from")
 
 
 def _look(url: str, headers: dict[str, str]) -> Remote:
-    """What a server says of a file; its beginning shows whether it is a model. Not every server answers HEAD."""
+    """Requests a file's metadata and checks its first bytes. Uses GET, since not every server supports HEAD."""
     with opened(url, headers) as response:
         beginning = b""
         for piece in response.iter_bytes():
@@ -108,7 +110,7 @@ def _look(url: str, headers: dict[str, str]) -> Remote:
 
 
 def _headers(url: str, token: str | None) -> dict[str, str]:
-    """The hub's token is for the hub: another server is not told it."""
+    """Returns the authorization header, only for the hub, so that no other server receives the token."""
     from huggingface_hub import constants  # noqa: PLC0415
 
     is_hub = token is not None and urlsplit(url)[:2] == urlsplit(constants.ENDPOINT)[:2]

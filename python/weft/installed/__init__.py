@@ -1,1 +1,1 @@
-"""Weft as it was installed: its distribution, the compiled module for each level of processors, and the drivers that it needs."""
+"""Weft's installation: distribution, compiled modules for each instruction set, GPU drivers, and platform facilities."""

@@ -1,15 +1,15 @@
-"""Weft as it was installed: a distribution has another name than the package."""
+"""Weft's distribution package, whose name differs from that of the import package."""
 
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 __all__ = ["NAMES", "installed", "version"]
 
 NAMES = ("weft-llm", "weft-llm-cuda12", "weft-llm-vulkan")
-"""One of these is installed: they hold the same package, compiled for other devices."""
+"""Alternative distributions of the same package, compiled for different devices; one of them is installed."""
 
 
 def installed() -> Distribution | None:
-    """Its metadata; None where the package was found in a folder that nothing was installed in, as in a bundle or a checkout."""
+    """Returns the installed distribution; None if the package is not installed but in a folder, as in a bundle or a checkout."""
     for name in NAMES:
         try:
             return distribution(name)
@@ -19,13 +19,13 @@ def installed() -> Distribution | None:
 
 
 def version() -> str:
-    """As the metadata has it; where there is none, as the compiled module has it.
+    """Returns the version from the metadata or, without metadata, from the compiled module.
 
     Raises:
         ImportError: There is neither.
     """
     if weft := installed():
         return weft.version
-    from weft import _native  # noqa: PLC0415 (where there is metadata, a version needs none of it)
+    from weft import _native  # noqa: PLC0415 (needed only without metadata)
 
     return _native.VERSION

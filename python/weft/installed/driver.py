@@ -1,7 +1,8 @@
-"""The drivers that Weft's distributions for GPUs need: a machine has them or not, and no package can bring them.
+"""GPU drivers that Weft's distributions require; they are part of the machine and not available as packages.
 
-Their compiled module is linked to a library of the driver, and cannot be imported without it. The loader's word for that is the
-name of a file; here it becomes one that says what to install.
+The compiled module is linked to a library of the driver, and cannot be imported without it. The loader's error has only the name
+of
+that file; this module turns it into installation advice.
 """
 
 import ctypes
@@ -19,12 +20,12 @@ SITE_PACKAGES = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Driver:
-    """What a distribution needs of the machine."""
+    """Driver that a distribution requires."""
 
     libraries: Mapping[str, str]
-    """The file to be loaded, by `sys.platform`."""
+    """Name of the driver's library, by `sys.platform`."""
     advice: str
-    """How one comes by it."""
+    """How to install the driver."""
 
 
 DRIVERS = {
@@ -37,13 +38,13 @@ DRIVERS = {
         "install the driver of the GPU with its part for Vulkan; Debian and Ubuntu have `libvulkan1` and `mesa-vulkan-drivers`",
     ),
 }
-"""By the name of the distribution. `weft-llm` itself needs none: it computes on the CPU, or, on a Mac, by what each Mac has."""
+"""Drivers by name of the distribution. `weft-llm` needs none: it uses the CPU or, on a Mac, the built-in GPU framework."""
 
 
 def missing() -> DriverMissing | None:
-    """What to raise, or to say, where the compiled module could not be imported; None where no driver is to blame.
+    """Returns the error for a missing driver, after an import of the compiled module has failed; None if no driver is missing.
 
-    Called after it could not: a start where all is well looks for nothing.
+    Called only after a failure, so normal starts do not search for libraries.
     """
     for name, driver in DRIVERS.items():
         library = driver.libraries.get(sys.platform)

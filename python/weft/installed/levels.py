@@ -1,12 +1,15 @@
-"""Instruction sets that a wheel has code for, and which of them this processor gets.
+"""Instruction-set levels: a wheel for Linux has the compiled module once per level.
 
-A wheel for Linux holds the compiled module once for each level: llama.cpp's code for a CPU is compiled for one set of
-instructions, and so is ours but for its kernels. The best one that the processor has is loaded.
+llama.cpp's CPU code is compiled for a fixed instruction set, and so is Weft's except for its kernels. The best level that the
+processor supports is loaded.
 
-On ARM a level is what llama.cpp has other code for: the product of bytes, that of matrices of bytes, and vectors of any length.
-Nothing in it asks for bf16, and SVE2 makes one of its helpers another; SME is for a library that is not built. What it has for
-halves sums in halves, and is wrong by hundredths where a row is long: it is left out but for SVE, whose own code comes first and
-sums in floats. SVE without the products (Fujitsu's A64FX) is no level.
+On ARM, a level is an instruction set for which llama.cpp has separate code: byte dot products, byte matrix products, and vectors
+of
+variable length (SVE). Nothing in it requires bf16; SVE2 changes only a helper function, and SME requires a library that is not
+built. Its half-precision code accumulates in half precision, with errors of hundredths for long rows, and is excluded, except
+with
+SVE, whose own code takes precedence and accumulates in single precision. SVE without byte products (Fujitsu's A64FX) is not a
+level.
 """
 
 import os
@@ -21,10 +24,10 @@ from types import ModuleType
 __all__ = ["LEVELS", "MACHINE", "VARIABLE", "Level", "NoLevel", "WrongLevel", "chosen", "here", "load", "processor"]
 
 VARIABLE = "WEFT_CPU_LEVEL"
-"""The environment variable that asks for a level by its name; empty asks for none."""
+"""Environment variable that selects a level by name; empty selects the best."""
 
 MACHINE = os.uname().machine if sys.platform == "linux" else ""
-"""The kind of processor, as the system calls it; empty where wheels have one module."""
+"""Processor architecture as reported by the system; empty on systems whose wheels have a single module."""
 
 CPUINFO = Path("/proc/cpuinfo")
 FOLDER = Path(__file__).parent.parent
@@ -43,18 +46,19 @@ _SVE = _I8MM | {"fphp", "asimdhp", "sve", "svei8mm"}
 
 @dataclass(frozen=True)
 class Level:
-    """A set of instructions that a module is compiled for."""
+    """An instruction set that a module is compiled for."""
 
     name: str
     flags: frozenset[str]
-    """What a processor must have, by Linux's names."""
+    """Required processor features, by Linux's names."""
     kernels: str | None = None
-    """The instruction set of Weft's own kernels where a user asks for this level, since these choose theirs at run time; None is
-    the best that the processor has."""
+    """Instruction set of Weft's own kernels if a user selects this level, since they are chosen at run time; None is the best
+    that
+    the processor supports."""
 
     @property
     def file(self) -> str:
-        """The file of its module, beside `weft/_native.py`."""
+        """File name of its module, in the folder of `weft/_native.py`."""
         return f"_native_{self.name.replace('-', '_')}.abi3.so"
 
 
@@ -73,22 +77,22 @@ LEVELS = {
         Level("sve", _SVE),
     ),
 }
-"""Those of each machine, the slowest first; each has all that the one before it has. No two have the same name."""
+"""Levels of each architecture, the slowest first; each includes the features of the previous one. Names are unique."""
 
 _LINES = {"x86_64": "flags", "aarch64": "Features"}
-"""The line of `/proc/cpuinfo` that tells them. An emulator may show that of the machine it runs on, which tells nothing."""
+"""Line of `/proc/cpuinfo` that lists the features. An emulator may show its host's file, which lacks that line."""
 
 
-class NoLevel(ImportError):  # noqa: N818 (it says what is missing, as `NoSuchFile` would)
-    """None of the modules that are there fits the processor."""
+class NoLevel(ImportError):  # noqa: N818 (the name describes what is missing)
+    """None of the available modules supports the processor."""
 
 
 class WrongLevel(NoLevel):
-    """`WEFT_CPU_LEVEL` names none of the levels that are there, or one that the processor cannot do."""
+    """`WEFT_CPU_LEVEL` names an unavailable level, or one that the processor does not support."""
 
 
 def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str] | None:
-    """What the processor has and the system lets programs use, by Linux's names; None where that cannot be read."""
+    """Returns the features of the processor that programs may use, by Linux's names; None if they cannot be read."""
     try:
         with cpuinfo.open(encoding="ascii", errors="replace") as lines:
             found = next((line for line in lines if line.partition(":")[0].strip() == _LINES.get(machine)), None)
@@ -98,13 +102,13 @@ def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str]
 
 
 def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mapping[str, str]) -> Level:
-    """The level to load: the one that `WEFT_CPU_LEVEL` names, or the best of those that are there for this processor.
+    """Returns the level to load: that of `WEFT_CPU_LEVEL`, or the best available one for this processor.
 
-    A processor that tells nothing of itself gets the slowest.
+    If the features of the processor are unknown, returns the slowest.
 
     Raises:
-        WrongLevel: The one that is asked for is not there, or needs what the processor lacks.
-        NoLevel: None fits the processor.
+        WrongLevel: The selected level is unavailable, or not supported by the processor.
+        NoLevel: No level supports the processor.
     """
     if named := environ.get(VARIABLE):
         asked = next((level for level in there if level.name == named), None)
@@ -125,7 +129,7 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
 
 
 def _told(there: tuple[Level, ...], has: frozenset[str] | None) -> str:
-    """Which levels there are, and which of them can be asked for."""
+    """Returns the available levels, and those that the processor supports, as a phrase."""
     all_of_them = f"this wheel has {_list([level.name for level in there])}"
     if has is None:
         return f"{all_of_them}, and what the processor has cannot be read"
@@ -134,33 +138,33 @@ def _told(there: tuple[Level, ...], has: frozenset[str] | None) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """Names as a sentence has them: `a, b and c`."""
+    """Joins names for a sentence: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def here() -> Level | None:
-    """The level that `weft._native` has here, without importing it; None where it was compiled for this machine alone.
+    """Returns the level that `weft._native` loads, without importing it; None if it was compiled for this machine only.
 
     Raises:
-        WrongLevel, NoLevel: As `chosen` says: importing it would raise the same.
+        WrongLevel, NoLevel: See `chosen`; the import raises the same.
     """
     there = _there()
     return chosen(there, processor(), os.environ) if there else None
 
 
 def load(name: str) -> ModuleType:
-    """The compiled module under this name, for this processor. Called once, while `weft._native` is imported.
+    """Loads the compiled module for this processor under a name. Called once, during the import of `weft._native`.
 
     Raises:
-        WrongLevel, NoLevel: As `chosen` says.
-        ImportError: Nothing was compiled.
+        WrongLevel, NoLevel: See `chosen`.
+        ImportError: There is no compiled module.
     """
     there = _there()
     if not there:
         raise ImportError(f"there is no compiled module in {FOLDER}; in a checkout, `make extension` builds it", name=name)
     level = chosen(there, processor(), os.environ)
     if os.environ.get(VARIABLE) and level.kernels:
-        # Read by the module, once, when it first looks for kernels. What the user says of them holds.
+        # Read once by the module, when it selects kernels. A value set by the user has priority.
         os.environ.setdefault("WEFT_INSTRUCTIONS", level.kernels)
     path = str(FOLDER / level.file)
     loader = ExtensionFileLoader(name, path)

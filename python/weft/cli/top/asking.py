@@ -1,4 +1,4 @@
-"""A server that is asked what it does."""
+"""HTTP client of `weft top`."""
 
 import json
 import time
@@ -16,19 +16,19 @@ from weft.drawing.figure import readable
 __all__ = ["NoAnswerError", "Server"]
 
 TIMEOUT_S = 10.0
-"""Seconds that a server may be silent."""
+"""Timeout of network operations, in seconds."""
 
 MAX_BYTES = 32 * 1024 * 1024
-"""Most bytes of an answer."""
+"""Maximum bytes of a response."""
 
 MAX_NODES = 1_000
-"""Nodes of the cache among which the busiest are looked for: those that were used most recently."""
+"""Number of most recently used cache nodes to request, among which the busiest are selected."""
 
 Told = TypeVar("Told")
 
 
 class NoAnswerError(Exception):
-    """The server does not answer, or not so that it can be understood. Its text says why, in one line."""
+    """The server did not respond, or its response is invalid. The text has the reason, in one line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(readable(reason))
@@ -36,18 +36,18 @@ class NoAnswerError(Exception):
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """A key is shown to the server that was named, and to no other."""
+        """Does not follow redirects, so that the API key is only sent to the given server."""
 
 
 class Server:
     """One server, by its address. Every method blocks.
 
     Args:
-        url: Where it is, with its prefix, where it has one.
-        key: The key that it asks for; None shows none.
+        url: URL of the server, including its path prefix.
+        key: API key; None sends none.
 
     Raises:
-        ValueError: `url` is no address of HTTP.
+        ValueError: `url` is not an HTTP URL.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -55,19 +55,20 @@ class Server:
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"{url!r} is no address of a server; it looks like http://127.0.0.1:8080")
         self.url = parts.geturl().rstrip("/")
-        """Its address, without a slash at the end."""
+        """URL of the server, without a slash at the end."""
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._opener = build_opener(_NoRedirects)
         self._cache: Cache | None = None
         self._cached_at: object = None
 
     def look(self) -> Look:
-        """What it does now.
+        """Returns the current state of the server.
 
-        A server that does nothing is not asked for its cache again: it may be about to let its model go.
+        The cache is requested again only if the server has been active, because the request would keep an idle server from
+        unloading its model.
 
         Raises:
-            NoAnswerError: It does not answer.
+            NoAnswerError: The server did not respond, or its response is invalid.
         """
         properties = self._decode("/props", self._read("/props"), Properties)
         told = self._told("/metrics")
@@ -92,7 +93,7 @@ class Server:
             raise NoAnswerError(f"{self.url}{path} is not what Weft would say: {error}") from None
 
     def _told(self, path: str) -> bytes | None:
-        """An answer; None where the server does not tell that (501), or not now (503)."""
+        """Returns a response body; None if the server does not provide it (404, 501) or not now (503)."""
         try:
             return self._read(path)
         except _StatusError as error:
@@ -122,7 +123,7 @@ class _StatusError(NoAnswerError):
 
 
 def _message(url: str, error: HTTPError) -> str:
-    """What a server says that it did not do."""
+    """Returns the message for an error response."""
     if error.code == 401:
         return f"{url} asks for a key: give it with --api-key or in LLAMA_API_KEY"
     try:

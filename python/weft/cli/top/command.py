@@ -1,4 +1,4 @@
-"""`python -m weft top`: what a running server does, live in a terminal."""
+"""`python -m weft top`: live display of a running server's state in a terminal."""
 
 import os
 import signal
@@ -19,17 +19,17 @@ from weft.cli.top.view import page, unanswered
 __all__ = ["top"]
 
 LEAST_S, MOST_S = 0.1, 3_600.0
-"""Between two looks, in seconds."""
+"""Minimum and maximum refresh interval, in seconds."""
 
 PLAIN_WIDTH, PLAIN_HEIGHT = 130, 48
-"""Columns and lines of a page that no terminal shows."""
+"""Columns and lines of a page if the output is not a terminal."""
 
 
 def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Shows what a server does, until Ctrl-C; where the output is no terminal, one page after the other in plain text.
+    """Displays the state of a server until Ctrl-C; without a terminal, prints one page after the other as plain text.
 
-    Returns the exit code: 0, also after Ctrl-C; 1 where `--once` got no answer. A wrong command line ends the process with 2, and
-    an output that nobody reads any more with 1.
+    Returns the exit code: 0, also after Ctrl-C; 1 if the server did not respond to `--once`. An invalid command line ends the
+    process with 2, and a closed output pipe with 1.
     """
     parser = _parser()
     given = parser.parse_args(argv)
@@ -39,11 +39,11 @@ def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         server = Server(given.url, given.api_key or environ.get("LLAMA_API_KEY"))
     except ValueError as error:
         parser.error(str(error))
-    # A pipe or a file has no width of its own.
+    # A pipe or a file has no width.
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     watch = _Watch(server, Console(width=width, highlight=False, markup=False))
     handled = signal.getsignal(signal.SIGINT)
-    if handled is not signal.SIG_IGN:  # Not in the background of a script.
+    if handled is not signal.SIG_IGN:  # It is ignored in the background of a script.
         signal.signal(signal.SIGINT, watch.interrupt)
     try:
         return watch.once(given.interval) if given.once else watch.run(given.interval)
@@ -56,14 +56,14 @@ def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m weft top",
-        description="Shows what a running server does: slots, queue, cells, tokens per second, hit rate, and the prefixes that "
-        "were found most often. Rates need a server that was started with --metrics.",
-        epilog="Ctrl-C ends it. Where the output is no terminal, it is plain text, one page after the other.",
+        description="Displays the state of a running server: slots, queue, cells, tokens per second, hit rate, and the prefixes "
+        "with the most hits. Rates require a server that was started with --metrics.",
+        epilog="Ctrl-C ends it. If the output is not a terminal, it prints plain text, one page after the other.",
     )
-    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8080", help="where it is (%(default)s)")
-    parser.add_argument("--api-key", metavar="KEY", help="the key that it asks for [LLAMA_API_KEY]")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between two looks (%(default)g)")
-    parser.add_argument("--once", action="store_true", help="look twice, print what there was between, and end")
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8080", help="URL of the server (%(default)s)")
+    parser.add_argument("--api-key", metavar="KEY", help="API key of the server [LLAMA_API_KEY]")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="refresh interval in seconds (%(default)g)")
+    parser.add_argument("--once", action="store_true", help="print one page after one interval, and exit")
     return parser
 
 
@@ -75,7 +75,7 @@ class _Watch:
         self._is_interrupted = False
 
     def interrupt(self, *_: object) -> NoReturn:
-        """Called at Ctrl-C. What it raises is lost where Python happens to run a destructor; then the next pause raises it."""
+        """Handles Ctrl-C. If the exception is lost because a destructor was running, the next pause raises it again."""
         self._is_interrupted = True
         raise KeyboardInterrupt
 
@@ -85,7 +85,7 @@ class _Watch:
         time.sleep(seconds)
 
     def once(self, interval_s: float) -> int:
-        """One page, of two looks."""
+        """Prints one page, with rates over one interval. Returns the exit code."""
         try:
             self._look()
             self._pause(interval_s)
@@ -96,7 +96,7 @@ class _Watch:
         return 0
 
     def run(self, interval_s: float) -> int:
-        """Page after page, also while the server does not answer: it may be started anew."""
+        """Displays pages forever, even while the server does not respond, since it may be restarted."""
         if not self._console.is_terminal:
             while True:
                 self._console.print(self._answered(), end="\n\n")

@@ -1,4 +1,4 @@
-"""What a server tells of itself at one moment, and what two moments tell of the time between them."""
+"""State of a server at one time, and rates between two times."""
 
 import re
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ import msgspec
 __all__ = ["COUNTERS", "Cache", "Cells", "Look", "Node", "Properties", "Rates", "Slot", "Store", "metrics"]
 
 COUNTERS = ("llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total")
-"""Of `/metrics`, the tokens that were drawn, computed of prompts, and found computed."""
+"""Counters of `/metrics`: generated tokens, computed prompt tokens, and cached prompt tokens."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class NextToken(msgspec.Struct):
-    """Of a slot, what it has drawn."""
+    """Generated tokens of a slot."""
 
     n_decoded: Count = 0
 
@@ -33,12 +33,12 @@ class Slot(msgspec.Struct):
 
     @property
     def n_drawn(self) -> int:
-        """Tokens of its completion so far."""
+        """Generated tokens of its completion."""
         return self.next_token[0].n_decoded if self.next_token else 0
 
 
 class Cells(msgspec.Struct):
-    """Of `/cache`, the cells."""
+    """Device cache in `/cache`."""
 
     total: Count
     used: Count
@@ -46,14 +46,14 @@ class Cells(msgspec.Struct):
 
 
 class Store(msgspec.Struct):
-    """Of `/cache`, the host memory."""
+    """Host cache in `/cache`."""
 
     n_bytes: Count
     max_bytes: Count | None
 
 
 class Node(msgspec.Struct):
-    """Of `/cache`, a stretch of tokens."""
+    """Node of the prefix tree in `/cache`."""
 
     start: Count
     n_tokens: Count
@@ -65,12 +65,12 @@ class Node(msgspec.Struct):
 
     @property
     def n_prefix(self) -> int:
-        """Tokens from the beginning of the text to its end."""
+        """Tokens from the root to its end."""
         return self.start + self.n_tokens
 
 
 class Cache(msgspec.Struct):
-    """`/cache`."""
+    """Response of `/cache`."""
 
     cells: Cells
     store: Store
@@ -79,12 +79,12 @@ class Cache(msgspec.Struct):
 
     @property
     def busiest(self) -> list[Node]:
-        """The nodes that were found most often, and of those that were found as often the longest prefix first."""
+        """Nodes with hits, by descending number of hits, then by descending prefix length."""
         return sorted((node for node in self.nodes if node.n_hits), key=lambda node: (-node.n_hits, -node.n_prefix))
 
 
 class Properties(msgspec.Struct):
-    """`/props`."""
+    """Response of `/props`."""
 
     total_slots: int = 0
     model_alias: str = ""
@@ -93,10 +93,10 @@ class Properties(msgspec.Struct):
 
 
 class Look(NamedTuple):
-    """What was told at one moment. None is what the server does not tell."""
+    """State of a server at one time. None marks what the server does not provide."""
 
     when_s: float
-    """On a clock of no meaning but that it goes on."""
+    """Time of the state, on a monotonic clock."""
     properties: Properties
     slots: list[Slot] | None
     metrics: Mapping[str, float] | None
@@ -107,7 +107,7 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE
 
 
 def metrics(text: str) -> dict[str, float]:
-    """The values of `/metrics`, by their names; those with labels as `name{source="pool"}`, and their sums by the name alone."""
+    """Returns the values of `/metrics` by name; those with labels as `name{source="pool"}`, and their sum by the plain name."""
     found: dict[str, float] = {}
     for name, labels, value in _SAMPLE.findall(text):
         number = float(value)
@@ -118,18 +118,18 @@ def metrics(text: str) -> dict[str, float]:
 
 
 class Rates(NamedTuple):
-    """Tokens per second between two looks, and which part of the prompts was found computed. None is not known."""
+    """Tokens per second between two states, and prompt cache hit rates. None is unknown."""
 
     drawn: float | None = None
     computed: float | None = None
     found: float | None = None
     hit_rate: float | None = None
     hit_rate_in_all: float | None = None
-    """Since the server's start."""
+    """Hit rate since the start of the server."""
 
     @classmethod
     def between(cls, before: Look | None, now: Look) -> "Rates":
-        """What there was; nothing where the server was started anew between them."""
+        """Returns the rates between two states; only the overall hit rate if the server was restarted between them."""
         if now.metrics is None:
             return cls()
         counts = [now.metrics.get(name, 0.0) for name in COUNTERS]

@@ -1,4 +1,4 @@
-"""What a server does, as something that rich prints."""
+"""Rendering of a server's state with rich."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,19 +13,19 @@ from weft.drawing.figure import cut, readable
 __all__ = ["page", "unanswered"]
 
 BAR = 30
-"""Characters of the bar of cells."""
+"""Width of the bar of cells, in characters."""
 
 LEAST_ROWS = 3
-"""Rows that each table has at least, however low the terminal is."""
+"""Minimum rows of each table, regardless of the terminal's height."""
 
 AROUND = 12
-"""Lines beside the rows of the two tables."""
+"""Lines of a page without the rows of its two tables."""
 
 MIB = 2**20
 
 
 def page(url: str, look: Look, rates: Rates, *, height: int, width: int, now: datetime) -> RenderableType:
-    """All that is known, in so many lines and columns."""
+    """Returns a page with all information that fits in a terminal of this size."""
     n_slots = len(look.slots or ())
     n_rows = max(height - AROUND, 2 * LEAST_ROWS)
     n_prefixes = max(LEAST_ROWS, n_rows - n_slots, n_rows // 2)
@@ -36,7 +36,7 @@ def page(url: str, look: Look, rates: Rates, *, height: int, width: int, now: da
 
 
 def unanswered(reason: str, now: datetime) -> RenderableType:
-    """That there is nothing to show."""
+    """Returns a page with the reason why there is no information."""
     return Text(f"weft top · {now:%H:%M:%S}\n\n{readable(reason)}", style="bold")
 
 
@@ -96,7 +96,7 @@ def _slots(slots: list[Slot] | None, n_rows: int) -> Iterator[RenderableType]:
         return
     table = _table("slot", "request", "prompt", "found", "computed", "drawn")
     shown = sorted(slots, key=lambda slot: (not slot.is_processing, slot.id))
-    # One row fewer, where it is needed to say how many more there are.
+    # The last row is used for the number of hidden entries, if there are any.
     n_shown = n_rows if len(shown) <= n_rows else n_rows - 1
     for slot in shown[:n_shown]:
         if slot.is_processing:
