@@ -1,9 +1,9 @@
-"""Past one machine: replicas on Ray, each one engine, and what knows who holds which prefix.
+"""Scaling across machines: engine replicas on Ray, with prefix-aware routing.
 
     serve run weft.ray:app model=model.gguf replicas=4
 
-`build` makes the application of Ray Serve, `app` does so for the command line and for files of `serve deploy`, and
-[`weft.ray.batch`][] runs offline jobs. What routes needs no Ray.
+`build` creates the application of Ray Serve, `app` does so for the command line and for `serve deploy` files, and
+[`weft.ray.batch`][] runs offline jobs. The routing itself does not depend on Ray.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (one of those above)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from weft.ray import application  # noqa: PLC0415 (routing needs no Ray)
+        from weft.ray import application  # noqa: PLC0415 (routing does not require Ray)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise

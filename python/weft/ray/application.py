@@ -1,4 +1,4 @@
-"""The application of Ray Serve: an ingress that speaks HTTP and cuts texts into tokens, and the replicas behind it."""
+"""Ray Serve application: an ingress for HTTP and tokenization, and the replicas behind it."""
 
 import difflib
 import secrets
@@ -22,72 +22,72 @@ from weft.settings import Settings, table
 __all__ = ["app", "build", "policy"]
 
 TOLD_EVERY_S = 1.0
-"""How often replicas tell what they hold."""
+"""Interval of the replicas' reports, in seconds."""
 
 MAX_ONGOING = 4_096
-"""Requests that one process takes at a time. A replica's engine has a queue of its own, which knows whose prompts are shared."""
+"""Maximum concurrent requests per process. A replica's engine has its own queue, which considers shared prefixes."""
 
 HEALTH_EVERY_S = 2.0
-"""How often a replica is asked whether it is well."""
+"""Interval of health checks, in seconds."""
 
 ANSWERS_WITHIN_S = 5.0
-"""Seconds within which it has to answer; Ray ends it when it has not done so three times, one after the other."""
+"""Timeout of a health check, in seconds; Ray stops a replica after three consecutive failures."""
 
 SCALE_EVERY_S = 2.0
-"""How often replicas tell how busy they are, where their number follows that."""
+"""Interval of load reports for autoscaling, in seconds."""
 
 
 class ReplicaActor:
-    """A replica, as Ray Serve calls it."""
+    """A replica as an actor of Ray Serve."""
 
-    async def __init__(self, model: str | None, config: EngineConfig, key: bytes) -> None:  # type: ignore[misc]  # As Ray has it.
+    async def __init__(self, model: str | None, config: EngineConfig, key: bytes) -> None:  # type: ignore[misc]  # As in Ray.
         self._replica = Replica(serve.get_replica_context().replica_id.unique_id, model, config, key)
         await self._replica.start()
 
     async def generate(self, call: Call) -> AsyncGenerator[Sent]:
-        """The answer to a call."""
+        """Yields the messages of a response."""
         async with aclosing(self._replica.generate(call)) as messages:
             async for message in messages:
                 yield message
 
-    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
-        """The answer to a question."""
+    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
+        """Returns the result of a method."""
         return await self._replica.answer(question)
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """What the routers are told."""
+        """Returns the report for routers."""
         return {"told": await self._replica.told()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What decides on how many replicas there are."""
+        """Returns the load for the autoscaling policy."""
         return self._replica.pressure()
 
     async def check_health(self) -> None:
-        """Raises where the engine's worker has died."""
+        """Raises EngineStopped if the engine's worker has died."""
         self._replica.check_health()
 
     async def __del__(self) -> None:
-        """Called by Ray when the replica has ended what it wrote."""
+        """Closes the engine; called by Ray after the last response."""
         await self._replica.close()
 
 
 @serve.ingress()
 class Ingress:
-    """Speaks HTTP for the replicas."""
+    """HTTP front end of the replicas."""
 
     def __init__(self, replicas: DeploymentHandle, settings: Settings, key: bytes) -> None:
         self._engine = RemoteEngine(RayFleet(replicas), settings.model, settings.engine, key)
         self._settings = settings
 
-    def __serve_build_asgi_app__(self) -> Any:  # noqa: ANN401 (Ray calls it so)
-        """The application that serves one engine, over what stands for all of them."""
-        from weft.server import create_app  # noqa: PLC0415 (all of HTTP)
+    def __serve_build_asgi_app__(self) -> Any:  # noqa: ANN401 (Ray's method name)
+        """Creates the HTTP application over a `RemoteEngine`."""
+        from weft.server import create_app  # noqa: PLC0415 (imports all of HTTP)
 
         return create_app(self._engine, self._settings)
 
 
 def policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Ray's autoscaling policy: how many replicas are wanted, by how busy they are; its delays are Ray's own."""
+    """Autoscaling policy for Ray: returns the number of replicas for the current load. Ray applies its delays."""
     told = context.aggregated_metrics or {}
     n = wanted(context.current_num_replicas, {name: list(shares.values()) for name, shares in told.items()})
     return n, {}
@@ -104,24 +104,24 @@ def build(
     down_after_s: float | str = 600,
     **settings: Any,  # noqa: ANN401 (each of its own type)
 ) -> Any:  # noqa: ANN401 (Ray's `Application`, which has no types)
-    """The application: an ingress, and replicas of one model behind it.
+    """Creates the application: an ingress, and replicas of one model behind it.
 
         serve.run(weft.ray.build(model="model.gguf", replicas=4, num_cpus=8, n_slots=16))
 
     Args:
-        model: The GGUF file, at the same path on every machine; None is the demo model.
-        replicas: How many; "2-8" or a pair lets their number follow the load, from 0 on.
-        num_cpus: What Ray reserves for each. Its threads are as many, from 1 on, where `n_threads` does not say otherwise.
-        num_gpus: The same of GPUs.
-        drain_s: Seconds that a replica that is to go has to end what it writes.
-        up_after_s: Seconds for which more replicas have to be wanted, before there are.
-        down_after_s: The same of fewer.
-        **settings: Those of the engines and of the server, by the names that `weft.toml` has for them with `_` between words,
-            or by those of `EngineConfig`; texts are read as on the command line.
+        model: Path of a GGUF file on every machine; None is the demo model.
+        replicas: Number of replicas; "2-8" or a pair is a range for autoscaling, from 0.
+        num_cpus: Processors that Ray reserves per replica; also the default of `n_threads`, at least 1.
+        num_gpus: GPUs that Ray reserves per replica.
+        drain_s: Seconds that a replica has to complete its responses before it is stopped.
+        up_after_s: Seconds of higher demand before replicas are added.
+        down_after_s: Seconds of lower demand before replicas are removed.
+        **settings: Settings of the engines and of the server, by their names in `weft.toml` with `_` between words, or those of
+            `EngineConfig`; strings are parsed as on the command line.
 
     Raises:
-        TypeError: There is no setting of that name; the message has the nearest.
-        InvalidConfig: One is out of range, or nothing that replicas can do.
+        TypeError: There is no setting of that name; the message suggests the nearest.
+        InvalidConfig: A setting is out of range, or not supported with replicas.
     """
     cpus, gpus, drain = float(num_cpus), float(num_gpus), float(drain_s)
     asked = _settings(model, settings, cpus)
@@ -168,7 +168,7 @@ def build(
 
 
 def app(args: Mapping[str, Any]) -> Any:  # noqa: ANN401 (as above)
-    """`serve run weft.ray:app model=model.gguf replicas=4`: what `build` makes of these arguments."""
+    """Creates the application from `serve run weft.ray:app model=model.gguf replicas=4`; see `build` for the arguments."""
     return build(**args)
 
 
@@ -198,7 +198,7 @@ _NOT_HERE = {
     "mmproj": "pictures and sounds are not sent to them",
     "sleep_idle_s": "how many there are follows the load, from 0 on",
 }
-"""Settings of one server that many replicas have no use for, and why."""
+"""Settings of a single server that do not apply to replicas, with the reason."""
 
 
 def _range(replicas: int | str | tuple[int, int]) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Offline jobs on Ray Data: a row for each prompt, answered by engines side by side.
+"""Offline jobs on Ray Data: completes one prompt per row, on several engines in parallel.
 
     python -m weft.ray.batch prompts.jsonl answers/ --model model.gguf --replicas 4
 
-Rows are sorted by their prompts, so that those that begin alike meet one engine, one after the other. What is written goes into
-the folder as it comes, in parts of JSON lines; a job that was stopped goes on with the rows that it has not written.
+Rows are sorted by prompt, so that common prefixes reach the same engine consecutively. Results are written to the folder as they
+come, in JSON-lines files; an interrupted job continues with the rows that are not written yet.
 """
 
 import argparse
@@ -28,28 +28,28 @@ from weft.request import RequestOptions
 __all__ = ["Progress", "complete", "main"]
 
 BATCH_ROWS = 256
-"""Most rows of one part. Towards its end fewer slots are busy; a job that is stopped loses less than a part of each engine."""
+"""Default rows per output file. Slots become idle at the end of each part; an interrupted job loses at most a part per engine."""
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """How far a job is."""
+    """Progress of a job."""
 
     n_rows: int
-    """Rows that were to be written when it began."""
+    """Rows to write when the job started."""
     n_skipped: int
     """Rows that were written before."""
     n_done: int = 0
-    """Rows that were written since, those with an error among them."""
+    """Rows written since, including those with an error."""
     n_failed: int = 0
     """Rows with an error."""
     n_computed: int = 0
     """Prompt tokens that were computed."""
     n_cached: int = 0
-    """Prompt tokens that were found computed."""
+    """Prompt tokens that were reused from the cache."""
     n_predicted: int = 0
-    """Tokens that were drawn."""
+    """Generated tokens."""
     seconds: float = 0.0
-    """Since it began."""
+    """Seconds since the job started."""
 
     def __str__(self) -> str:
         shared = self.n_cached / max(self.n_cached + self.n_computed, 1)
@@ -72,21 +72,21 @@ def complete(
     on_progress: Callable[[Progress], object] | None = None,
     **engine: Unpack[EngineOptions],
 ) -> Progress:
-    """Answers rows, and waits until all are written.
+    """Completes all rows, and returns when they are written.
 
     Args:
-        rows: A dataset, or a file or folder of JSON lines. A column with the name of a field of `RequestOptions`, as
-            `max_tokens`, counts for its row.
-        folder: Where the answers go: on a disk that every machine sees. `weft.ray.rows.saved` reads them.
-        model: The GGUF file, at the same path on every machine; None is the demo model.
-        replicas: Engines side by side.
-        num_cpus: What Ray reserves for each. Its threads are as many, from 1 on, where `n_threads` does not say otherwise.
-        num_gpus: The same of GPUs.
-        batch_rows: Most rows that go to an engine at a time, and stand in one part.
-        columns: Which columns are the id and the prompt; None is `id` and `prompt`.
-        options: What is asked of every row.
-        on_progress: Called after each part.
-        **engine: Settings of the engines, as `weft.Engine` takes them.
+        rows: A dataset, or a file or folder of JSON lines. Columns with the name of a field of `RequestOptions`, such as
+            `max_tokens`, set that field for their row.
+        folder: Output folder, on a disk that all machines share. `weft.ray.rows.saved` reads it.
+        model: Path of a GGUF file on every machine; None is the demo model.
+        replicas: Number of engines.
+        num_cpus: Processors that Ray reserves per engine; also the default of `n_threads`, at least 1.
+        num_gpus: GPUs that Ray reserves per engine.
+        batch_rows: Maximum rows per call of an engine, and per output file.
+        columns: Names of the id and prompt columns; None is `id` and `prompt`.
+        options: Request options of all rows.
+        on_progress: Called after each output file.
+        **engine: Settings of the engines, as for `weft.Engine`.
 
     Raises:
         InvalidConfig: A setting is out of range.
@@ -105,7 +105,7 @@ def complete(
     if not progress.n_rows:
         return progress
     began = time.monotonic()
-    # Neighbours stay together, and every engine has something. Engines would leave no processor for this: it is done before.
+    # Keeps neighbouring rows together, with at least one part per engine. Done now, since the engines will occupy all processors.
     n_parts = max(math.ceil(progress.n_rows / batch_rows), min(replicas, progress.n_rows))
     written = (
         data.repartition(n_parts)
@@ -131,7 +131,7 @@ def complete(
 
 
 class _Writer:
-    """One engine, which Ray Data gives one batch after the other."""
+    """One engine, which processes batches of Ray Data sequentially."""
 
     def __init__(self, model: str | None, config: EngineConfig, columns: Columns, common: RequestOptions, folder: str) -> None:
         self._engine = Engine(model, config=config)
@@ -140,7 +140,7 @@ class _Writer:
         self._runner.run(self._engine.start())
 
     def __call__(self, batch: "pa.Table") -> "pa.Table":
-        """Writes a part; gives what it cost, in one row."""
+        """Writes an output file; returns its counts, as one row."""
         written = self._runner.run(answered(self._engine, batch.to_pylist(), self._columns, self._common))
         save(self._folder, written)
         cost = {
@@ -154,16 +154,16 @@ class _Writer:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line: 0 where every row was written, 1 where some failed."""
-    parser = argparse.ArgumentParser(prog="python -m weft.ray.batch", description="Answers prompts offline, on Ray Data.")
+    """Runs the command line; returns 0 if every row was completed, 1 if some failed."""
+    parser = argparse.ArgumentParser(prog="python -m weft.ray.batch", description="Completes prompts offline, on Ray Data.")
     parser.add_argument("rows", help="JSON lines with an id and a prompt, or a folder of such files")
-    parser.add_argument("folder", help="where the answers go; a job that was stopped goes on there")
-    parser.add_argument("--model", help="the GGUF file; without it, the demo model")
-    parser.add_argument("--replicas", type=int, default=1, help="engines side by side (default 1)")
-    parser.add_argument("--num-cpus", type=float, default=1, help="processors of each (default 1)")
-    parser.add_argument("--num-gpus", type=float, default=0, help="GPUs of each (default 0)")
-    parser.add_argument("--batch-rows", type=int, default=BATCH_ROWS, help=f"most rows of a part (default {BATCH_ROWS})")
-    parser.add_argument("--options", type=_json, default={}, help="what is asked of every row: '{\"max_tokens\": 64}'")
+    parser.add_argument("folder", help="output folder; an interrupted job continues there")
+    parser.add_argument("--model", help="path of a GGUF file (default: the demo model)")
+    parser.add_argument("--replicas", type=int, default=1, help="number of engines (default 1)")
+    parser.add_argument("--num-cpus", type=float, default=1, help="processors per engine (default 1)")
+    parser.add_argument("--num-gpus", type=float, default=0, help="GPUs per engine (default 0)")
+    parser.add_argument("--batch-rows", type=int, default=BATCH_ROWS, help=f"maximum rows per output file (default {BATCH_ROWS})")
+    parser.add_argument("--options", type=_json, default={}, help="request options of all rows: '{\"max_tokens\": 64}'")
     parser.add_argument("--engine", type=_json, default={}, help="settings of the engines: '{\"n_slots\": 16}'")
     asked = parser.parse_args(argv)
     progress = complete(

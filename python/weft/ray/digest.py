@@ -1,9 +1,10 @@
-"""What a replica tells of itself: which prefixes it holds, as hashes of blocks, and how busy it is.
+"""Digest of a replica: hashes of its cached prefixes, and its load.
 
-A text is cut into blocks of `BLOCK` tokens from its beginning on. The hash of a block is one of its tokens and of the hash of the
-block before it, so that it names the whole text up to its end: whoever holds it holds all before it. It is keyed (BLAKE2b, RFC
-7693): without the key nobody can tell from a digest which texts are in it, and texts that are computed in different ways, which
-are given keys of their own, have no hash in common.
+A text is divided into blocks of `BLOCK` tokens. The hash of a block covers its tokens and the hash of the block before it, so it
+identifies the whole text up to its end, and a replica that has it also has all blocks before it. Hashes are keyed (BLAKE2b, RFC
+7693): texts cannot be recognized without the key, and texts that are computed differently, for which different keys are used,
+have
+no hash in common.
 """
 
 import struct
@@ -20,48 +21,49 @@ from weft.engine import Engine
 __all__ = ["BLOCK", "MAX_BLOCKS", "MAX_HASHES", "MAX_SALT", "Digest", "block_hashes", "digest_of", "pack", "salt_of", "unpack"]
 
 BLOCK = 64
-"""Tokens of a block."""
+"""Tokens per block."""
 
 MAX_BLOCKS = 2_048
-"""Most blocks of one text that are hashed: the first 131,072 tokens decide where it goes."""
+"""Maximum number of hashed blocks per text: routing considers the first 131,072 tokens."""
 
 MAX_HASHES = 8_192
-"""Most hashes of a digest, both tiers together: 64 KiB, which tell of 524,288 tokens. Who holds more tells of every second block,
-or every fourth."""
+"""Maximum number of hashes in a digest, both tiers together: 64 KiB, for 524,288 tokens. A larger cache includes only every
+second
+block, or every fourth, and so on."""
 
 MAX_SALT = 64
-"""Most bytes of a salt: BLAKE2b takes no longer key."""
+"""Maximum bytes of a salt, BLAKE2b's limit of keys."""
 
 _N_BYTES = 8
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica held, and how busy it was, at one time."""
+    """State of a replica at one time: cached prefixes and load."""
 
     made_at: float
-    """When, in seconds since the epoch."""
+    """Time in seconds since the epoch."""
     n_queued: int
-    """Requests that waited."""
+    """Waiting requests."""
     n_running: int
-    """Sequences that ran."""
+    """Running sequences."""
     n_slots: int
-    """Sequences that can run at a time."""
+    """Maximum number of running sequences."""
     n_free_cells: int
-    """Tokens that its pool had room for: cells that were free, or held by nobody who runs."""
+    """Device cache cells, in tokens, that are free or used by idle prefixes only."""
     n_pending: int | None = None
-    """Tokens of prompts that those who ran had yet to compute; `None` where nobody counts them."""
+    """Prompt tokens that running sequences have yet to compute; `None` if unknown."""
     pool: bytes = b""
-    """Hashes of blocks whose keys and values were in cells, as `pack` writes them."""
+    """Hashes of blocks in the device cache, encoded by `pack`."""
     stored: bytes = b""
-    """Hashes of blocks that were only in the store, as `pack` writes them."""
+    """Hashes of blocks in the host cache only, encoded by `pack`."""
 
 
 async def digest_of(engine: Engine, key: bytes) -> Digest:
-    """What an engine holds now, hashed with this key, and how busy it is.
+    """Returns the current digest of an engine, with hashes for this key.
 
     Raises:
         InvalidRequest: The key has more than `MAX_SALT` bytes.
-        EngineStopped: The engine was closed, before or meanwhile.
+        EngineStopped: The engine was closed, possibly during the call.
     """
     made_at = time.time()
     pool, stored = await engine.prefix_digest(key, n_max=MAX_HASHES)
@@ -79,16 +81,16 @@ async def digest_of(engine: Engine, key: bytes) -> Digest:
 
 
 def block_hashes(tokens: Sequence[int], *, salt: bytes = b"") -> list[int]:
-    """The hashes of the whole blocks of a text, in their order: at most `MAX_BLOCKS`, each below 2⁶⁴.
+    """Returns the hashes of the complete blocks of a text, in order: at most `MAX_BLOCKS`, each less than 2⁶⁴.
 
-    What follows the last whole block has no hash.
+    Tokens after the last complete block are ignored.
 
     Args:
-        tokens: The text, as the model's tokens.
-        salt: The key, at most `MAX_SALT` bytes: see `salt_of`. Hashes of one text with two keys have nothing in common.
+        tokens: Token ids of the text.
+        salt: Key of the hashes, at most `MAX_SALT` bytes; see `salt_of`. Hashes with different keys are unrelated.
 
     Raises:
-        ValueError: The salt is longer.
+        ValueError: The salt is too long.
         struct.error: A token is not a 32-bit number.
     """
     n_blocks = min(len(tokens) // BLOCK, MAX_BLOCKS)
@@ -103,15 +105,15 @@ def block_hashes(tokens: Sequence[int], *, salt: bytes = b"") -> list[int]:
 
 
 def salt_of(key: bytes, adapters: Iterable[tuple[int, float]] = ()) -> bytes:
-    """The salt of texts that are computed with these adapters, of 32 bytes.
+    """Returns the salt of texts that are computed with these adapters, 32 bytes.
 
     Args:
-        key: The secret of those who tell each other of their texts, at most `MAX_SALT` bytes: whoever knows it can tell whether a
-            digest holds a text that they know.
-        adapters: Each adapter that is on, by its number, with its scale; one whose scale is 0 is off.
+        key: Shared secret of the replicas and routers, at most `MAX_SALT` bytes. With it, known texts can be recognized in a
+            digest.
+        adapters: Pairs of adapter index and scale; a scale of 0 is off.
 
     Raises:
-        ValueError: The key is longer.
+        ValueError: The key is too long.
     """
     on = sorted((adapter, struct.pack("<f", scale)) for adapter, scale in adapters if scale)
     text = b"".join(struct.pack("<I", adapter) + scale for adapter, scale in on)
@@ -119,16 +121,16 @@ def salt_of(key: bytes, adapters: Iterable[tuple[int, float]] = ()) -> bytes:
 
 
 def pack(hashes: Iterable[int]) -> bytes:
-    """Hashes in the order of their numbers, each as 8 bytes, the least first."""
+    """Encodes hashes, sorted, as 8 little-endian bytes each."""
     numbers = sorted(set(hashes))
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 def unpack(packed: bytes) -> frozenset[int]:
-    """The hashes that `pack` wrote.
+    """Decodes the result of `pack`.
 
     Raises:
-        ValueError: There are bytes over.
+        ValueError: The length is not a multiple of 8.
     """
     numbers = array("Q")
     numbers.frombytes(packed)

@@ -1,4 +1,4 @@
-"""What can go wrong between processes."""
+"""Errors of communication with replicas."""
 
 from weft.errors import EngineStopped
 
@@ -6,13 +6,13 @@ __all__ = ["NoReplica", "ReplicaLost"]
 
 
 class ReplicaLost(EngineStopped):
-    """The replica that wrote an answer is gone. What it wrote before was right; the request may be sent again."""
+    """The replica that generated a response has died. The text received before is valid; the request may be sent again."""
 
     def __init__(self, replica_id: str, n_tries: int = 1) -> None:
         self.replica_id = replica_id
-        """Which one; empty where it was not known yet."""
+        """Id of the replica; empty if unknown."""
         self.n_tries = n_tries
-        """How many replicas the request was sent to."""
+        """Number of replicas that the request was sent to."""
         super().__init__(replica_id, n_tries)
 
     def __str__(self) -> str:
@@ -21,11 +21,11 @@ class ReplicaLost(EngineStopped):
 
 
 class NoReplica(EngineStopped):
-    """No replica took the request in time: none runs, or all of them are full."""
+    """No replica accepted the request in time: none is running, or all are full."""
 
     def __init__(self, waited_s: float) -> None:
         self.waited_s = waited_s
-        """How long it waited, in seconds."""
+        """Waiting time in seconds."""
         super().__init__(waited_s)
 
     def __str__(self) -> str:

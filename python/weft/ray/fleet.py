@@ -1,4 +1,4 @@
-"""The replicas, as whoever speaks for them sees them: the one seam to what places and reaches them."""
+"""Interface of the remote engine to its replicas, independent of how they are placed and reached."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,33 +9,33 @@ __all__ = ["Fleet"]
 
 
 class Fleet(Protocol):
-    """Replicas of one model, each of which answers what `weft.ray.replica.Replica` has methods for."""
+    """Replicas of one model, each with the methods of `weft.ray.replica.Replica`."""
 
     def told(self) -> Mapping[str, Told]:
-        """What each replica that lives told last, in the order of their coming."""
+        """Returns the last report of each live replica, in the order of their appearance."""
 
     def begin(self, call: Call) -> AsyncGenerator[Sent]:
-        """Sends a call to the best replica. Closing the generator cancels it there.
+        """Sends a call to the best replica. Closing the generator cancels the call.
 
         Raises:
             ReplicaLost: The replica has died.
         """
 
-    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (what the question gives)
-        """What a method of one replica gives; None asks any.
+    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (the method's result)
+        """Returns the result of a method of one replica; `replica_id` None is any.
 
         Raises:
-            ReplicaLost: The replica has died, or there is none of that name.
-            NoReplica: None has answered in time.
-            WeftError: What the method raises.
+            ReplicaLost: The replica has died, or does not exist.
+            NoReplica: No replica responded in time.
+            WeftError: Any error of the method.
         """
 
     async def ask_all(self, question: str, *given: object) -> list[Any]:
-        """What a method of each replica gives; those that died meanwhile are left out.
+        """Returns the results of a method of each replica, except those that died meanwhile.
 
         Raises:
-            WeftError: What the method raises of the first that it does.
+            WeftError: The first error of the method.
         """
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
-        """A replica holds these tokens now, though it has not told yet."""
+        """Records that a replica has these tokens cached, before its next report."""

@@ -1,4 +1,4 @@
-"""The replicas of a deployment of Ray Serve."""
+"""Fleet of the replicas of a Ray Serve deployment."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -17,44 +17,44 @@ from weft.ray.messages import Call, Question, Sent, Told
 __all__ = ["RayFleet"]
 
 ANSWER_S = 120.0
-"""Seconds within which a question has to be answered."""
+"""Timeout of a method call, in seconds."""
 
 
 class RayFleet(Fleet):
-    """A fleet behind a handle."""
+    """Fleet behind a Ray Serve handle."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self._handle = handle
         self._app = handle.app_name
 
     def told(self) -> Mapping[str, Told]:
-        """As of `Fleet`; it is told after the first call or question."""
+        """See `Fleet`; available after the first call."""
         return known(self._app).told()
 
     async def begin(self, call: Call) -> AsyncGenerator[Sent]:
-        """As of `Fleet`."""
+        """See `Fleet`."""
         messages = self._handle.options(method_name="generate", stream=True).remote(call)
         try:
             async for message in messages:
                 yield message
-        except Exception as error:  # noqa: BLE001 (as below)
+        except Exception as error:  # noqa: BLE001 (see `ask`)
             raise ours(error) from None
         finally:
             messages.cancel()
 
-    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (as there)
-        """As of `Fleet`."""
+    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (see `Fleet`)
+        """See `Fleet`."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
         except TimeoutError:
             raise NoReplica(ANSWER_S) from None
-        except Exception as error:  # noqa: BLE001 (all of Ray's, as ours)
+        except Exception as error:  # noqa: BLE001 (all of Ray's exceptions are converted)
             raise ours(error) from None
         return _raised(answer)
 
     async def ask_all(self, question: str, *given: object) -> list[Any]:
-        """As of `Fleet`."""
+        """See `Fleet`."""
         answers = self._handle.broadcast("answer", Question(question, given))
         try:
             told = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
@@ -63,14 +63,14 @@ class RayFleet(Fleet):
         return [_raised(one) for one in told if not isinstance(one, RayActorError)]
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
-        """As of `Fleet`."""
+        """See `Fleet`."""
         known(self._app).remember(replica_id, tokens, salt)
 
 
 def ours(error: Exception) -> Exception:
-    """What an exception of Ray's means."""
+    """Converts an exception of Ray."""
     if isinstance(error, RayTaskError):
-        # What a replica did not expect, or what came to it: a replica that dies while it is asked is no fault of its own.
+        # An unexpected error of the replica, or a WeftError that it passed on.
         return error.cause if isinstance(error.cause, WeftError) else error
     if isinstance(error, BackPressureError):
         return QueueFull(error.num_queued_requests)
@@ -81,7 +81,7 @@ def ours(error: Exception) -> Exception:
     return error
 
 
-def _raised(answer: Any) -> Any:  # noqa: ANN401 (whatever was answered)
+def _raised(answer: Any) -> Any:  # noqa: ANN401 (any result)
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -1,6 +1,7 @@
-"""What a process knows of the replicas of each application: the router, which Ray makes, writes it, and whoever asks reads it.
+"""State of each application's replicas in this process: written by the router, which Ray creates, and read by its users.
 
-Ray pickles the router's class with all that its module holds, and makes a copy of both in each process; this module is one.
+Ray pickles the router's class with its module's globals, and so creates copies of both in each process; this module is not
+copied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,12 @@ __all__ = ["Known", "known", "of_router"]
 
 
 class Known(NamedTuple):
-    """What a router knows; from any thread."""
+    """A router's interface for other threads."""
 
     told: Callable[[], Mapping[str, Told]]
-    """What each replica that runs told last."""
+    """Returns the last report of each running replica."""
     remember: Callable[[str, Sequence[int], bytes], None]
-    """That a replica holds these tokens, whose hashes have this salt."""
+    """Records that a replica has these tokens cached, with the salt of their hashes."""
 
 
 _NOTHING = Known(lambda: MappingProxyType({}), lambda *_: None)
@@ -27,10 +28,10 @@ _of_application: dict[str, Known] = {}
 
 
 def of_router(application: str, now: Known) -> None:
-    """Called by the router of an application when it is made."""
+    """Registers the router of an application; called when it is created."""
     _of_application[application] = now
 
 
 def known(application: str) -> Known:
-    """What the router of an application knows; nothing before the first request has made it."""
+    """Returns the interface of an application's router; an empty one before the first request has created it."""
     return _of_application.get(application, _NOTHING)

@@ -1,4 +1,4 @@
-"""What goes between the process that speaks HTTP and those that compute: plain data, which pickles well."""
+"""Messages between the HTTP process and the replicas: plain data that can be pickled efficiently."""
 
 from array import array
 from collections.abc import Sequence
@@ -30,41 +30,41 @@ __all__ = [
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A request on its way to a replica."""
+    """A request for a replica."""
 
     id: str
-    """By which its branches are cancelled."""
+    """Id of the call, for cancellation."""
     request: Request
-    """All but the prompt."""
+    """The request, without its prompt."""
     tokens: bytes
-    """The prompt, as `packed` writes it."""
+    """The prompt, encoded by `packed`."""
     salt: bytes
-    """The key of the hashes of its blocks, which follows its adapters."""
+    """Key of its block hashes, which depends on its adapters."""
     only: str | None = None
-    """The replica that it is for; None is any."""
+    """Id of the only replica that may handle it; None is any."""
     avoid: tuple[str, ...] = ()
-    """Replicas that did not take it before: they come last."""
+    """Replicas that have failed to handle it, which are tried last."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A method of a replica, and what it is given."""
+    """A call of a method of a replica."""
 
     method: str
     given: tuple[Any, ...]
     only: str | None = None
-    """As of `Call`."""
+    """Id of the only replica that may handle it; None is any."""
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The first message of an answer: the replica has the request."""
+    """First message of a response: the replica has queued the request."""
 
     replica_id: str
     request_id: int
-    """By which the replica's engine counts it."""
+    """Id of the request in the replica's engine."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change while a replica lives. Each is told as the compiled engine's object of that name."""
+    """Constant properties of a replica, as plain copies of the compiled engine's objects."""
 
     limits: SimpleNamespace
     compute: SimpleNamespace
@@ -72,14 +72,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     embeddings_are_repeatable: bool
     adapters: list[SimpleNamespace]
     stats: SimpleNamespace
-    """Of the time when they were asked for, as the next one."""
+    """Stats at the time of the copy, as `vector_stats`."""
     vector_stats: SimpleNamespace
     model: dict[str, Any]
-    """What only the weights tell: `n_params`, `size_bytes`, and so on."""
+    """Properties of the weights: `n_params`, `size_bytes`, and so on."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica tells of itself about once a second."""
+    """Periodic report of a replica, about once a second."""
 
     digest: Digest
     stats: SimpleNamespace
@@ -87,28 +87,28 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Sent = Begun | CacheExplanation | list[Event] | WeftError
-"""What a replica answers a call with: that it has it; why its prompt is computed, if it asks; events as they come; and at the end
-perhaps an error."""
+"""Messages of a response to a call: `Begun`, an explanation of cache misses if requested, lists of events, and possibly a final
+error."""
 
 
 def packed(tokens: Sequence[int]) -> bytes:
-    """Tokens as 32 bits each."""
+    """Encodes token ids as 32-bit integers."""
     return array("i", tokens).tobytes()
 
 
 def unpacked(tokens: bytes) -> list[int]:
-    """What `packed` wrote."""
+    """Decodes the result of `packed`."""
     numbers = array("i")
     numbers.frombytes(tokens)
     return numbers.tolist()
 
 
 def tokens_of(prompt: Prompt, model: Model) -> list[int]:
-    """The tokens of a prompt.
+    """Returns the token ids of a prompt.
 
     Raises:
-        NotSupported: It holds pictures or sounds.
-        InvalidRequest: It is no prompt.
+        NotSupported: The prompt has images or audio.
+        InvalidRequest: The value is not a prompt.
     """
     if isinstance(prompt, str):
         return model.tokenize(prompt)
@@ -116,7 +116,7 @@ def tokens_of(prompt: Prompt, model: Model) -> list[int]:
         return prompt.part(0, len(prompt))
     if not isinstance(prompt, MixedPrompt):
         if all(type(piece) is int for piece in prompt):
-            return list(prompt)  # type: ignore[arg-type]  # As was just seen.
+            return list(prompt)  # type: ignore[arg-type]  # Checked above.
         prompt = model.tokenize_parts(prompt)
     if prompt.media:
         raise NotSupported("pictures and sounds are not sent to replicas; serve such a model without Ray")
@@ -124,10 +124,10 @@ def tokens_of(prompt: Prompt, model: Model) -> list[int]:
 
 
 def portable_request(request: Request) -> Request:
-    """The same without its prompt, of plain data alone.
+    """Returns a request without its prompt, with plain data only.
 
     Raises:
-        InvalidRequest: What is given as a JSON schema is none.
+        InvalidRequest: The JSON schema is invalid.
     """
     branches = tuple({name: _plain(name, value) for name, value in branch.items()} for branch in request.branches)
     plain = {name: _plain(name, getattr(request, name)) for name in ("logit_bias", "penalty_prompt", "json_schema")}
@@ -143,7 +143,7 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (a field of any type)
 
 
 def portable(event: Event) -> Event:
-    """An event of a stream that is read compactly, its log-probabilities as lists of pairs."""
+    """Returns an event of a compact stream with its log-probabilities as lists of pairs."""
     if isinstance(event, Token) and event.logprobs is not None:
         return msgspec.structs.replace(event, logprobs=cast("CompactLogprobs", event.logprobs).pairs())
     if isinstance(event, PromptLogprobs):
@@ -154,7 +154,7 @@ def portable(event: Event) -> Event:
 
 
 def received(event: Event, model: Model, *, compact: bool) -> Event:
-    """What `portable` was given, with log-probabilities that are spelt by this process's vocabulary."""
+    """Reverts `portable`, with the spelling of tokens from this process's vocabulary."""
     pairs: Any
     if isinstance(event, Token) and (pairs := event.logprobs) is not None:
         return msgspec.structs.replace(event, logprobs=_logprobs(pairs, model, compact=compact))

@@ -1,10 +1,11 @@
-"""Which replica a prompt is sent to: where most of it is computed already, unless too much waits there.
+"""Prefix-aware routing: sends a prompt to the replica that has most of it cached, unless that replica is overloaded.
 
-Every replica is given a price, in tokens of a prompt that have to be computed: those of this prompt that it does not hold, a
-little for those that it must bring back from its store, and what it has to do for others first. The cheapest one is taken; of
-several that are as good, the prompt decides, so that routers that know nothing of each other take the same one. Where the prompt
-is not known, two are drawn and the less busy one is taken. A replica that is far busier than the least busy one is passed over,
-whatever it holds.
+Each replica has a cost, in tokens of a prompt to compute: the part of this prompt that it does not have, a little for the part
+that
+it must reload from its host cache, and its pending work. The cheapest replica is selected. Ties are resolved by the prompt, so
+that
+independent routers select the same replica. For an unknown prompt, two replicas are sampled and the less busy one is selected.
+Replicas that are far busier than the least busy one come last, regardless of their cache.
 """
 
 import random
@@ -22,43 +23,43 @@ from weft.ray.digest import BLOCK, MAX_HASHES, Digest, block_hashes, unpack
 __all__ = ["MAX_AGE_S", "MAX_REPLICAS", "MAX_SENT", "SETTLED_S", "Candidate", "Router"]
 
 MAX_AGE_S = 10.0
-"""A digest older than this, in seconds, is not believed: of ten that should have followed it none has come."""
+"""Maximum age of a usable digest, in seconds: ten later ones should have arrived."""
 
 SETTLED_S = 5.0
-"""So many seconds after a prompt was sent, a digest knows better than the router whether it is held."""
+"""Seconds after which a digest has priority over the router's own record of a prompt that it sent."""
 
 MAX_REPLICAS = 1_024
-"""Replicas that the router remembers; the one that it has not seen for longest is forgotten first."""
+"""Maximum number of replicas that the router records; the least recently seen one is dropped."""
 
 MAX_SENT = MAX_HASHES
-"""Most hashes of what was sent to a replica that are remembered; the oldest are forgotten first."""
+"""Maximum number of hashes that are recorded per replica; the oldest are dropped."""
 
 USUAL_SLOTS = 4
-"""Slots that a replica is taken to have that has not told."""
+"""Assumed number of slots of a replica without a digest."""
 
 RESTORING = 2 / 1_800
-"""What a token costs that is brought back from the store, in tokens that are computed: 1 to 3 µs for each 1,800, as measured."""
+"""Cost of a reloaded token relative to a computed token: measured at 1 to 3 µs per 1,800 µs."""
 
 COMPUTING = 2.0
-"""What a token costs that is computed, in tokens that are waited for: it is waited for, and makes others wait."""
+"""Cost of a computed token relative to a token of waiting time, since it also delays other requests."""
 
 WAITING, MOST_COMPUTING = 4.0, 16.0
-"""By how much that is more for each prompt that waits at a replica, on average, and what it is at most."""
+"""Increase of this cost per prompt that waits at a replica, on average, and its maximum."""
 
 WRITING = 500.0
-"""What a request waits for each one that must end before it gets a slot, in tokens of a prompt."""
+"""Cost of each request that must end before this one gets a slot, in tokens of a prompt."""
 
 SHARING = 16.0
-"""What it waits for each one that runs beside it, likewise."""
+"""Cost of each request that runs concurrently, in tokens of a prompt."""
 
 MAX_PROMPTS = 256
-"""Most prompts that are remembered of those that were sent to a replica: those that wait there are the last of them."""
+"""Maximum number of sent prompts that are recorded per replica; waiting ones are the most recent."""
 
 GUARD_RATIO, GUARD_SLOTS = 1.5, 2
-"""A replica is passed over that has so many times as many requests as the least busy one, and so many times its slots more."""
+"""Limits of a replica's requests relative to the least busy one: factor of the load, and additional requests per slot."""
 
 _SMOOTHING = 1 / 64
-"""The weight of one more prompt in the mean of what is computed of one."""
+"""Weight of a new prompt in the moving average of computed tokens per prompt."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -66,49 +67,49 @@ class Candidate(msgspec.Struct, frozen=True):
 
     replica_id: str
     digest: Digest | None
-    """What it told last; `None` where it has told nothing yet."""
+    """Its last digest; `None` if there is none yet."""
     n_ongoing: int
-    """Requests that were sent to it and have not ended, as far as the sender knows."""
+    """Requests that the sender has sent to it and that have not ended."""
 
 
 class _Text(NamedTuple):
-    """The blocks of a prompt."""
+    """Hashed blocks of a prompt."""
 
     n_tokens: int
     blocks: frozenset[int]
     places: Mapping[int, int]
-    """That of each block, from 1 on."""
+    """Position of each block, from 1."""
     order: Sequence[int]
 
 
 class _Known:
-    """What the router remembers of a replica."""
+    """The router's record of a replica."""
 
     __slots__ = ("made_at", "packed", "pool", "prompts", "sent", "stored")
 
     def __init__(self) -> None:
         self.sent: dict[int, float] = {}
-        """When each block was sent last, the oldest first."""
+        """Time when each block was last sent, the oldest first."""
         self.prompts: deque[tuple[float, float]] = deque(maxlen=MAX_PROMPTS)
-        """When each of the last prompts was sent, and what of it had to be computed, the oldest first."""
+        """Time of each recent prompt and its number of tokens to compute, the oldest first."""
         self.forget()
 
     def forget(self) -> None:
-        """What it has told is not believed."""
+        """Discards the last digest."""
         self.made_at = float("-inf")
         self.packed = b"", b""
         self.pool: frozenset[int] = frozenset()
         self.stored: frozenset[int] = frozenset()
 
     def read(self, digest: Digest) -> None:
-        """A digest is read once. What was sent long before it was made is told by it, or is not held any more."""
+        """Records a digest, unless it is already recorded, and drops blocks that were sent long before it."""
         if digest.made_at == self.made_at:
             return
         self.made_at = digest.made_at
         if self.packed != (digest.pool, digest.stored):
             self.packed = digest.pool, digest.stored
             self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
-        # Prompts begin in the order in which they were sent: those that wait, or are computed, are the last ones.
+        # Prompts are started in the order in which they were sent, so waiting and running ones are the most recent.
         n_open = digest.n_queued + self.n_since(digest.made_at) + (digest.n_running if digest.n_pending else 0)
         first_open = self.prompts[-min(n_open, len(self.prompts))][0] if n_open and self.prompts else float("inf")
         for block, sent_at in list(self.sent.items()):
@@ -128,40 +129,40 @@ class _Known:
             del self.sent[next(iter(self.sent))]
 
     def n_since(self, made_at: float) -> int:
-        """How many prompts were sent after that time."""
+        """Returns the number of prompts that were sent after this time."""
         return sum(1 for _ in takewhile(lambda prompt: prompt[0] > made_at, reversed(self.prompts)))
 
     def pending(self, n: int, typical: float) -> float:
-        """What has to be computed of the last `n` prompts that a replica was sent; those of others are as most are."""
+        """Returns the tokens to compute of the last `n` prompts; those of other routers are estimated as `typical`."""
         return sum(own for _, own in islice(reversed(self.prompts), n)) + typical * max(n - len(self.prompts), 0)
 
 
 class _Offer(msgspec.Struct):
-    """What a replica would do for a prompt."""
+    """Estimate for a prompt at one replica."""
 
     replica_id: str
     own: float
-    """What of the prompt must be computed there."""
+    """Tokens of the prompt to compute."""
     pending: float
-    """What must be computed before it."""
+    """Tokens to compute before it."""
     n_requests: int
     n_slots: int
     n_free_cells: int
     next_block: int | None
-    """The first of the prompt's that it does not hold; `None` where it holds all of them."""
+    """First block of the prompt that the replica does not have; `None` if it has all."""
 
     @property
     def load(self) -> float:
-        """Requests that it has, for each slot."""
+        """Requests per slot."""
         return self.n_requests / self.n_slots
 
     def price(self, computing: float) -> float:
-        """What it costs, in tokens that are waited for, where one that is computed is worth so many."""
+        """Returns the cost in tokens of waiting time, for a cost of `computing` per computed token."""
         return computing * self.own + self.waiting + SHARING * min(self.n_requests, self.n_slots)
 
     @property
     def waiting(self) -> float:
-        """What is waited for before it begins, in tokens of a prompt."""
+        """Waiting time until the prompt starts, in tokens of a prompt."""
         return self.pending + WRITING * max(self.n_requests + 1 - self.n_slots, 0)
 
     def busy(self) -> tuple[float, float, int]:
@@ -169,13 +170,13 @@ class _Offer(msgspec.Struct):
 
 
 class Router:
-    """Ranks replicas for one prompt after another.
+    """Ranks replicas for prompts.
 
-    It belongs to one thread. It asks for no time and waits for nothing: what it knows, it is told.
+    Must be used from one thread. Deterministic apart from its random generator: the time is an argument.
 
     Args:
-        salt: The key of the hashes where `choose` and `sent` are given none.
-        seed: Of the draws; the same calls are then answered in the same way.
+        salt: Default key of the hashes for `choose` and `sent`.
+        seed: Seed of the random generator, for reproducible results.
     """
 
     def __init__(self, *, salt: bytes = b"", seed: int | None = None) -> None:
@@ -193,14 +194,14 @@ class Router:
         sticky: str | None = None,
         salt: bytes | None = None,
     ) -> list[str]:
-        """The ids of the candidates, the best first.
+        """Returns the ids of the candidates, the best first.
 
         Args:
-            tokens: The prompt; `None` where it is not known.
-            candidates: Those who can be sent to, each once.
-            now: Seconds since the epoch, as those of the digests.
-            sticky: A key whose requests all go to the same replica as long as it lives and is not far busier than others.
-            salt: The key of this prompt's hashes; `None` is the router's own.
+            tokens: Prompt; `None` if it is unknown.
+            candidates: Available replicas, without duplicates.
+            now: Seconds since the epoch, as in the digests.
+            sticky: Key whose requests all go to one replica, while that exists and is not far busier than others.
+            salt: Key of this prompt's hashes; `None` is the router's default.
         """
         known_text = tokens if tokens and sticky is None else ()
         text = _text(known_text, self._salt if salt is None else salt)
@@ -219,12 +220,12 @@ class Router:
             first = min(open_to_all[:2], key=_Offer.busy)
             offers.sort(key=lambda offer: (offer is not first, offer.replica_id in passed_over, offer.busy()))
             return [offer.replica_id for offer in offers]
-        # What is computed makes all wait that come before it is done: the more, the more there is to do.
+        # Computation delays all requests that arrive before it ends, so its cost grows with the pending work.
         waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
         computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
 
         def rank(offer: _Offer) -> tuple[bool, float, int]:
-            # Of those that are as good, all routers take the same: what begins alike is not computed elsewhere by each of them.
+            # For a tie, all routers select the same replica, so that a common prefix is not computed on several of them.
             weight = 0 if offer.next_block is None else _weight(str(offer.next_block), offer.replica_id)
             return offer.replica_id in passed_over, offer.price(computing), -weight
 
@@ -232,13 +233,13 @@ class Router:
         return [offer.replica_id for offer in offers]
 
     def sent(self, replica_id: str, tokens: Sequence[int] | None, *, now: float, salt: bytes | None = None) -> None:
-        """A prompt was sent to a replica: it is held there, or will be, though no digest tells of it yet.
+        """Records that a prompt was sent to a replica, which has it cached, or will have, before its next digest.
 
         Args:
-            replica_id: Where.
-            tokens: The prompt; `None` where it is not known.
+            replica_id: Id of the replica.
+            tokens: Prompt; `None` if it is unknown.
             now: Seconds since the epoch.
-            salt: The key of its hashes; `None` is the router's own.
+            salt: Key of its hashes; `None` is the router's default.
         """
         if not tokens:
             return
@@ -249,13 +250,13 @@ class Router:
         known.remember(text.places, own, now)
 
     def wrote(self, replica_id: str, tokens: Sequence[int], *, now: float, salt: bytes | None = None) -> None:
-        """A replica has computed a text, a prompt with its answer, and holds it, though no digest tells of it yet.
+        """Records that a replica has computed a text, a prompt with its completion, before its next digest.
 
         Args:
-            replica_id: Which.
-            tokens: The text.
+            replica_id: Id of the replica.
+            tokens: Tokens of the text.
             now: Seconds since the epoch.
-            salt: The key of its hashes; `None` is the router's own.
+            salt: Key of its hashes; `None` is the router's default.
         """
         self._seen(replica_id).hold(_text(tokens, self._salt if salt is None else salt).places, now)
 
@@ -272,7 +273,7 @@ class Router:
         if digest is None or now - digest.made_at > MAX_AGE_S:
             known.forget()
             n_requests, n_slots, n_free_cells = candidate.n_ongoing, USUAL_SLOTS, 0
-            # Of those that have not ended, some have been computed.
+            # Assumes that half of the open prompts have been computed.
             pending = known.pending(candidate.n_ongoing, self._typical) / 2
         else:
             known.read(digest)
@@ -295,15 +296,15 @@ def _text(tokens: Sequence[int], salt: bytes) -> _Text:
 
 
 def _held(known: _Known, text: _Text) -> tuple[int, int]:
-    """How many of the first tokens a replica holds in cells, and how many after them in its store."""
+    """Returns the length of the prefix in a replica's device cache, and that of its continuation in the host cache, in tokens."""
     in_pool = max(_depth(text, known.pool), _depth(text, known.sent.keys()))
     in_store = _depth(text, known.stored)
     return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
 
 
 def _depth(text: _Text, held: AbstractSet[int]) -> int:
-    """How many of the blocks are held, as the last of them tells that is: a hash names all before it."""
-    # In this order it costs what the text has, however much is held.
+    """Returns the number of leading blocks that are cached: each hash represents all blocks before it too."""
+    # This iteration is bounded by the size of the text, not of the cache.
     return max(map(text.places.__getitem__, held & text.blocks), default=0)
 
 
@@ -316,6 +317,6 @@ def _is_far_busier(offer: _Offer, least: _Offer) -> bool:
 
 
 def _weight(key: str, replica_id: str) -> int:
-    """Rendezvous hashing: whoever has the highest weight for a key has it until it goes, whoever else comes or goes."""
+    """Rendezvous hashing: the replica with the highest weight for a key keeps it, regardless of changes to other replicas."""
     weight = blake2b(replica_id.encode(), key=blake2b(key.encode()).digest(), digest_size=8).digest()
     return int.from_bytes(weight, "little")

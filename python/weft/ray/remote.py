@@ -1,4 +1,4 @@
-"""An engine whose computing is done by replicas in other processes."""
+"""Engine whose requests are computed by replicas in other processes."""
 
 import asyncio
 import contextlib
@@ -39,19 +39,19 @@ from weft.work.threads import For
 __all__ = ["RemoteEngine"]
 
 TAKEN_WITHIN_S = 60.0
-"""Seconds within which some replica has to take a request."""
+"""Seconds within which a replica must accept a request."""
 
 
 class RemoteEngine(Engine):
-    """What `weft.Engine` is, with the replicas of a fleet in the place of a worker; it cuts texts into tokens itself.
+    """A `weft.Engine` whose worker is a fleet of replicas; tokenization is local.
 
-    It belongs to the event loop that starts it: streams are read there. What all replicas together tell is a second old.
+    Bound to the event loop that starts it, on which streams are read. Metrics of all replicas are up to a second old.
 
     Args:
         fleet: The replicas.
-        model: Their GGUF file, whose vocabulary is read; None is the demo model.
-        config: How each of their engines is.
-        key: The secret of the digests.
+        model: Path of their GGUF file, of which the vocabulary is loaded; None is the demo model.
+        config: Settings of their engines.
+        key: Secret key of the digests.
     """
 
     def __init__(self, fleet: Fleet, model: str | None, config: EngineConfig, key: bytes) -> None:
@@ -64,19 +64,19 @@ class RemoteEngine(Engine):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._n_requests = 0
         self._feeds: dict[int, Feed] = {}
-        """Of requests that may run, by their number here."""
+        """Feeds of open requests, by request number."""
         self._places: dict[str, int] = {}
-        """Which place each replica has in the list of all: the first that was free when it came."""
+        """Position of each replica in the list of all: the first free one when it appeared."""
         self._pins: dict[int, ToldPrefix] = {}
-        """What was pinned here, by its number here."""
+        """Pinned prefixes by their number."""
 
     async def start(self) -> None:
-        """Reads the vocabulary, and waits for the first replica.
+        """Loads the vocabulary, and waits for the first replica.
 
         Raises:
-            ModelLoadError: The file is no model that can be run.
+            ModelLoadError: The file is not a model that Weft can run.
             InvalidConfig: Settings contradict each other, or do not fit the model.
-            RuntimeError: It was started before.
+            RuntimeError: The engine was started before.
         """
         if self._state != "new":
             raise RuntimeError("the engine was started before")
@@ -91,7 +91,7 @@ class RemoteEngine(Engine):
         self._state = "running"
 
     async def _first_facts(self) -> Facts:
-        """What the first replica tells that runs, however long it takes to load its model."""
+        """Returns the properties of the first running replica, without a limit for the time that it takes to load its model."""
         while not self._is_closed():
             with contextlib.suppress(NoReplica, ReplicaLost):
                 facts: Facts = await self._fleet.ask(None, "facts")
@@ -99,14 +99,14 @@ class RemoteEngine(Engine):
         raise EngineStopped
 
     async def close(self) -> None:
-        """Ends every open stream; the replicas go on. Idempotent."""
+        """Ends every open stream; replicas keep running. Idempotent."""
         self._state = "closed"
         for feed in list(self._feeds.values()):
             feed.error = EngineStopped()
             feed.close()
 
     async def sleep(self) -> None:
-        """Replicas are not let go one by one: how many there are follows the load."""
+        """Raises NotSupported: the number of replicas follows the load instead."""
         raise NotSupported("replicas do not sleep; give a range of replicas instead, from 0 on")
 
     async def wake(self) -> None:
@@ -114,11 +114,11 @@ class RemoteEngine(Engine):
         raise NotSupported("replicas do not sleep")
 
     def _submit(self, request: Request) -> Stream:
-        """Sends a request to a replica; what that refuses is raised when the stream is read.
+        """Sends a request to a replica. Errors of the replica are raised when the stream is read.
 
         Raises:
-            ContextOverflow: The prompt alone fills the context.
-            NotSupported: The prompt holds pictures or sounds.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            NotSupported: The prompt has images or audio.
             EngineStopped: The engine was closed.
         """
         facts = self._known()
@@ -155,7 +155,7 @@ class RemoteEngine(Engine):
         return cast("Stream", stream)
 
     def _wished(self, slot: int | None) -> tuple[str | None, int | None]:
-        """The replica of a slot in the list of all, and which of its own that is."""
+        """Returns the replica of a slot in the list of all slots, and the slot's index there."""
         if slot is None:
             return None, None
         place, own = divmod(slot, self._known().limits.n_slots)
@@ -180,22 +180,22 @@ class RemoteEngine(Engine):
     def begin_embedding(
         self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """As of `Engine`; any replica makes the vectors."""
+        """See `Engine`; runs on any replica."""
         read = [tokens_of(text, self._native_model) for text in texts]
         return self._fleet.ask(None, "embed", read, normalize, dimensions)
 
     def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """As of `Engine`; any replica ranks."""
+        """See `Engine`; runs on any replica."""
         return self._fleet.ask(None, "rank", query, list(texts))
 
     def vector_stats(self) -> VectorStats:
-        """What all replicas tell together."""
+        """Returns the combined metrics of all replicas."""
         told = [one.vector_stats for one in self._fleet.told().values()] or [self._known().vector_stats]
         return cast("VectorStats", together(told))
 
     @property
     def adapters(self) -> list[Adapter]:
-        """The adapters, which are the same in all replicas."""
+        """Loaded adapters, which are the same in all replicas."""
         scales = dict(self._scales)
         return [
             cast("Adapter", SimpleNamespace(**{**vars(adapter), "scale": scales.get(adapter.id, 0.0)}))
@@ -203,7 +203,7 @@ class RemoteEngine(Engine):
         ]
 
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
-        """As of `Engine`: each request tells its replica the scales."""
+        """See `Engine`; every request sends the scales to its replica."""
         known = {adapter.id for adapter in self._known().adapters}
         for number, scale in adapters:
             if number not in known:
@@ -213,7 +213,7 @@ class RemoteEngine(Engine):
         self._scales = [(number, scale) for number, scale in adapters if scale]
 
     async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
-        """As of `Engine`, in every replica that there is; one that comes later has it when it is asked for."""
+        """See `Engine`; pins the prefix on every current replica. Later replicas compute it when it is requested."""
         tokens = tokens_of(prompt, self._native_model)
         scales = list(self._scales if adapters is None else adapters) or None
         try:
@@ -230,7 +230,7 @@ class RemoteEngine(Engine):
         return cast("Prefix", prefix)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
-        """As of `Engine`, in every replica."""
+        """See `Engine`; unpins the prefix on every replica."""
         number = prefix if isinstance(prefix, int) else prefix.id
         pinned = self._pins.pop(number, None)
         if pinned is None:
@@ -241,11 +241,11 @@ class RemoteEngine(Engine):
         return True
 
     async def prefixes(self) -> list[Prefix]:
-        """What was pinned here, in order."""
+        """Returns the prefixes that were pinned by this engine, in order."""
         return [cast("Prefix", prefix) for prefix in self._pins.values()]
 
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
-        """As of `Engine`: the trees of all replicas, one after the other, each with its share of `limit`."""
+        """See `Engine`; returns the trees of all replicas, one after the other, each with an equal share of `limit`."""
         alive = max(len(self._fleet.told()), 1)
         told: list[tuple[str, list[ToldNode], int]] = await self._fleet.ask_all("nodes", limit // alive)
         nodes: list[ToldNode] = []
@@ -255,11 +255,11 @@ class RemoteEngine(Engine):
         return cast("list[CachedNode]", nodes), sum(n for _, _, n in told)
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """As of `Engine`, of a slot in the list of all."""
+        """See `Engine`; `slot` is an index in the list of all slots."""
         return cast("tuple[list[int], list[tuple[int, float]], int | None]", await self._of_slot(slot, "held_by_slot"))
 
     async def erase_slot(self, slot: int) -> int:
-        """As of `Engine`, of a slot in the list of all."""
+        """See `Engine`; `slot` is an index in the list of all slots."""
         return cast("int", await self._of_slot(slot, "erase_slot"))
 
     async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (what the question gives)
@@ -268,11 +268,11 @@ class RemoteEngine(Engine):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not closed. Replicas that die are started again by whoever placed them."""
+        """True after `start`, until `close`. Dead replicas are restarted by the fleet's infrastructure."""
         return self._state == "running"
 
     def stats(self) -> Stats:
-        """What all replicas told last, together: their slots one after the other, all else added."""
+        """Returns the combined last stats of all replicas: concatenated slots, and sums of all else."""
         told = self._fleet.told()
         places = self._placed()
         if not told:
@@ -290,31 +290,31 @@ class RemoteEngine(Engine):
 
     @property
     def model(self) -> Model:
-        """The vocabulary, and what replicas tell of the weights."""
+        """The vocabulary, with the replicas' properties of the weights."""
         self._known()
         assert self._vocabulary is not None, "it is known with the facts"
         return self._vocabulary
 
     @property
     def limits(self) -> Limits:
-        """Those of one replica, but for its slots and its queue, which are those of all."""
+        """Limits of one replica, with the total number of slots and queued requests."""
         own = self._known().limits
         n = max(max(self._placed().values(), default=0) + 1, 1)
         return cast("Limits", SimpleNamespace(**{**vars(own), "n_slots": n * own.n_slots, "max_queue": n * own.max_queue}))
 
     @property
     def is_repeatable(self) -> bool:
-        """As of one replica: they compute alike on machines that are alike."""
+        """See `Engine`; the value of one replica, since equal machines compute equally."""
         return self._known().is_repeatable
 
     @property
     def embeddings_are_repeatable(self) -> bool:
-        """As of one replica, likewise."""
+        """See `Engine`; the value of one replica."""
         return self._known().embeddings_are_repeatable
 
     @property
     def compute(self) -> Compute:
-        """As of one replica."""
+        """See `Engine`; the value of one replica."""
         return cast("Compute", self._known().compute)
 
     def _known(self) -> Facts:
@@ -329,7 +329,7 @@ class RemoteEngine(Engine):
 
 
 class _Vocabulary:
-    """A vocabulary, with the weights' own numbers from elsewhere."""
+    """A vocabulary with properties of the weights from a replica."""
 
     def __init__(self, vocabulary: Model, told: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary
@@ -340,6 +340,6 @@ class _Vocabulary:
 
 
 def _renumbered(slot: SimpleNamespace, replica_id: str, n_before: int, numbers: Mapping[tuple[str, int], int]) -> SimpleNamespace:
-    """A replica's slot in the list of all, with the number that its request has here; -1 where it has none any more."""
+    """Returns a replica's slot renumbered for the list of all slots and requests; the request is -1 if it is not known here."""
     own = None if slot.request_id is None else numbers.get((replica_id, slot.request_id), -1)
     return SimpleNamespace(**{**vars(slot), "id": slot.id + n_before, "request_id": own})

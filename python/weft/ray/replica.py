@@ -1,4 +1,4 @@
-"""One engine, as another process asks it. Nothing here knows Ray."""
+"""A replica: one engine with an interface for other processes. Independent of Ray."""
 
 import asyncio
 import contextlib
@@ -22,24 +22,24 @@ from weft.request import Prompt
 __all__ = ["Replica"]
 
 GAP_S = 0.02
-"""Seconds between two messages of one stream, but for its first: a message between processes costs a millisecond of both."""
+"""Minimum seconds between two messages of a stream, except its first: a message costs each process a millisecond."""
 
 
 LIVES_EVERY_S = 5.0
-"""Seconds after which a stream that waits tells that its replica lives."""
+"""Seconds without events after which a stream sends an empty message as a sign of life."""
 
 EXPLAINS_WITHIN_S = 0.25
-"""Seconds after which a request that has begun in a slot tells why its prompt is computed, where it asks."""
+"""Interval in seconds at which a requested explanation of cache misses is checked."""
 
 
 class Replica:
-    """An engine that is asked by its replica id.
+    """An engine that is addressed by its replica id.
 
     Args:
-        replica_id: Its name among the replicas.
-        model: The GGUF file; None is the demo model.
-        config: How the engine is to be.
-        key: The secret of the digests.
+        replica_id: Id of the replica.
+        model: Path of a GGUF file; None is the demo model.
+        config: Settings of the engine.
+        key: Secret key of the digests.
     """
 
     def __init__(self, replica_id: str, model: str | None, config: EngineConfig, key: bytes) -> None:
@@ -49,24 +49,24 @@ class Replica:
         self._streams: dict[str, Stream] = {}
 
     async def start(self) -> None:
-        """Loads the model; it raises what `Engine.start` does."""
+        """Loads the model; raises the errors of `Engine.start`."""
         await self._engine.start()
 
     async def close(self) -> None:
-        """Ends the engine: what is open ends with an error."""
+        """Closes the engine; open streams end with an error."""
         await self._engine.close()
 
     def check_health(self) -> None:
-        """Does nothing where the engine's worker lives.
+        """Checks that the engine is running.
 
         Raises:
-            EngineStopped: It does not.
+            EngineStopped: The engine is not running.
         """
         if not self._engine.is_running:
             raise EngineStopped
 
     async def generate(self, call: Call) -> AsyncGenerator[Sent]:
-        """The answer to a call. Whoever stops reading it frees the slots."""
+        """Yields the messages of a response. Closing the generator frees the slots."""
         if call.only not in (None, self._id):
             yield ReplicaLost(call.only or "")
             return
@@ -83,7 +83,7 @@ class Replica:
             asks_why = call.request.explain_cache
             while n_open:
                 events = await _heard(stream, asks_why=asks_why and explained is None)
-                # It is told before the first token, which may have changed it, and nothing changes it afterwards.
+                # Sent before the first token, which may have changed it; later events do not change it.
                 if asks_why and (why := stream.explanation) is not None and why != explained:
                     explained = why
                     yield why
@@ -105,7 +105,7 @@ class Replica:
             del self._streams[call.id]
 
     async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
-        """What a method gives; an error of ours is an answer too."""
+        """Returns the result of a method, or its WeftError."""
         if question.only not in (None, self._id):
             return ReplicaLost(question.only or "")
         try:
@@ -114,17 +114,17 @@ class Replica:
             return error
 
     async def cancel(self, call_id: str, index: int) -> None:
-        """Cancels one branch of a call; nothing happens where that has ended."""
+        """Cancels one branch of a call, if it has not ended."""
         if (stream := self._streams.get(call_id)) is not None:
             stream.cancel(index)
 
     async def drop(self, call_id: str) -> None:
-        """Cancels a call; nothing happens where it has ended."""
+        """Cancels a call, if it has not ended."""
         if (stream := self._streams.get(call_id)) is not None:
             stream.close()
 
     async def facts(self) -> Facts:
-        """What does not change while it lives."""
+        """Returns the constant properties of the replica."""
         engine, model = self._engine, self._engine.model
         names = ("n_params", "size_bytes", "n_ctx_train", "n_embd", "description", "is_encoder", "is_repacked", "is_layout_open")
         return Facts(
@@ -139,14 +139,14 @@ class Replica:
         )
 
     async def told(self) -> Told:
-        """What it holds and how busy it is."""
+        """Returns the current report of the replica."""
         engine = self._engine
         digest = await digest_of(engine, self._key)
         stats = engine.stats()
         return Told(digest=digest, stats=copied(stats), vector_stats=copied(engine.vector_stats()))
 
     def pressure(self) -> dict[str, float]:
-        """What decides on how many replicas there should be."""
+        """Returns the fractions that determine the number of replicas."""
         stats = self._engine.stats()
         n_running = sum(slot.is_processing for slot in stats.slots)
         return {
@@ -155,38 +155,38 @@ class Replica:
         }
 
     async def embed(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> CompactEmbeddings:
-        """As `Engine.begin_embedding`, read to its end."""
+        """See `Engine.begin_embedding`; returns the result."""
         return await self._engine.begin_embedding(texts, normalize, dimensions)
 
     async def rank(self, query: str, texts: Sequence[str]) -> CompactEmbeddings:
-        """As `Engine.begin_ranking`, read to its end."""
+        """See `Engine.begin_ranking`; returns the result."""
         return await self._engine.begin_ranking(query, texts)
 
     async def pin(self, prompt: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> ToldPrefix:
-        """As `Engine.pin`."""
+        """See `Engine.pin`."""
         return ToldPrefix(await self._engine.pin(prompt, adapters=adapters))
 
     async def unpin(self, tokens: Sequence[int]) -> bool:
-        """Unpins every prefix of these tokens; whether there was one."""
+        """Unpins every prefix with these tokens; returns whether there was one."""
         ids = [prefix.id for prefix in await self._engine.prefixes() if prefix.tokens == list(tokens)]
         return any([await self._engine.unpin(each) for each in ids])
 
     async def nodes(self, limit: int) -> tuple[str, list[ToldNode], int]:
-        """As `Engine.recently_used`, and whose nodes they are."""
+        """See `Engine.recently_used`; also returns the replica's id."""
         nodes, n_nodes = await self._engine.recently_used(limit)
         return self._id, [ToldNode(node) for node in nodes], n_nodes
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """As of `Engine`."""
+        """See `Engine.held_by_slot`."""
         return await self._engine.held_by_slot(slot)
 
     async def erase_slot(self, slot: int) -> int:
-        """As of `Engine`."""
+        """See `Engine.erase_slot`."""
         return await self._engine.erase_slot(slot)
 
 
 async def _heard(stream: Stream, *, asks_why: bool) -> list[Event] | None:
-    """What `next_batch` gives; None where nothing has come for a while, or why the prompt is computed is known, and was asked."""
+    """Returns the result of `next_batch`; None after a timeout, or when a requested explanation is available."""
     began = time.monotonic()
     while (left_s := began + LIVES_EVERY_S - time.monotonic()) > 0:
         with contextlib.suppress(TimeoutError):

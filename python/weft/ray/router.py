@@ -1,4 +1,4 @@
-"""Ray Serve's side of routing: an adapter between its request router, whose interface is alpha, and `weft.ray.prefix_routing`."""
+"""Adapter between Ray Serve's request router, whose interface is alpha, and `weft.ray.prefix_routing`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ __all__ = ["PrefixRouter"]
 
 
 class PrefixRouter(RequestRouter):
-    """Sends a call to where most of its prompt is computed. Ray makes one in each process with a handle, on a loop of its own."""
+    """Routes calls by cached prefixes. Ray creates one in each process with a handle, on its own event loop."""
 
     def initialize_state(self, **_: object) -> None:
-        """Called by Ray when it has made it."""
+        """Initializes the router; called by Ray."""
         self._choosing = Router()
         self._told: dict[str, Told] = {}
         of_router(self._deployment_id.app_name, Known(lambda: self._told, self._remember))
@@ -26,7 +26,7 @@ class PrefixRouter(RequestRouter):
         self._event_loop.call_soon_threadsafe(lambda: self._choosing.wrote(replica_id, tokens, now=time.time(), salt=salt))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Called by Ray when a replica comes, goes, or tells something new."""
+        """Records replicas and their reports; called by Ray when any of them changes."""
         super().update_replicas(replicas)
         told = {replica.replica_id.unique_id: replica.routing_stats.get("told") for replica in replicas}
         self._told = {name: one for name, one in told.items() if one is not None}
@@ -34,21 +34,21 @@ class PrefixRouter(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Called by Ray: the replicas in the order in which they are to be tried, each a rank of its own."""
+        """Returns the replicas in the order in which to try them, each as its own rank; called by Ray."""
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         asked = _asked(pending_request)
         if asked is not None and asked.only is not None and asked.only in by_name:
             ranked = [asked.only]
         else:
-            # The replica that it is only for may be gone: whoever gets it says so.
+            # If the only permitted replica is gone, any other one responds with `ReplicaLost`.
             ranked = self._ranked(asked if isinstance(asked, Call) else None, self._candidates(by_name))
         if pending_request is not None:
-            # Ray asks again and again without a pause, until it hears that all were tried.
+            # Without this, Ray would retry without a pause until one accepts the request.
             pending_request.routing_context.should_backoff = True
         return [[by_name[name]] for name in ranked]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:  # noqa: ARG002, ANN401
-        """Called by Ray when a replica has taken a request."""
+        """Records a request that a replica has accepted; called by Ray."""
         call = _asked(pending_request)
         if isinstance(call, Call):
             self._choosing.sent(replica_id.unique_id, unpacked(call.tokens), now=time.time(), salt=call.salt)
@@ -73,6 +73,6 @@ class PrefixRouter(RequestRouter):
 
 
 def _asked(pending_request: PendingRequest | None) -> Call | Question | None:
-    """What a request of Ray's carries."""
+    """Returns the message in a Ray request."""
     first = pending_request.args[0] if pending_request is not None and pending_request.args else None
     return first if isinstance(first, Call | Question) else None

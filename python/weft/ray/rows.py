@@ -1,4 +1,4 @@
-"""Rows of an offline job: what is asked of each, what was written, and which are done. Nothing here knows Ray."""
+"""Rows of offline jobs: requests, results and their files. Independent of Ray."""
 
 import asyncio
 import os
@@ -17,49 +17,49 @@ from weft.request import RequestOptions
 __all__ = ["Columns", "Written", "answered", "done_ids", "save", "saved"]
 
 OPEN_PER_SLOT = 2
-"""Rows that are asked for at a time, for each slot: those that wait are computed into, and none waits for its turn for long."""
+"""Concurrent requests per slot: waiting ones keep the slots busy, and none waits for long."""
 
 PART = "part-*.jsonl"
-"""The files of answers in a job's folder: each was written whole."""
+"""Pattern of the result files in a job's folder; each was written atomically."""
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """Which columns of a row are what."""
+    """Names of a row's columns."""
 
     id: str = "id"
-    """What tells rows apart: a text or a number."""
+    """Unique id, a string or a number."""
     prompt: str = "prompt"
-    """The prompt, a text: rows are sorted by it."""
+    """Prompt, a string, by which rows are sorted."""
 
     def options(self, row: Mapping[str, Any], common: RequestOptions) -> RequestOptions:
-        """What is asked of a row beside its prompt: what is asked of all, and what it has columns for."""
+        """Returns the request options of a row: the common ones, overridden by its columns."""
         own = {name: value for name, value in row.items() if name in _OPTIONS and value is not None}
-        return {**common, **own}  # type: ignore[typeddict-item]  # As was just seen.
+        return {**common, **own}  # type: ignore[typeddict-item]  # Checked above.
 
 
 _OPTIONS = RequestOptions.__optional_keys__
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was written for a row; a line of a part."""
+    """Result of a row; a line of a result file."""
 
     id: str | int
     texts: list[str] = []
-    """The text of each completion."""
+    """Text of each completion."""
     reasons: list[str] = []
-    """Why each ended, as `Finished.reason` says it."""
+    """Finish reason of each completion, as `Finished.reason`."""
     n_computed: int = 0
-    """Prompt tokens that were computed, of all completions."""
+    """Prompt tokens that were computed, over all completions."""
     n_cached: int = 0
-    """Prompt tokens that were found computed."""
+    """Prompt tokens that were reused from the cache, over all completions."""
     n_predicted: int = 0
-    """Tokens that were drawn."""
+    """Generated tokens."""
     error: str | None = None
-    """What went wrong, where nothing was written. Such a row is asked again when the job is."""
+    """Error message, if the request failed. Such rows are retried when the job is run again."""
 
 
 async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: Columns, common: RequestOptions) -> list[Written]:
-    """What an engine writes for rows, in their order. Rows that begin alike share what is computed of it."""
+    """Returns the results of rows, in order. Common prefixes of consecutive rows are computed once."""
     turn = asyncio.Semaphore(OPEN_PER_SLOT * engine.limits.n_slots)
 
     async def one(row: Mapping[str, Any]) -> Written:
@@ -81,7 +81,7 @@ async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: C
 
 
 def save(folder: Path, written: Sequence[Written]) -> None:
-    """Writes a part: all of it or nothing, and one part however often the same rows are written."""
+    """Writes a result file atomically, with the same name if the same rows are written again."""
     name = blake2b(msgspec.json.encode([one.id for one in written]), digest_size=16).hexdigest()
     part = folder / f"part-{name}.jsonl"
     unfinished = folder / f".{part.name}.{os.getpid()}.{time.monotonic_ns()}"
@@ -90,10 +90,10 @@ def save(folder: Path, written: Sequence[Written]) -> None:
 
 
 def saved(folder: Path) -> Iterator[Written]:
-    """Every row that was written, in no order; of one that was tried again after an error, its last answer.
+    """Yields the result of every row, in no particular order; for a row that was retried, its last result.
 
     Raises:
-        msgspec.ValidationError: A part holds something else.
+        msgspec.ValidationError: A file has other content.
     """
     failed: dict[str | int, Written] = {}
     done: set[str | int] = set()
@@ -110,7 +110,7 @@ def saved(folder: Path) -> Iterator[Written]:
 
 
 def done_ids(folder: Path) -> set[str | int]:
-    """The ids of the rows that were written without an error."""
+    """Returns the ids of the rows that were completed without an error."""
     return {one.id for one in _whole(saved(folder))}
 
 

@@ -1,4 +1,4 @@
-"""How many replicas there should be."""
+"""Number of replicas as a function of the load."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 __all__ = ["BUSY", "FULL", "wanted"]
 
 BUSY = 0.75
-"""The share of all slots that is to be busy, requests that wait counted as busy ones."""
+"""Target fraction of busy slots, in which waiting requests count as busy."""
 
 FULL = 0.75
-"""The share of all cells that running sequences may hold before another replica is wanted."""
+"""Fraction of cells used by running sequences above which another replica is started."""
 
 
 def wanted(n_now: int, pressure: Mapping[str, Sequence[float]]) -> int:
-    """How many replicas bring both shares, as they are told by each that runs now, to what they are to be.
+    """Returns the number of replicas that brings both fractions to their targets.
 
     Args:
-        n_now: How many run.
-        pressure: What each told, by name: `busy_slots` and `busy_cells`, as `Replica.pressure` names them.
+        n_now: Number of running replicas.
+        pressure: Values reported by each replica, by name: `busy_slots` and `busy_cells` of `Replica.pressure`.
 
     Returns:
-        None where nothing runs or waits; as many as now where nothing is told.
+        0 if nothing runs or waits; `n_now` if nothing is reported.
     """
     shares = [sum(told) / len(told) / limit for name, limit in _LIMITS.items() if (told := pressure.get(name))]
     return math.ceil(n_now * max(shares) - 1e-9) if shares else n_now

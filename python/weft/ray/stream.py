@@ -1,4 +1,4 @@
-"""The stream of a request that a replica computes."""
+"""Streams of requests that replicas compute."""
 
 import asyncio
 import contextlib
@@ -20,28 +20,28 @@ from weft.ray.messages import Begun, Call, received, unpacked
 __all__ = ["Feed", "RemoteStream"]
 
 MAX_TRIES = 3
-"""Replicas that a request is sent to, one after the other, as long as nothing of its answer has come."""
+"""Maximum number of replicas that a request is sent to, one after the other, while no part of its response has arrived."""
 
 MAX_BEHIND = 10_000
-"""Events of each branch that may wait for a reader who reads nothing."""
+"""Maximum unread events per branch of a consumer that reads nothing."""
 
 PATIENCE_S = 30.0
-"""Seconds after which a reader who reads nothing, with so many waiting, is too slow."""
+"""Seconds after which a consumer that reads nothing and has reached that limit is too slow."""
 
 
 SILENT_S = 20.0
-"""Seconds after which a replica that has taken a request, and tells nothing, is taken for dead: it stands still."""
+"""Seconds without a message after which a replica that has accepted a request is presumed dead."""
 
 
 class Feed:
-    """What comes from the replica. A task of the engine's event loop fills it, and a `RemoteStream` reads it.
+    """Buffer of the messages from a replica. A task on the engine's event loop fills it, and a `RemoteStream` reads it.
 
     Args:
-        fleet: Who is asked.
-        call: What is asked.
-        n: How many branches there are.
-        taken_within_s: Seconds within which a replica has to take it.
-        on_end: Called when nothing more will come.
+        fleet: Replicas.
+        call: Request to send.
+        n: Number of branches.
+        taken_within_s: Seconds within which a replica must accept the request.
+        on_end: Called when no more messages will arrive.
     """
 
     def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float, on_end: Callable[[], object]) -> None:
@@ -58,17 +58,17 @@ class Feed:
         self._taken_within_s = taken_within_s
         self._on_end = on_end
         self._written: list[int] = []
-        """The tokens of branch 0: with the prompt, what is asked to go on next."""
+        """Generated tokens of branch 0; with the prompt, the likely prefix of a later request."""
         self._read_at = time.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Sends it; to be called on the event loop."""
+        """Sends the request. Must be called on the event loop."""
         if not self.is_closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
-        """Cancels it; to be called on the event loop. Idempotent."""
+        """Cancels the request. Must be called on the event loop. Idempotent."""
         self.is_closed = True
         self._on_end()
         self.events.clear()
@@ -81,13 +81,13 @@ class Feed:
         return self._cancel(index)
 
     async def wait(self) -> None:
-        """Returns when there is an event, an error or the end."""
+        """Waits for an event, an error or the end."""
         while not (self.events or self.error is not None or self.is_ended):
             self._arrived.clear()
             await self._arrived.wait()
 
     def take(self) -> list[Event]:
-        """What has come, or the error once; an empty list at the end."""
+        """Returns all events, or raises the error once; returns an empty list at the end."""
         self._read_at = time.monotonic()
         if self.events:
             events = list(self.events)
@@ -101,13 +101,13 @@ class Feed:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no more events will arrive."""
         return self.is_closed or not self._n_open
 
     async def _run(self) -> None:
         try:
             await self._go_on_trying()
-        except Exception as error:  # noqa: BLE001 (whoever reads it raises it)
+        except Exception as error:  # noqa: BLE001 (raised by the consumer)
             self.error = error
         finally:
             self._on_end()
@@ -126,7 +126,7 @@ class Feed:
                         raise NoReplica(round(time.monotonic() - began, 1)) from None
                     lost = ReplicaLost(self.begun.replica_id)
                 replica_id = lost.replica_id or (self.begun.replica_id if self.begun is not None else "")
-                # What was shown cannot be taken back, and another replica might go on otherwise.
+                # Text that was delivered cannot be withdrawn, and another replica might continue it differently.
                 if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
                     raise ReplicaLost(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
@@ -138,7 +138,7 @@ class Feed:
         async with contextlib.aclosing(self._fleet.begin(call)) as messages:
             async with asyncio.timeout(self._taken_within_s) as waiting:
                 async for message in messages:
-                    # From now on it tells every few seconds that it lives.
+                    # From here on the replica sends a message every few seconds, even if it has no events.
                     waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
                     if isinstance(message, Begun):
                         self.begun = message
@@ -155,7 +155,7 @@ class Feed:
             if self._n_open:
                 raise ReplicaLost("" if self.begun is None else self.begun.replica_id)
             if self.begun is not None:
-                # Who goes on from here is best sent where this is held, before any digest tells of it.
+                # A continuation should be routed to this replica, even before its next digest.
                 tokens = [*unpacked(call.tokens), *self._written]
                 self._fleet.remember(self.begun.replica_id, tokens, call.salt)
 
@@ -181,16 +181,16 @@ class Feed:
 
 
 class RemoteStream:
-    """What `RemoteEngine.generate` gives: as the compiled engine's `Stream`, but for the one event loop that it is bound to.
+    """Counterpart of the compiled engine's `Stream` for remote requests, bound to one event loop.
 
     Args:
-        feed: What it reads.
-        loop: The event loop on which it is read.
-        model: The vocabulary that spells tokens.
-        seed: As of `Stream`.
-        n_prompt: As of `Stream`.
-        request_id: As of `Stream`.
-        slots_before: How many slots come before those of a replica, in the list of all.
+        feed: Buffer to read.
+        loop: Event loop on which it is read.
+        model: Vocabulary for the spelling of tokens.
+        seed: See `Stream`.
+        n_prompt: See `Stream`.
+        request_id: See `Stream`.
+        slots_before: Returns the offset of a replica's slots in the list of all slots.
     """
 
     def __init__(
@@ -212,20 +212,20 @@ class RemoteStream:
         self._model = model
         self._slots_before = slots_before
         self._ready: deque[Event] = deque()
-        # The task that fills the feed knows nothing of this: whoever lets go of it cancels the request.
+        # The task that fills the feed has no reference to this object, so dropping the last one cancels the request.
         self._dropped = weakref.finalize(self, _close, loop, feed)
         self._dropped.atexit = False
 
     @property
     def explanation(self) -> CacheExplanation | None:
-        """As of `Stream`, as the replica tells it: up to a quarter of a second later, and what changes with the next event."""
+        """See `Stream.explanation`; it arrives up to 250 ms late, and changes with the next event."""
         return self._feed.explanation
 
     def __aiter__(self) -> "RemoteStream":
         return self
 
     async def __anext__(self) -> Event:
-        """The next event of any branch; it raises what `next_batch` does."""
+        """Returns the next event of any branch; raises the errors of `next_batch`."""
         if not self._ready:
             self._ready += await self.next_batch()
         if not self._ready:
@@ -233,12 +233,12 @@ class RemoteStream:
         return self._ready.popleft()
 
     async def next_batch(self, *, compact: bool = False) -> list[Event]:
-        """Events that have come, in order, one at least; an empty list at the end.
+        """Returns the next events in order, at least one, or an empty list at the end.
 
         Raises:
-            WeftError: What the replica's engine raises, which a stream there raises at once or when it is read.
+            WeftError: Any error of the replica's engine, including those that its `generate` raises immediately.
             ReplicaLost: The replica has died.
-            NoReplica: None took it in time.
+            NoReplica: No replica accepted the request in time.
         """
         await self._feed.wait()
         events = self._feed.take()
@@ -248,51 +248,51 @@ class RemoteStream:
         return [_numbered(received(event, self._model, compact=compact), n_before) for event in events]
 
     async def readable(self) -> None:
-        """Waits until `next_batch` would not wait."""
+        """Waits until `next_batch` would return immediately."""
         await self._feed.wait()
 
     def cancel(self, index: int) -> None:
-        """Cancels one branch, soon.
+        """Sends a request to cancel one branch.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is not a branch number.
         """
         _check(index)
         asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
 
     async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
-        """Refused.
+        """Raises NotSupported.
 
         Raises:
-            NotSupported: Always: the replica that writes a branch is not asked to fork it.
+            NotSupported: Always, because branches of replicas cannot be forked.
         """
         what = "ask for its prompt and text as a prompt, of which only what is new is computed"
         raise NotSupported(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
     def forked_seam(self, index: int) -> tuple[str, int]:
-        """Nothing: no branch was forked from another.
+        """Returns "" and 0, since no branch is a fork.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is not a branch number.
         """
         _check(index)
         return "", 0
 
     def forked_at(self, index: int) -> tuple[int, int] | None:
-        """None: no branch was forked from another.
+        """Returns None, since no branch is a fork.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is not a branch number.
         """
         _check(index)
         return None
 
     def close(self) -> None:
-        """Cancels the request now. Idempotent."""
+        """Cancels the request. Idempotent."""
         self._dropped()
 
     async def aclose(self) -> None:
-        """The same as `close`."""
+        """Does the same as `close`."""
         self.close()
 
 
@@ -302,7 +302,7 @@ def _check(index: int) -> None:
 
 
 def _numbered(event: Event, n_before: int) -> Event:
-    """The same with its slot in the list of all."""
+    """Returns the event with its slot renumbered for the list of all slots."""
     if n_before and isinstance(event, Token | Finished) and event.slot is not None:
         return msgspec.structs.replace(event, slot=event.slot + n_before)
     return event

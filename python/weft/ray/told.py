@@ -1,4 +1,4 @@
-"""Plain copies of what the compiled engine tells, and what several of them come to together."""
+"""Plain copies of the compiled engine's objects, and their sums over replicas."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,14 +10,14 @@ from weft._native import CachedNode, Prefix
 __all__ = ["ToldNode", "ToldPrefix", "copied", "together"]
 
 N_ENDS = 128
-"""Tokens that are told of the beginning and of the end of a long stretch."""
+"""Number of tokens that are copied of the beginning and of the end of a long node."""
 
 _OF_ONE = frozenset(("width", "max_tokens"))
-"""Numbers that are the same of every replica, and do not add up."""
+"""Numbers that are equal for all replicas and are not added."""
 
 
 def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a plain value)
-    """An object of the compiled engine as one that can be pickled, attributes of the same names; plain values as they are."""
+    """Converts an object of the compiled engine to one with equal attributes that can be pickled; keeps plain values."""
     if isinstance(told, list):
         return [copied(one) for one in told]
     if not type(told).__module__.startswith("weft._native"):
@@ -27,9 +27,9 @@ def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a pl
 
 
 def together(told: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
-    """What copies of several replicas come to: numbers and times are added, lists follow each other.
+    """Combines copies of several replicas: adds numbers and times, and concatenates lists.
 
-    A limit that one of them has not, none has.
+    The result is None (no limit) if any value is None.
     """
     first = told[0]
     if isinstance(first, SimpleNamespace):
@@ -47,7 +47,7 @@ def together(told: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
 
 
 class ToldPrefix:
-    """A prefix that replicas have pinned, as the compiled engine's `Prefix` tells it."""
+    """A pinned prefix of replicas, with the interface of the compiled engine's `Prefix`."""
 
     def __init__(self, prefix: Prefix) -> None:
         self.id = prefix.id
@@ -58,12 +58,12 @@ class ToldPrefix:
         self.invoked_at = prefix.invoked_at
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
-        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+        """Returns the first `n` and the last `n` tokens; all tokens and an empty list if there are at most `2 * n`."""
         return (self.tokens, []) if self.n_tokens <= 2 * n else (self.tokens[:n], self.tokens[-n:])
 
 
 class ToldNode:
-    """A node of a replica's prefix tree, as the compiled engine's `CachedNode` tells it, but for the middle of its tokens."""
+    """A node of a replica's prefix tree, with the interface of `CachedNode`, without the middle of its tokens."""
 
     def __init__(self, node: CachedNode) -> None:
         self.parent = node.parent
@@ -80,13 +80,13 @@ class ToldNode:
         self._ends = node.excerpt(N_ENDS)
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
-        """Its first and its last tokens, at most 128 of each; all of them and none where there are at most twice as many."""
+        """Returns the first and the last 128 tokens; all tokens and an empty list if there are at most 256."""
         if n != N_ENDS:
             raise ValueError(f"{n} tokens are asked for; {N_ENDS} were told")
         return self._ends
 
     def moved(self, n_nodes: int, n_slots: int) -> "ToldNode":
-        """Itself, in a listing where so many nodes, and so many slots, of other replicas come before."""
+        """Adds offsets to its indices, for a list with the nodes and slots of other replicas before; returns itself."""
         self.parent = None if self.parent is None else self.parent + n_nodes
         self.slots = [slot + n_slots for slot in self.slots]
         return self
