@@ -250,5 +250,5 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    """Returns all names of the package, including those that are not imported yet."""
+    """Returns all names of the package, imported or not."""
     return sorted({*globals(), *__all__})

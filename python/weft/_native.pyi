@@ -4,8 +4,7 @@ Reference of the classes that `weft` exports and of those behind `weft.Engine`. 
 called from any thread. Methods that block release the GIL.
 
 In a forked child process, every call that uses a model, an engine or a stream raises `ForkedProcess`, because their threads do
-not
-exist there.
+not exist there.
 """
 
 # ruff: noqa: PYI021 - The compiled module has no Python source, so this stub holds its documentation.
@@ -398,8 +397,8 @@ class Cancellation:
         """Calls `work` on this thread and returns its result.
 
         Raises:
-            WorkCancelledError: `cancel` was called while a long text was being tokenized. The flag is checked between chunks:
-                of 64 KiB with SentencePiece vocabularies, of at least 256 KiB, up to a line end, with BPE, and of the whole text
+            WorkCancelledError: `cancel` was called while a long text was being tokenized. The flag is checked between chunks: of
+                64 KiB with SentencePiece vocabularies, of at least 256 KiB, up to a line end, with BPE, and of the whole text
                 with others.
         """
 
@@ -863,8 +862,7 @@ class Stream:
     """Stream of the events of all branches of one request.
 
     The request is cancelled, and its slots are freed before the next decode, by `close()`, by `aclose()`, and by dropping the
-    last
-    reference: by `break` out of an `async for` that holds it, at the end of a cancelled task, or by the garbage collector.
+    last reference: by `break` out of an `async for` that holds it, at the end of a cancelled task, or by the garbage collector.
 
     Several tasks may read one stream, on any threads and asyncio (or uvloop) event loops that can watch a file descriptor; each
     event goes to one of them. Cancelling a task that waits for an event loses no event.
@@ -974,15 +972,13 @@ class Stream:
         """Forks a branch: creates `n` branches that continue its prompt, its text up to a position, and an appended text.
 
         Forks are added to this stream, after its other branches, or get a stream of their own. A branch that has ended can also
-        be
-        forked, while this stream exists. Forks at the end of a running branch sample from the same logits as its next token, so
-        nothing is computed for them; forks at an earlier position compute one token.
+        be forked, while this stream exists. Forks at the end of a running branch sample from the same logits as its next token,
+        so nothing is computed for them; forks at an earlier position compute one token.
 
         Without options, forks continue with the branch's parameters and with the state of its penalties, grammar and stop
-        strings.
-        With any option, that state is reset, and all text before the fork is its prompt. A fork that becomes branch `i` of this
-        stream uses `seed + i`; the `k`th of all forks with their own streams uses `seed + 256 + k` (modulo 2³²); with the option
-        `seed`, fork `k` uses that `+ k`.
+        strings. With any option, that state is reset, and all text before the fork is its prompt. A fork that becomes branch `i`
+        of this stream uses `seed + i`; the `k`th of all forks with their own streams uses `seed + 256 + k` (modulo 2³²); with the
+        option `seed`, fork `k` uses that `+ k`.
 
         The request is sent immediately, even if the result is not awaited. Forks in this stream remain if the wait is cancelled.
 
@@ -1115,8 +1111,7 @@ def lower_priority(niceness: int) -> None:
     """Runs long engine work of this thread on a helper thread whose niceness is higher than that of compute threads, on Linux.
 
     `niceness` is the difference, 0 to 19. The priority of this thread is unchanged, so no other thread waits for a GIL whose
-    holder is
-    not scheduled.
+    holder is not scheduled.
     """
 
 def read_body(

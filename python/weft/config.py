@@ -1,7 +1,7 @@
 """Engine configuration: the single list of its settings.
 
 `weft.Engine` accepts them as keywords or as an `EngineConfig`; the command line and the configuration file use llama-server's
-spellings; the compiled engine receives the struct unchanged. The names are those of llama.cpp's own parameters, as in its Python
+spellings; the compiled engine receives the struct unchanged. The names are llama.cpp's own parameter names, as in its Python
 bindings, and `Engine.limits` uses the same names.
 """
 

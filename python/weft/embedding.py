@@ -56,7 +56,7 @@ class Embedding:
             texts: One text, or several, each as a string or token ids. A list of strings, token ids and media is also one text,
                 if the model supports media: `embed([["A photo of ", await engine.read_media(data)]])`.
             normalize: Normalization of each embedding: 2 is Euclidean, 1 taxicab, `p` the p-norm, 0 scales the largest absolute
-                value to 32,760, and -1 is none. Per-token rows, without pooling, are not normalized.
+                value to 32,760, and -1 disables it. Per-token rows, without pooling, are not normalized.
             dimensions: Number of leading dimensions to keep, before normalization; None is all. Useful with models trained for it
                 (Matryoshka representations).
 

@@ -64,7 +64,7 @@ class Engine(Embedding):
         model: Path of a GGUF file (the first part of a split model); None is the demo model that ships with the package.
         config: Settings of the engine; None is the default.
         on_progress: Called with the loaded fraction, 0 to 1, on the event loop that awaits `start`.
-        **options: Fields of `EngineConfig`, which replace those of `config`.
+        **options: Fields of `EngineConfig`, with priority over `config`.
 
     Raises:
         TypeError: There is no setting of that name; the message suggests the nearest.
@@ -156,7 +156,7 @@ class Engine(Embedding):
             raise
 
     async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
-        """Loads the model and starts the worker, with these adapter scales or else those of the configuration."""
+        """Loads the model and starts the worker, with these adapter scales or else the configured ones."""
         native = await self._threads.work(For.LIFE, self._load, self._report())
         # Also runs when the interpreter exits, since libraries must not be unloaded while the worker uses them.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
@@ -218,7 +218,7 @@ class Engine(Embedding):
         Args:
             prompt: The prompt, or a whole request. A list may hold strings, token ids and media:
                 `["What is this? ", await engine.read_media(data), " It is"]`.
-            **options: Other fields of the request; they replace those of a `Request` that is passed as the prompt.
+            **options: Other fields of the request; they override a `Request` that is passed as the prompt.
 
         Raises:
             InvalidRequest: A field has the wrong type or is out of range.
@@ -269,7 +269,7 @@ class Engine(Embedding):
         The prompt is computed at most once. Continuations are computed together, as many at a time as there are slots. Logprobs
         of earlier requests are reused.
 
-        A continuation's tokens are appended to those of the prompt without merging. A string is tokenized without a BOS token,
+        A continuation's tokens are appended to the prompt's tokens without merging. A string is tokenized without a BOS token,
         without the leading space that some vocabularies add, and without parsing control tokens. So `"A"` after `"Answer: "` and
         `" A"` after `"Answer:"` are different tokens; models expect the latter.
 
@@ -408,7 +408,7 @@ class Engine(Embedding):
         return _asked(await self._templates.prompt(messages, **(chat or {})), options)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
-        """Returns the formatted prompt as a text, without the BOS token. The options are those of `chat`.
+        """Returns the formatted prompt as a text, without the BOS token. Takes the options of `chat`.
 
         Raises:
             InvalidRequest: A message has the wrong type, or the template rejects the messages.
@@ -584,7 +584,7 @@ class Engine(Embedding):
         await self._work().bring(copies)
 
     async def slot_tokens(self, slot: int) -> list[int]:
-        """Returns the tokens in a slot: those that its running sequence, or else the last one, has computed.
+        """Returns the tokens in a slot that its running sequence, or else the last one, has computed.
 
         Prompts that are pinned, saved, or loaded without a slot run in a free slot and do not change its tokens.
 

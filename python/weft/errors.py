@@ -75,7 +75,7 @@ class NotSupported(WeftError):
 
     def __init__(self, message: str) -> None:
         self.message = message
-        """What is missing, and how to get it."""
+        """Missing feature, and the way to enable it."""
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -287,7 +287,7 @@ class DriverMissing(WeftError, ImportError):
         self.library = library
         """File name of the missing driver library."""
         self.advice = advice
-        """How to install the driver."""
+        """Installation advice for the driver."""
         super().__init__(distribution, library, advice)
 
     def __str__(self) -> str:

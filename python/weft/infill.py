@@ -73,9 +73,9 @@ def infill_tokens(
     control token after which the model continues.
 
     Truncation: the last three quarters of `n_batch` tokens of the prefix are kept, and the first quarter of the suffix, less
-    `begun`. The context before them is truncated at its beginning, so that all of it and twice `n_predict` tokens (or a
-    sixteenth of `n_ctx` without a limit) fit in `n_ctx`. `n_batch` is limited to three quarters of `n_ctx`, which leaves room for
-    the generated text.
+    `begun`. The context before them is truncated at its beginning, so that all of it and twice `n_predict` tokens (or a sixteenth
+    of `n_ctx` without a limit) fit in `n_ctx`. `n_batch` is limited to three quarters of `n_ctx`, which leaves room for the
+    generated text.
 
     Args:
         vocabulary: The model's vocabulary.

@@ -15,7 +15,7 @@ __all__ = ["BranchStream", "Branches"]
 
 
 class Branches:
-    """Iterates over the branches of a stream as they appear: those of the request, and those that forks add.
+    """Iterates over the branches of a stream as they appear, including branches that forks add.
 
     It reads the stream on behalf of all branches, so nothing else may read it. Tokens are queued per branch until they are read.
     """

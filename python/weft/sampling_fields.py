@@ -26,7 +26,7 @@ class Knob(About, frozen=True):
     """Metadata of one sampling parameter."""
 
     flags: tuple[str, ...] = ()
-    """Command-line spellings, those of llama-server."""
+    """Command-line spellings, as in llama-server."""
     env: str | None = None
     """Environment variable that has the same effect as the flags."""
     held: tuple[float, float] | None = None
@@ -249,7 +249,7 @@ _LETTERS = {
     "a": "adaptive_p",
     "i": "infill",
 }
-"""llama-server's letters; that of `tfs_z` is from a version that had this sampler."""
+"""llama-server's letters; `f` is from a version that had this sampler."""
 
 _KNOWN = {spelling: name for name in _NAMES for spelling in (name, name.replace("_", "-"), name.replace("_", ""))} | {
     spelling: name

@@ -1,8 +1,7 @@
 """Parses flags, variables and a configuration file to [`Settings`], with their priorities.
 
 argparse is not sufficient: a spelling may set several settings, the last flag applies regardless of its spelling, `_` is
-equivalent
-to `-`, a flag may be known but without meaning, and errors suggest the nearest flag.
+equivalent to `-`, a flag may be known but without meaning, and errors suggest the nearest flag.
 """
 
 import re
@@ -154,7 +153,7 @@ def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
 
 
 def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges values, the second with priority. A model or projector selected there replaces that of the first."""
+    """Merges values, the second with priority. A model or projector selected there replaces the first's."""
     for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
         named = [name for name in names if name in given]
         if len(named) > 1:
@@ -272,7 +271,7 @@ def _unknown(argument: str, spellings: Iterable[str]) -> str:
 def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     """Returns the spelling that is nearest to a word, or None.
 
-    Of equally near spellings, prefers an anagram, then one that has a setting: `--prot` is `--port`, not a meaningless flag that
+    Of equally near spellings, prefers an anagram, then a flag with a setting: `--prot` is `--port`, not a meaningless flag that
     shares fewer letters.
     """
     import difflib  # noqa: PLC0415 (needed only for an error message)

@@ -137,7 +137,7 @@ def _idle_without() -> Iterator[Accepted]:
 
 
 def _drafts() -> Iterator[Accepted]:
-    """Yields the flags of speculative decoding: those that enable it, and those that modify it."""
+    """Yields the flags that enable or modify speculative decoding."""
     why = "every token is computed by the model itself"
     yield _missing("--spec-draft-model", "-md", "--model-draft", env="LLAMA_ARG_SPEC_DRAFT_MODEL", why=why)
     env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO"
@@ -223,4 +223,4 @@ ACCEPTED: tuple[Accepted, ...] = (
     *_missing_models(),
     *_missing_values(),
 )
-"""All flags of llama-server without a setting here, including those that only older versions have."""
+"""All flags of llama-server without a setting here, including flags that only older versions have."""

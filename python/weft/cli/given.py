@@ -24,7 +24,7 @@ class Given(msgspec.Struct):
     warnings: list[str] = msgspec.field(default_factory=list)
 
     def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
-        """Sets a value from one way to set it; `text` is None without a value. `said` names the source in messages."""
+        """Sets a value. `text` is None if the flag has no value; `said` names the source in messages."""
         if text is None:
             value = way.value
         else:
@@ -92,7 +92,7 @@ class Known(NamedTuple):
 
 
 def known(only: Collection[str] | None = None) -> dict[str, Known]:
-    """Returns the meaning of every spelling, or of those of the settings in `only`."""
+    """Returns the meaning of every spelling, restricted to the settings in `only` if given."""
     found: dict[str, list[tuple[str, Flag, Way]]] = {}
     for name, flag in table().items():
         for way in flag.ways():

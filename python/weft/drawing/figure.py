@@ -78,7 +78,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def more(self) -> str:
-        """Text for the nodes that are not drawn; empty if there are none."""
+        """Text for the nodes that are not drawn; empty if all are drawn."""
         return f"… and {self.n_more:,} more" if self.n_more else ""
 
 

@@ -2,8 +2,7 @@
 
 Implements Reingold and Tilford's tidy drawing ("Tidier Drawings of Trees", 1981) for any number of children, in linear time:
 Buchheim, Jünger and Leipert, "Improving Walker's Algorithm to Run in Linear Time" (2002), whose function names are used here.
-Both
-walks are loops, since a tree may be deeper than Python's recursion limit.
+Both walks are loops, since a tree may be deeper than Python's recursion limit.
 """
 
 from collections.abc import Sequence
@@ -88,7 +87,7 @@ class _Drawing:
             self.mod[node] = beside - middle
 
     def apportion(self, node: int, default_ancestor: int) -> int:
-        """Moves a subtree away from those before it, along their contours, and spreads the subtrees between."""
+        """Moves a subtree away from its left siblings, along their contours, and spreads the subtrees between."""
         left = self._left(node)
         if left == NONE:
             return default_ancestor

@@ -1,1 +1,1 @@
-"""What is known of fields, and how an error shows what was given for one."""
+"""Metadata of struct fields, and formatting of invalid values for error messages."""

@@ -35,13 +35,12 @@ def model(
 
     Args:
         repo: `USER/MODEL` or `USER/MODEL:QUANT` of the hub; the quantization is case-insensitive. The default is Q4_K_M, then
-            Q8_0,
-            then the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` apply.
+            Q8_0, then the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` apply.
         file: File of the repository, instead of a quantization.
         url: http(s) URL of a GGUF file, instead of a repository.
         docker: `[REPO/]MODEL[:TAG]` of Docker's registry, instead of a repository of the hub; the default of `REPO` is `ai`, of
             `TAG` `latest`. `WEFT_DOCKER_REGISTRY` may be the URL of another registry, such as a mirror.
-        token: Access token for the hub; None is `HF_TOKEN`, or that of `hf auth login`.
+        token: Access token for the hub; None is `HF_TOKEN`, or the token stored by `hf auth login`.
         offline: Uses cached files only.
         on_progress: Called after each chunk of the download.
 
@@ -49,8 +48,8 @@ def model(
         Path of a GGUF file: the first part of a split model, next to the others.
 
     Raises:
-        ModelLoadError: It cannot be had; the reason says why.
-        ValueError: What is named is no repository, address or image, or not one of them is named.
+        ModelLoadError: The model is not available; `reason` has the details.
+        ValueError: The name of the repository or image, or the URL, is invalid, or not exactly one of them is given.
     """
     if [repo, url, docker].count(None) != 2:
         raise ValueError("name a repository or an address, or an image of Docker's registry")
@@ -66,13 +65,13 @@ def model(
 
 
 def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Found:
-    """The file of a model that is named, as [`model`] finds it, and of its projector where the source wants that.
+    """Returns the paths of a model's file, as [`model`] does, and of its projector if the source requests it.
 
     Raises:
-        ModelLoadError: It cannot be had.
+        ModelLoadError: The model is not available.
     """
     _need_library(source.name)
-    from weft.hub import docker, repository, url  # noqa: PLC0415 (they need it)
+    from weft.hub import docker, repository, url  # noqa: PLC0415 (they require huggingface-hub)
 
     try:
         tally = Tally(None, on_progress, has_bar)
@@ -84,10 +83,10 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
 
 
 def cached() -> list[str]:
-    """What was downloaded: `USER/MODEL:QUANT` of the hub, then addresses, then images, each in alphabetical order.
+    """Returns all downloads: `USER/MODEL:QUANT` of the hub, then URLs, then Docker images, each in alphabetical order.
 
     Raises:
-        ModelLoadError: The package huggingface-hub, which knows where, is not installed.
+        ModelLoadError: The package huggingface-hub, which defines the cache folder, is not installed.
     """
     _need_library("by its name")
     from weft.hub.folders import cached as in_folders  # noqa: PLC0415

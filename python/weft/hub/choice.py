@@ -42,7 +42,7 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
 
 
 def projector_for(model: str, files: Iterable[str]) -> str | None:
-    """Returns the projector of a model file; None if there is none.
+    """Returns the projector of a model file; None if the repository has none.
 
     Projectors in the same folder are preferred, then those in the nearest parent folder, then those with a similar number of
     bits.

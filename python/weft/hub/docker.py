@@ -1,8 +1,7 @@
 """Models in Docker's registry: the layer of an image that is a GGUF file.
 
 The registry's protocol is https://distribution.github.io/distribution/spec/api/: a manifest lists the layers of a tag by hash,
-and
-a request without a token is answered with the address that issues tokens.
+and a request without a token is answered with the address that issues tokens.
 """
 
 import logging

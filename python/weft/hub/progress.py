@@ -13,7 +13,7 @@ class Progress(NamedTuple):
     file: str
     """Name of the file that is being downloaded."""
     n_bytes: int
-    """Bytes of all files of the model that are available, including those of earlier attempts."""
+    """Bytes of all files of the model that are available, including earlier attempts."""
     n_total: int | None
     """Total bytes of all files; None if a server does not report it."""
 

@@ -1,4 +1,4 @@
-"""Weft's distribution package, whose name differs from that of the import package."""
+"""Weft's distribution package, whose name differs from the import package's."""
 
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 

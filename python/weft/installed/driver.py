@@ -1,8 +1,7 @@
 """GPU drivers that Weft's distributions require; they are part of the machine and not available as packages.
 
 The compiled module is linked to a library of the driver, and cannot be imported without it. The loader's error has only the name
-of
-that file; this module turns it into installation advice.
+of that file; this module turns it into installation advice.
 """
 
 import ctypes
@@ -25,7 +24,7 @@ class Driver:
     libraries: Mapping[str, str]
     """Name of the driver's library, by `sys.platform`."""
     advice: str
-    """How to install the driver."""
+    """Installation advice for the driver."""
 
 
 DRIVERS = {

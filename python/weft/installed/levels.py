@@ -4,12 +4,10 @@ llama.cpp's CPU code is compiled for a fixed instruction set, and so is Weft's e
 processor supports is loaded.
 
 On ARM, a level is an instruction set for which llama.cpp has separate code: byte dot products, byte matrix products, and vectors
-of
-variable length (SVE). Nothing in it requires bf16; SVE2 changes only a helper function, and SME requires a library that is not
+of variable length (SVE). Nothing in it requires bf16; SVE2 changes only a helper function, and SME requires a library that is not
 built. Its half-precision code accumulates in half precision, with errors of hundredths for long rows, and is excluded, except
-with
-SVE, whose own code takes precedence and accumulates in single precision. SVE without byte products (Fujitsu's A64FX) is not a
-level.
+with SVE, whose own code takes precedence and accumulates in single precision. SVE without byte products (Fujitsu's A64FX) is not
+a level.
 """
 
 import os
@@ -53,8 +51,7 @@ class Level:
     """Required processor features, by Linux's names."""
     kernels: str | None = None
     """Instruction set of Weft's own kernels if a user selects this level, since they are chosen at run time; None is the best
-    that
-    the processor supports."""
+    that the processor supports."""
 
     @property
     def file(self) -> str:
@@ -88,7 +85,7 @@ class NoLevel(ImportError):  # noqa: N818 (the name describes what is missing)
 
 
 class WrongLevel(NoLevel):
-    """`WEFT_CPU_LEVEL` names an unavailable level, or one that the processor does not support."""
+    """`WEFT_CPU_LEVEL` names a level that is unavailable or not supported by the processor."""
 
 
 def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str] | None:
@@ -102,7 +99,7 @@ def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str]
 
 
 def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mapping[str, str]) -> Level:
-    """Returns the level to load: that of `WEFT_CPU_LEVEL`, or the best available one for this processor.
+    """Returns the level to load: the one in `WEFT_CPU_LEVEL`, or the best available one for this processor.
 
     If the features of the processor are unknown, returns the slowest.
 
@@ -129,7 +126,7 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
 
 
 def _told(there: tuple[Level, ...], has: frozenset[str] | None) -> str:
-    """Returns the available levels, and those that the processor supports, as a phrase."""
+    """Returns the available levels, and the levels supported by the processor, as a phrase."""
     all_of_them = f"this wheel has {_list([level.name for level in there])}"
     if has is None:
         return f"{all_of_them}, and what the processor has cannot be read"

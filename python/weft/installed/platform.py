@@ -53,7 +53,7 @@ ASSUMED_FREE_BYTES = 1 << 30
 
 
 def raise_open_files(n_wanted: int) -> int:
-    """Raises the limit of open files (`ulimit -n`) to `n_wanted`, as far as the system allows.
+    """Raises the limit of open files (`ulimit -n`) to `n_wanted`, up to the system's limit.
 
     Returns:
         The limit afterwards, at most `n_wanted`. Windows has no such limit for sockets: `n_wanted`.
@@ -72,7 +72,7 @@ def raise_open_files(n_wanted: int) -> int:
 
 
 def max_open_files() -> int:
-    """Returns the limit of open files; 0 where there is none."""
+    """Returns the limit of open files; 0 on platforms without one."""
     return 0 if resource is None else int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 

@@ -1,4 +1,4 @@
-"""Ray Serve application: an ingress for HTTP and tokenization, and the replicas behind it."""
+"""Ray Serve application: an ingress for HTTP and tokenization, and engine replicas."""
 
 import difflib
 import secrets
@@ -102,9 +102,9 @@ def build(
     drain_s: float | str = 600,
     up_after_s: float | str = 30,
     down_after_s: float | str = 600,
-    **settings: Any,  # noqa: ANN401 (each of its own type)
+    **settings: Any,  # noqa: ANN401 (the type depends on the setting)
 ) -> Any:  # noqa: ANN401 (Ray's `Application`, which has no types)
-    """Creates the application: an ingress, and replicas of one model behind it.
+    """Creates the application: an ingress, and replicas of one model.
 
         serve.run(weft.ray.build(model="model.gguf", replicas=4, num_cpus=8, n_slots=16))
 
@@ -113,10 +113,10 @@ def build(
         replicas: Number of replicas; "2-8" or a pair is a range for autoscaling, from 0.
         num_cpus: Processors that Ray reserves per replica; also the default of `n_threads`, at least 1.
         num_gpus: GPUs that Ray reserves per replica.
-        drain_s: Seconds that a replica has to complete its responses before it is stopped.
+        drain_s: Seconds that a replica has to complete its responses when it is to be stopped.
         up_after_s: Seconds of higher demand before replicas are added.
         down_after_s: Seconds of lower demand before replicas are removed.
-        **settings: Settings of the engines and of the server, by their names in `weft.toml` with `_` between words, or those of
+        **settings: Settings of the engines and of the server, by their names in `weft.toml` with `_` between words, or of
             `EngineConfig`; strings are parsed as on the command line.
 
     Raises:

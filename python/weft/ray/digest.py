@@ -1,10 +1,9 @@
 """Digest of a replica: hashes of its cached prefixes, and its load.
 
-A text is divided into blocks of `BLOCK` tokens. The hash of a block covers its tokens and the hash of the block before it, so it
-identifies the whole text up to its end, and a replica that has it also has all blocks before it. Hashes are keyed (BLAKE2b, RFC
+A text is divided into blocks of `BLOCK` tokens. The hash of a block covers its tokens and the hash of the previous block, so it
+identifies the whole text up to its end, and a replica that has it also has all previous blocks. Hashes are keyed (BLAKE2b, RFC
 7693): texts cannot be recognized without the key, and texts that are computed differently, for which different keys are used,
-have
-no hash in common.
+have no hash in common.
 """
 
 import struct
@@ -28,8 +27,7 @@ MAX_BLOCKS = 2_048
 
 MAX_HASHES = 8_192
 """Maximum number of hashes in a digest, both tiers together: 64 KiB, for 524,288 tokens. A larger cache includes only every
-second
-block, or every fourth, and so on."""
+second block, or every fourth, and so on."""
 
 MAX_SALT = 64
 """Maximum bytes of a salt, BLAKE2b's limit of keys."""

@@ -31,7 +31,7 @@ class Fleet(Protocol):
         """
 
     async def ask_all(self, question: str, *given: object) -> list[Any]:
-        """Returns the results of a method of each replica, except those that died meanwhile.
+        """Returns the results of a method of each replica, except replicas that died meanwhile.
 
         Raises:
             WeftError: The first error of the method.

@@ -165,7 +165,7 @@ def received(event: Event, model: Model, *, compact: bool) -> Event:
     return event
 
 
-def _logprobs(pairs: Any, model: Model, *, compact: bool) -> CompactLogprobs | Logprobs:  # noqa: ANN401 (stands where others do)
+def _logprobs(pairs: Any, model: Model, *, compact: bool) -> CompactLogprobs | Logprobs:  # noqa: ANN401 (either type of logprobs)
     if compact:
         return CompactLogprobs(model, pairs)
     chosen, *top = (Logprob(token, model.token_bytes(token), logprob) for token, logprob in pairs)

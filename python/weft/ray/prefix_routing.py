@@ -1,11 +1,9 @@
 """Prefix-aware routing: sends a prompt to the replica that has most of it cached, unless that replica is overloaded.
 
 Each replica has a cost, in tokens of a prompt to compute: the part of this prompt that it does not have, a little for the part
-that
-it must reload from its host cache, and its pending work. The cheapest replica is selected. Ties are resolved by the prompt, so
-that
-independent routers select the same replica. For an unknown prompt, two replicas are sampled and the less busy one is selected.
-Replicas that are far busier than the least busy one come last, regardless of their cache.
+that it must reload from its host cache, and its pending work. The cheapest replica is selected. Ties are resolved by the prompt,
+so that independent routers select the same replica. For an unknown prompt, two replicas are sampled and the less busy one is
+selected. Replicas that are far busier than the least busy one come last, regardless of their cache.
 """
 
 import random
@@ -67,7 +65,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     replica_id: str
     digest: Digest | None
-    """Its last digest; `None` if there is none yet."""
+    """Its last digest; `None` before the first one."""
     n_ongoing: int
     """Requests that the sender has sent to it and that have not ended."""
 
@@ -102,7 +100,7 @@ class _Known:
         self.stored: frozenset[int] = frozenset()
 
     def read(self, digest: Digest) -> None:
-        """Records a digest, unless it is already recorded, and drops blocks that were sent long before it."""
+        """Records a new digest, and drops older records of sent blocks, which it supersedes."""
         if digest.made_at == self.made_at:
             return
         self.made_at = digest.made_at
@@ -133,7 +131,7 @@ class _Known:
         return sum(1 for _ in takewhile(lambda prompt: prompt[0] > made_at, reversed(self.prompts)))
 
     def pending(self, n: int, typical: float) -> float:
-        """Returns the tokens to compute of the last `n` prompts; those of other routers are estimated as `typical`."""
+        """Returns the tokens to compute of the last `n` prompts; prompts of other routers are estimated as `typical`."""
         return sum(own for _, own in islice(reversed(self.prompts), n)) + typical * max(n - len(self.prompts), 0)
 
 
@@ -144,7 +142,7 @@ class _Offer(msgspec.Struct):
     own: float
     """Tokens of the prompt to compute."""
     pending: float
-    """Tokens to compute before it."""
+    """Tokens to compute before the prompt."""
     n_requests: int
     n_slots: int
     n_free_cells: int
@@ -296,14 +294,14 @@ def _text(tokens: Sequence[int], salt: bytes) -> _Text:
 
 
 def _held(known: _Known, text: _Text) -> tuple[int, int]:
-    """Returns the length of the prefix in a replica's device cache, and that of its continuation in the host cache, in tokens."""
+    """Returns the length of the prefix in a replica's device cache, and of its continuation in the host cache, in tokens."""
     in_pool = max(_depth(text, known.pool), _depth(text, known.sent.keys()))
     in_store = _depth(text, known.stored)
     return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
 
 
 def _depth(text: _Text, held: AbstractSet[int]) -> int:
-    """Returns the number of leading blocks that are cached: each hash represents all blocks before it too."""
+    """Returns the number of leading blocks that are cached: each hash also represents all previous blocks."""
     # This iteration is bounded by the size of the text, not of the cache.
     return max(map(text.places.__getitem__, held & text.blocks), default=0)
 

@@ -262,7 +262,7 @@ class RemoteEngine(Engine):
         """See `Engine`; `slot` is an index in the list of all slots."""
         return cast("int", await self._of_slot(slot, "erase_slot"))
 
-    async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (what the question gives)
+    async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (the method's result)
         replica_id, own = self._wished(slot)
         return await self._fleet.ask(replica_id, question, own)
 

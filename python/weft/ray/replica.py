@@ -104,7 +104,7 @@ class Replica:
             stream.close()
             del self._streams[call.id]
 
-    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
+    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
         """Returns the result of a method, or its WeftError."""
         if question.only not in (None, self._id):
             return ReplicaLost(question.only or "")

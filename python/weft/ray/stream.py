@@ -236,7 +236,7 @@ class RemoteStream:
         """Returns the next events in order, at least one, or an empty list at the end.
 
         Raises:
-            WeftError: Any error of the replica's engine, including those that its `generate` raises immediately.
+            WeftError: Any error of the replica's engine, including errors that its `generate` raises immediately.
             ReplicaLost: The replica has died.
             NoReplica: No replica accepted the request in time.
         """

@@ -29,7 +29,7 @@ def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a pl
 def together(told: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     """Combines copies of several replicas: adds numbers and times, and concatenates lists.
 
-    The result is None (no limit) if any value is None.
+    The result is None (no limit) if any of the values is None.
     """
     first = told[0]
     if isinstance(first, SimpleNamespace):

@@ -18,7 +18,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[str | int | Media | Sequence[
 
 
 class ForkOptions(TypedDict, total=False):
-    """Options of forks (see `Stream.fork`); the defaults are those of the branch."""
+    """Options of forks (see `Stream.fork`); the branch has the defaults."""
 
     max_tokens: int | None
     stop: str | Sequence[str]
@@ -70,7 +70,7 @@ class ForkOptions(TypedDict, total=False):
 
 
 class BranchOptions(ForkOptions, total=False):
-    """Fields of one entry of `Request.branches`; the defaults are those of the request."""
+    """Fields of one entry of `Request.branches`; the request has the defaults."""
 
     suffix_prompt: str | Sequence[int] | None
     adapters: Sequence[tuple[int, float]] | None

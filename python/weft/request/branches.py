@@ -15,7 +15,7 @@ BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """Fields that a branch may set; all others apply to the whole request."""
 
 FORK_FIELDS = frozenset(ForkOptions.__optional_keys__)
-"""Fields that a fork may set; its prompt and adapters are those of the branch."""
+"""Fields that a fork may set; prompt and adapters are the branch's."""
 
 _CONSTRAINTS = ("grammar", "json_schema")
 
@@ -57,7 +57,7 @@ def branch_requests(request: Request) -> list[Request]:
 
 
 def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Request:
-    """Returns the request for `n` forks of a branch of `request`, with options of their own.
+    """Returns the request for `n` forks of a branch of `request`, with their options.
 
     Raises:
         InvalidRequest: An option is not available to forks.
@@ -70,7 +70,7 @@ def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Reques
     return msgspec.structs.replace(request, **fields)
 
 
-def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (what a caller gave)
+def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (not validated yet)
     if isinstance(branches, str | bytes | Mapping) or not isinstance(branches, Sequence):
         raise InvalidRequest("branches", "branches must be a sequence of mappings, one for each branch")
     for index, branch in enumerate(branches):

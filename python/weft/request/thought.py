@@ -16,8 +16,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     A grammar or schema applies outside of reasoning. If the prompt ends inside of reasoning, the grammar begins after the end
     marker; otherwise a branch begins with reasoning or with the grammar, and no reasoning follows the grammar. A completion with
-    a
-    grammar cannot end inside of reasoning. With `Request.grammar_lazy`, triggers are ignored inside of reasoning, and several
+    a grammar cannot end inside of reasoning. With `Request.grammar_lazy`, triggers are ignored inside of reasoning, and several
     sections of reasoning may precede the trigger.
     """
 

@@ -20,9 +20,9 @@ UNKNOWN = "0" * N_DIGITS
 def build_info() -> str:
     """Returns `b<number>-<commit>`, with a number that grows with the version (0.1.0 is 100).
 
-    The commit is that of the checkout that Weft runs from. For an installed wheel, it is the beginning of the SHA-256 hash of its
-    RECORD, which has the hashes of all files, including the compiled module. A package that was copied without its RECORD has
-    zeros.
+    The commit is the checked-out one if Weft runs from a checkout. For an installed wheel, it is the beginning of the SHA-256
+    hash of its RECORD, which has the hashes of all files, including the compiled module. A package that was copied without its
+    RECORD has zeros.
     """
     weft = installed()
     major, minor, patch = (int(part) for part in re.findall("[0-9]+", version())[:3])

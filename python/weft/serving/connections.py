@@ -1,11 +1,10 @@
-"""Monitors the TCP connections that Granian holds, and closes those that are idle or too many.
+"""Monitors the TCP connections that Granian holds, and closes idle or excessive ones.
 
 Granian limits the time for the head of a request on HTTP/1.1 only, and only from its first bytes. Silent connections, incomplete
 TLS handshakes or HTTP/2 prefaces, and idle HTTP/2 connections would stay open forever, and each counts towards the maximum number
 of connections. Granian accepts listening sockets only, so the alternative would be a proxy, which copies every byte twice. But
-the
-connections are file handles of this process: one system call per handle returns the peer address, and shutting one down has the
-same effect as a disconnect by its client, which every layer above handles.
+the connections are file handles of this process: one system call per handle returns the peer address, and shutting one down has
+the same effect as a disconnect by its client, which every layer above handles.
 """
 
 import asyncio
@@ -147,8 +146,7 @@ class Connections:
             while True:
                 time.sleep(min(SWEEP_S, self._limit_s / 4))
                 # A request that the loop has not handled yet must not count as a delay of its client. Requests that arrived
-                # before
-                # the first iteration have been started after the second.
+                # before the first iteration have been started after the second.
                 _await_turn(loop)
                 time.sleep(SETTLE_S)
                 _await_turn(loop)

@@ -1,4 +1,4 @@
-"""Engine that downloads its model or projector before it starts, without blocking the event loop."""
+"""Engine that downloads its model or projector on start, without blocking the event loop."""
 
 import asyncio
 import logging

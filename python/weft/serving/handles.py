@@ -15,7 +15,7 @@ N_HANDSHAKES = 65_536
 a second."""
 
 BESIDE_QUEUE = 1024
-"""Connections in addition to those of queued requests, so that requests beyond a full queue are answered with 429."""
+"""Connections in addition to queued requests, so that requests beyond a full queue are answered with 429."""
 
 
 def n_connections(n_places: int, max_queue: int) -> int:

@@ -14,8 +14,7 @@ from weft.settings import Settings
 __all__ = ["Place", "head_s"]
 
 HEAD_S = 10
-"""Maximum seconds for the head of a request, and for an idle connection between two requests; a shorter `--timeout` lowers
-it."""
+"""Maximum seconds for the head of a request, and for an idle connection between two requests; a shorter `--timeout` lowers it."""
 
 HEAD_BYTES = 64 * 1024
 """Maximum bytes of a request's head. It is buffered per connection, before any check of the request."""

@@ -90,7 +90,7 @@ def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, An
 class _Server(MPServer):
     """Granian's supervisor, with a pipe to the worker.
 
-    Granian's worker waits for open responses before it stops, and a stream may take hours. So the worker is first asked, over the
+    Granian's worker waits for open responses when it stops, and a stream may take hours. So the worker is first asked, over the
     pipe, to stop its engine, which ends every stream with an error.
     """
 

@@ -139,7 +139,7 @@ async def _start(engine: Engine, places: Sequence[Place]) -> None:
     """Starts the engine; returns when it is running and the server is listening.
 
     A small model may be loaded before Granian listens, which has no notification for that. The log must not report that the
-    server is ready before it accepts connections.
+    server is ready while it refuses connections.
     """
     await engine.start()
     for _ in range(LISTENING_LOOKS):

@@ -2,11 +2,10 @@
 
 The spellings are llama-server's, so its command lines work unchanged. `weft.cli.flags_without_setting` has llama-server's flags
 that have no effect here. Settings of the engine are in `Settings.engine` and sampling defaults in `Settings.sampling`; this
-package
-only adds their spellings.
+package only adds their spellings.
 
 Each module of this package has a part of `Settings`. All parts but `ChatSettings` are only used as base classes, so they have no
-constructor, comparison or representation of their own.
+own constructor, comparison or representation.
 """
 
 from collections.abc import Mapping
@@ -89,7 +88,7 @@ class Settings(
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """Creates settings from values by name, including those of the engine and of sampling; others have their defaults.
+        """Creates settings from values by name, including engine and sampling settings; others have their defaults.
 
         Raises:
             InvalidConfig: A setting of the engine is out of range.

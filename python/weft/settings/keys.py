@@ -9,7 +9,7 @@ __all__ = ["keys_of"]
 
 
 def keys_of(settings: Settings) -> tuple[str, ...]:
-    """Returns all API keys, including those of the key file: one per line, and lines that begin with `#` are comments.
+    """Returns all API keys, including the key file's: one per line, and lines that begin with `#` are comments.
 
     Raises:
         InvalidConfig: The file cannot be read, or has no keys.

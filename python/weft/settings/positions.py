@@ -14,7 +14,7 @@ GROUP = "positions"
 
 
 def _bounded(name: str, is_unset: Callable[[float], bool], unset: str) -> Callable[[str], float | None]:
-    """Returns a parser of a setting's numbers; those for which `is_unset` is true are None. `unset` names them in messages."""
+    """Returns a parser of numbers that converts those with `is_unset`, which `unset` names in messages, to None."""
     about = abouts(EngineConfig)[name]
 
     def parse(text: str) -> float | None:

@@ -155,7 +155,7 @@ def on_off_auto(text: str) -> str:
 
 
 def layers(text: str) -> int | None:
-    """Parses a number of layers; `auto` and `all` are None, which means all layers."""
+    """Parses a number of layers; `auto` and `all` become None, which means all layers."""
     return None if text in ("auto", "all", "-1") else _or_unset(whole(0), text, "auto, all and -1 are as many as there are")
 
 

@@ -20,8 +20,7 @@ class Node:
     """A segment of text in a [`Tree`][weft.Tree], which creates all nodes.
 
     Its content is immutable: `edit` and `extend` create other nodes. A dropped node still has its content; its other methods
-    raise
-    `NodeDropped`.
+    raise `NodeDropped`.
     """
 
     def __init__(self, nodes: Nodes, parent: "Node | None", piece: Piece, node_id: int | None = None) -> None:
@@ -54,7 +53,7 @@ class Node:
 
     @property
     def piece(self) -> Piece:
-        """Content of the node, as it is saved."""
+        """Content of the node, in the form that is saved."""
         return self._piece
 
     @property
@@ -67,7 +66,7 @@ class Node:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Tokens of the node, without an end token and those of a stop string."""
+        """Tokens of the node, without an end token and a stop string's tokens."""
         return self._piece.tokens
 
     @property
@@ -77,7 +76,7 @@ class Node:
 
     @property
     def logprob(self) -> float | None:
-        """Natural logarithm of the probability of its tokens, given those before it; None if that of a token is unknown."""
+        """Natural logarithm of the probability of its tokens, given all previous tokens; None if that of any token is unknown."""
         known = [each.chosen.logprob for each in self._piece.logprobs if each is not None]
         return sum(known) if len(known) == len(self._piece.tokens) else None
 
@@ -179,7 +178,7 @@ class Node:
         return Extension(self, self._nodes, stream, n, partial(Node, self._nodes, self), keep_partial=keep_partial)
 
     def append(self, given: str | Sequence[int], *, parse_special: bool = False) -> "Node":
-        """Adds a child with a given text or given tokens. Nothing is computed before it is extended.
+        """Adds a child with a given text or given tokens. Nothing is computed until it is extended.
 
         A string is tokenized separately, without BOS and leading space, so that no token spans the boundary. It is tokenized on
         this thread, as by `Engine.tokenize`.

@@ -22,7 +22,7 @@ LOGPROB_BYTES = 144
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Content of one node, without that of its ancestors."""
+    """Content of one node, without its ancestors' content."""
 
     tokens: tuple[int, ...]
     text: str
@@ -77,7 +77,7 @@ class Writing:
         return n_bytes
 
     def ended(self, model: Model, end: Finished) -> Piece:
-        """Returns the content of a finished branch, without an end token and the tokens of a stop string."""
+        """Returns the content of a finished branch, without an end token and a stop string's tokens."""
         text = "".join(self._texts) + end.text
         tokens = self._tokens
         if end.reason == "end" and tokens and tokens[-1] in model.end_tokens():

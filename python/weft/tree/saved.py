@@ -36,7 +36,7 @@ class SavedLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node with the id of its parent, which comes before it in the file."""
+    """A node with the id of its parent, which precedes it in the file."""
 
     id: int
     parent: int | None

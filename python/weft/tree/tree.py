@@ -36,14 +36,13 @@ class Tree:
         await best.append(" But then").extend(n=4, max_tokens=32)
 
     A node holds the text that it adds to its parent. Extending a node computes only the part of its path that is not cached; for
-    a
-    path that was generated in the tree, that is one token. The methods must be called on one event loop; any number of nodes may
-    be extended concurrently.
+    a path that was generated in the tree, that is one token. The methods must be called on one event loop; any number of nodes
+    may be extended concurrently.
 
     Args:
         engine: A running engine. Several trees may share one.
         prompt: Common prefix of all texts, held by the root. A string is tokenized as by `Engine.generate`, on this thread.
-        max_nodes: Maximum number of nodes, including those that are being generated.
+        max_nodes: Maximum number of nodes, including nodes that are being generated.
         max_bytes: Maximum estimated size of all nodes: 1,024 bytes for each, 192 per token, 144 plus twice the bytes of its token
             per log-probability, and 6 per character.
 
@@ -214,7 +213,7 @@ class Tree:
             await asyncio.to_thread(saved.check, file, read, engine.model)
         given = await asyncio.to_thread(_tokenized if as_text else _given, read, engine)
         tree = cls.__new__(cls)
-        tree._plant(engine, given, max_nodes, max_bytes)  # noqa: SLF001 (of its own class)
+        tree._plant(engine, given, max_nodes, max_bytes)  # noqa: SLF001 (same class)
         if with_cache and not as_text:
             for node_id in read.cached:
                 await engine.load_prefix(saved.cache_file(file, node_id))

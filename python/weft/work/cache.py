@@ -80,7 +80,7 @@ class CacheWork:
         last = sorted((node.last_used, place) for place, node in enumerate(nodes) if place not in inner)
         copies: list[SavedPrefix] = []
         n_bytes = n_misfits = 0
-        # The remaining space only shrinks, so prompts at least as long as one that did not fit are skipped.
+        # The remaining space only shrinks, so prompts at least as long as a misfit are skipped.
         n_too_long: int | None = None
         for _, place in reversed(last):
             if n_bytes >= max_bytes or n_misfits == MAX_MISFITS or not goes_on():
@@ -106,7 +106,7 @@ class CacheWork:
         return copies
 
     async def bring(self, copies: Sequence[SavedPrefix]) -> None:
-        """Loads copies into the cache; skips those that no longer fit."""
+        """Loads copies into the cache; skips copies that no longer fit."""
         for copy in reversed(copies):
             try:
                 await _finish(self._native.load(copy))

@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig) -> "Conditions":
-        """Returns those of an engine's settings."""
+        """Returns the conditions of an engine's settings."""
         return cls(config.n_gpu_layers, config.type_k, config.type_v, config.kernels, config.repack)
 
 

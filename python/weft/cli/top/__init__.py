@@ -1,1 +1,1 @@
-"""What a running server does, told in a terminal: it is asked over HTTP, and nothing of it is imported."""
+"""`weft top`: terminal display of a running server's state, over HTTP and without importing the engine."""
