@@ -37,7 +37,7 @@ from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
 from weft.work import tuning
 from weft.work.cache import CacheWork
-from weft.work.threads import LONG_TEXT, For, Threads
+from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 if TYPE_CHECKING:
     from weft.chat.format import ChatPrompt
@@ -129,7 +129,7 @@ class Engine(Embedding):
         # Templates refer to the vocabulary of this model.
         self.__dict__.pop("_templates", None)
         self._native = None
-        await self._threads.work(For.LIFE, self._end, self._stop)
+        await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
 
     async def wake(self) -> None:
         """Loads the model again after `sleep`, and restores the adapter scales. Does not block the event loop.
@@ -157,7 +157,7 @@ class Engine(Embedding):
 
     async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
         """Loads the model and starts the worker, with these adapter scales or else the configured ones."""
-        native = await self._threads.work(For.LIFE, self._load, self._report())
+        native = await self._threads.run(ThreadPool.LIFE, self._load, self._report())
         # Also runs when the interpreter exits, since libraries must not be unloaded while the worker uses them.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         try:
@@ -166,7 +166,7 @@ class Engine(Embedding):
             if scales:
                 native.set_adapters(scales)
         except WeftError:
-            await self._threads.work(For.LIFE, self._end, self._stop)
+            await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
             raise
         self._native = native
         self._state = "running"
@@ -186,7 +186,7 @@ class Engine(Embedding):
         self.__dict__.pop("_templates", None)
         self._native = None
         if self._stop is not None:
-            await self._threads.work(For.LIFE, self._end, self._stop)
+            await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
 
     def _end(self, stop: Callable[[], object] | None) -> None:
         """Stops a worker; if another thread is already stopping it, waits for that."""
@@ -459,7 +459,9 @@ class Engine(Embedding):
         Raises:
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._threads.work(For.LOOK, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
+        return await self._threads.run(
+            ThreadPool.QUERY, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix
+        )
 
     async def prefixes(self) -> list[Prefix]:
         """Returns every pinned prefix, in pinning order.
@@ -467,7 +469,7 @@ class Engine(Embedding):
         Raises:
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._threads.work(For.LOOK, self._running().pinned)
+        return await self._threads.run(ThreadPool.QUERY, self._running().pinned)
 
     async def cached(self) -> list[CachedNode]:
         """Returns all nodes of the prefix tree, parents before their children. Waits for the step that is running.
@@ -478,7 +480,7 @@ class Engine(Embedding):
         Raises:
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._threads.work(For.LOOK, self._running().cached)
+        return await self._threads.run(ThreadPool.QUERY, self._running().cached)
 
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
         """Returns at most `limit` nodes of the prefix tree, and the total number of nodes. A large cache has tens of thousands.
@@ -490,7 +492,7 @@ class Engine(Embedding):
             EngineStopped: The engine was closed, possibly during the call.
             OverflowError: `limit` is below 0.
         """
-        return await self._threads.work(For.LOOK, self._running().recently_used, limit)
+        return await self._threads.run(ThreadPool.QUERY, self._running().recently_used, limit)
 
     async def prefix_digest(self, key: bytes = b"", *, n_max: int = 8_192) -> tuple[bytes, bytes]:
         """Returns hashes of cached prefixes, per 64-token block: those in the device cache, and those only in the host cache.
@@ -508,7 +510,7 @@ class Engine(Embedding):
             EngineStopped: The engine was closed, possibly during the call.
             OverflowError: `n_max` is below 0.
         """
-        return await self._threads.work(For.LOOK, self._running().prefix_digest, key, n_max)
+        return await self._threads.run(ThreadPool.QUERY, self._running().prefix_digest, key, n_max)
 
     async def save_prefix(
         self,
@@ -604,7 +606,7 @@ class Engine(Embedding):
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._threads.work(For.LOOK, self._running().held_by_slot, slot)
+        return await self._threads.run(ThreadPool.QUERY, self._running().held_by_slot, slot)
 
     async def erase_slot(self, slot: int) -> int:
         """Evicts the tokens in a slot, once it is idle, and returns their number. Other cached prefixes are unaffected.
@@ -627,7 +629,7 @@ class Engine(Embedding):
             QueueFull: 1 GiB of media is loaded and in use.
             EngineStopped: The engine was closed.
         """
-        return await self._threads.work(For.MEDIA, self.model.read_media, data)
+        return await self._threads.run(ThreadPool.MEDIA, self.model.read_media, data)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Returns the token ids of a text; the defaults match how `generate` tokenizes a prompt.
@@ -661,7 +663,7 @@ class Engine(Embedding):
         if len(text) <= LONG_TEXT:
             return self.tokenize(text, add_special=add_special, parse_special=parse_special)
         tokenize = self.model.token_ids
-        return await self._threads.work(For.TEXT, tokenize, text, add_special=add_special, parse_special=parse_special)
+        return await self._threads.run(ThreadPool.TEXT, tokenize, text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
         """Returns the text of token ids: control tokens by their spelling, U+FFFD for bytes that are not valid UTF-8.

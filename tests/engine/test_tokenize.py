@@ -9,7 +9,7 @@ import pytest
 import weft
 from tests.helpers import wait_until
 from weft._native import Cancellation
-from weft.work.threads import LONG_TEXT, For, Threads
+from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 SPELLED_BY_BYTES = "日" * 40_000
 """A text of 120,000 bytes: tokenizing checks for a cancellation every 65,536."""
@@ -83,7 +83,7 @@ async def test_work_that_runs_stops_when_its_caller_is_cancelled(engine: weft.En
         except weft.WorkCancelledError as error:
             raised.append(error)
 
-    caller = asyncio.create_task(Threads().work(For.TEXT, work))
+    caller = asyncio.create_task(Threads().run(ThreadPool.TEXT, work))
     await wait_until(begun.is_set)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):

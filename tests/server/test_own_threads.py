@@ -21,7 +21,7 @@ from weft.server.app import Application
 from weft.server.run import turns
 from weft.server.run.executor import LONG_TEXT, Executor
 from weft.settings import Settings
-from weft.work.threads import For
+from weft.work.threads import ThreadPool
 
 N_TAKEN = 64
 """More threads than asyncio has of its own: 32 at most."""
@@ -233,8 +233,8 @@ async def test_who_waits_for_a_slot_holds_none_up_who_wants_another() -> None:
 
 async def test_an_engine_works_for_one_purpose_while_another_waits(engine: weft.Engine) -> None:
     may_go_on = threading.Event()
-    for purpose in set(For) - {For.LOOK}:
-        taken = [asyncio.create_task(engine._threads.work(purpose, may_go_on.wait)) for _ in range(N_TAKEN)]
+    for purpose in set(ThreadPool) - {ThreadPool.QUERY}:
+        taken = [asyncio.create_task(engine._threads.run(purpose, may_go_on.wait)) for _ in range(N_TAKEN)]
         async with asyncio.timeout(10):
             assert isinstance(await engine.prefixes(), list)
     may_go_on.set()

@@ -11,7 +11,7 @@ from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
 from weft.fields.place import placed
 from weft.settings.chat import ChatSettings
-from weft.work.threads import LONG_TEXT, For, Threads
+from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 if TYPE_CHECKING:
     from weft.engine import Engine
@@ -91,7 +91,7 @@ class Templates:
             except InvalidConfig as error:
                 raise InvalidRequest("template", error.message) from None
 
-        return work() if _is_short(messages, options) else await self._threads.work(For.TEXT, work)
+        return work() if _is_short(messages, options) else await self._threads.run(ThreadPool.TEXT, work)
 
     def _format(self, template: str | None) -> ChatFormat:
         # Another thread may replace it at any time.

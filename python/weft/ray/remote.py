@@ -34,7 +34,7 @@ from weft.ray.messages import Call, Facts, packed, portable_request, tokens_of
 from weft.ray.stream import Feed, RemoteStream
 from weft.ray.told import ToldNode, ToldPrefix, together
 from weft.request import Prompt, Request
-from weft.work.threads import For
+from weft.work.threads import ThreadPool
 
 __all__ = ["RemoteEngine"]
 
@@ -83,7 +83,7 @@ class RemoteEngine(Engine):
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
         overrides = self._config.kv_overrides or None
-        vocabulary = await self._threads.work(For.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
+        vocabulary = await self._threads.run(ThreadPool.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
         self._facts = await self._first_facts()
         self._scales = [(adapter.id, adapter.scale) for adapter in self._facts.adapters]
         self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._facts.model))

@@ -11,7 +11,7 @@ from weft._native import CachedNode, Prefix, SavedPrefix, Stream
 from weft.errors import EngineStopped, InvalidRequest, PrefixFileError, WeftError
 from weft.events import Finished
 from weft.prefix import PrefixFile
-from weft.work.threads import LONG_TEXT, For, Threads
+from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 __all__ = ["CacheWork"]
 
@@ -49,13 +49,13 @@ class CacheWork:
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
             raise InvalidRequest("prompt", "nothing of the prompt is cached")
-        n_bytes = await self._threads.work(For.FILE, self._native.write_prefix, saved, path)
+        n_bytes = await self._threads.run(ThreadPool.FILE, self._native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 
     async def load(self, path: str | os.PathLike[str], slot: int | None) -> PrefixFile:
         """Loads a prefix file into the cache, and into a slot if one is given."""
         began = time.perf_counter()
-        saved, n_bytes = await self._threads.work(For.FILE, self._native.read_prefix, path)
+        saved, n_bytes = await self._threads.run(ThreadPool.FILE, self._native.read_prefix, path)
         try:
             await _finish(self._native.load(saved, slot=slot))
         except PrefixFileError as error:
@@ -66,7 +66,7 @@ class CacheWork:
     async def erase(self, slot: int) -> int:
         """Evicts the tokens in a slot, once it is idle."""
         # Polls, so that a cancelled caller leaves no waiting thread behind.
-        while (n_tokens := await self._threads.work(For.ERASE, self._native.erase_slot, slot)) is None:  # noqa: ASYNC110
+        while (n_tokens := await self._threads.run(ThreadPool.ERASE, self._native.erase_slot, slot)) is None:  # noqa: ASYNC110
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 
@@ -75,7 +75,7 @@ class CacheWork:
 
         Ends early if `goes_on` returns False. Each copy is of a whole prompt, so common prefixes are copied repeatedly.
         """
-        nodes = await self._threads.work(For.LOOK, self._native.cached)
+        nodes = await self._threads.run(ThreadPool.QUERY, self._native.cached)
         inner = {node.parent for node in nodes}
         last = sorted((node.last_used, place) for place, node in enumerate(nodes) if place not in inner)
         copies: list[SavedPrefix] = []
@@ -118,7 +118,7 @@ class CacheWork:
     async def _submit(self, submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
         """Queues a request. If the caller is cancelled meanwhile, its stream is dropped."""
         is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
-        return await self._threads.work(For.TEXT, submit, prompt) if is_long else submit(prompt)
+        return await self._threads.run(ThreadPool.TEXT, submit, prompt) if is_long else submit(prompt)
 
 
 def _path(nodes: Sequence[CachedNode], place: int | None) -> list[int]:

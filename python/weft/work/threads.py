@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from weft._native import Cancellation
 
-__all__ = ["LONG_TEXT", "For", "Threads"]
+__all__ = ["LONG_TEXT", "ThreadPool", "Threads"]
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
@@ -21,12 +21,12 @@ N_THREADS = 4
 """Maximum threads per pool; they are started when needed."""
 
 
-class For(Enum):
-    """Purpose of a thread pool. Work for one purpose never waits for that for another."""
+class ThreadPool(Enum):
+    """A thread pool, by the kind of work that it runs. Pools do not wait for each other."""
 
     LIFE = "life"
     """Loading the model, and stopping the worker."""
-    LOOK = "look"
+    QUERY = "query"
     """A query that the worker answers after its current step."""
     ERASE = "erase"
     """A request to erase a slot, which is repeated while a sequence runs there."""
@@ -42,9 +42,9 @@ class Threads:
     """Thread pools of one engine. asyncio's default executor is shared, so other code could exhaust it."""
 
     def __init__(self) -> None:
-        self._pools = {purpose: ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"weft-{purpose.value}") for purpose in For}
+        self._pools = {pool: ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"weft-{pool.value}") for pool in ThreadPool}
 
-    async def work(self, purpose: For, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+    async def run(self, pool: ThreadPool, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
         """Runs `work` on a thread of a pool and returns its result.
 
         If the caller is cancelled, work that has not started is dropped, and the tokenization of a long text is stopped.
@@ -52,6 +52,6 @@ class Threads:
         cancellation = Cancellation()
         job = partial(cancellation.run, partial(work, *args, **kwargs))
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pools[purpose], job)
+            return await asyncio.get_running_loop().run_in_executor(self._pools[pool], job)
         finally:
             cancellation.cancel()
