@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.sampling_fields import Knob, Sampling, knobs
+from weft.sampling_fields import ParameterMeta, Sampling, parameter_meta
 
 PAGE = Path(__file__).parent.parent / "docs" / "fields.md"
 
@@ -44,15 +44,15 @@ def _table() -> Iterator[str]:
     yield "| field | what it does | values | default | the test of its effect |"
     yield "| --- | --- | --- | --- | --- |"
     defaults = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
-    for name, knob in knobs().items():
-        text = knob.text + (f"; over HTTP: {IN_A_BODY[name]}" if name in IN_A_BODY else "")
-        yield f"| `{name}` | {text} | {_values(knob)} | {_default(defaults[name])} | `{TESTS.get(name, ITS_EFFECT)}` |"
+    for name, meta in parameter_meta().items():
+        text = meta.text + (f"; over HTTP: {IN_A_BODY[name]}" if name in IN_A_BODY else "")
+        yield f"| `{name}` | {text} | {_values(meta)} | {_default(defaults[name])} | `{TESTS.get(name, ITS_EFFECT)}` |"
 
 
-def _values(knob: Knob) -> str:
-    if knob.held is not None:
-        return f"{_range(*knob.held)}; past a bound is that bound"
-    return f"above {knob.above:g}" if knob.above > -math.inf else _range(knob.low, knob.high)
+def _values(meta: ParameterMeta) -> str:
+    if meta.held is not None:
+        return f"{_range(*meta.held)}; past a bound is that bound"
+    return f"above {meta.above:g}" if meta.above > -math.inf else _range(meta.low, meta.high)
 
 
 def _range(low: float, high: float) -> str:

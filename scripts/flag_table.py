@@ -84,14 +84,14 @@ def _page() -> Iterator[str]:
 def _row(flag: Flag) -> tuple[str, ...]:
     # A flag may set several settings; those with no spelling of their own stand in its row.
     rows = [row for row in table().values() if not row.spellings and _names_of(row) & set(flag.names)]
-    ways = [way for row in (flag, *rows) for way in row.ways()]
-    others = dict.fromkeys(name for way in ways for name in way.names if name not in flag.spellings)
-    variables = dict.fromkeys(way.env for way in ways if way.env is not None)
+    aliases = [alias for row in (flag, *rows) for alias in row.aliases()]
+    others = dict.fromkeys(name for alias in aliases for name in alias.names if name not in flag.spellings)
+    variables = dict.fromkeys(alias.env for alias in aliases if alias.env is not None)
     return _names(flag.spellings), _names(others), _names(variables), flag.help
 
 
 def _names_of(flag: Flag) -> set[str]:
-    return {name for way in flag.ways() for name in way.names}
+    return {name for alias in flag.aliases() for name in alias.names}
 
 
 def _accepted_row(accepted: Accepted) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def test_each_spelling_works_or_is_warned_about_or_is_refused(line: Line, name: 
 
 
 def test_no_flag_is_a_setting_and_without_a_meaning() -> None:
-    set_by = {name for flag in table().values() for way in flag.ways() for name in way.names}
+    set_by = {name for flag in table().values() for alias in flag.aliases() for name in alias.names}
     accepted = [name for accepted in ACCEPTED for name in accepted.names]
     assert len(accepted) == len(set(accepted))
     assert not set_by & set(accepted)

@@ -16,7 +16,7 @@ import pytest
 import weft
 from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, events, prefix, request
 from weft.config import EngineOptions
-from weft.fields.about import abouts
+from weft.fields.about import field_meta
 
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 
@@ -113,9 +113,9 @@ EVENTS = [weft.Token, weft.Logprob, weft.Logprobs, weft.PromptLogprobs, weft.Pro
 
 @pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile, *EVENTS])
 def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
-    assert list(abouts(struct)) == list(struct.__struct_fields__)
+    assert list(field_meta(struct)) == list(struct.__struct_fields__)
     told = pydoc.plain(pydoc.render_doc(struct))
-    for name, about in abouts(struct).items():
+    for name, about in field_meta(struct).items():
         assert f"    {name}: {about.text}" in told
 
 

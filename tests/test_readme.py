@@ -32,7 +32,7 @@ from weft.chat.request_options import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.cli.main import TUNE, parse
 from weft.cli.tune import table
 from weft.drawing import figure
-from weft.fields.about import abouts
+from weft.fields.about import field_meta
 from weft.server import json_request
 from weft.server.anthropic import translate as anthropic
 from weft.server.errors import (
@@ -71,7 +71,7 @@ from weft.tree import tree
 from weft.work.tuning import Measured
 
 ROOT = Path(__file__).parent.parent
-CPUS = abouts(weft.EngineConfig)["cpus"]
+CPUS = field_meta(weft.EngineConfig)["cpus"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -331,7 +331,7 @@ def constant(file: str, name: str) -> int:
 
 def range_of(name: str) -> list[float]:
     """The least and the greatest value of a request's field, without their signs."""
-    about = abouts(weft.Request)[name]
+    about = field_meta(weft.Request)[name]
     return [abs(about.low), about.high]
 
 
@@ -349,7 +349,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant("config/limits.rs", "DEFAULT_MAX_CELLS")],
-    "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
+    "completions of one request, `n`, and its `branches`": lambda: [field_meta(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_REPORTED],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
     "what is kept of branches that have ended, for forks while their streams are held; the oldest streams' go first": lambda: [
@@ -578,14 +578,14 @@ def test_the_table_of_bounds_counts_as_the_code_does(row: str) -> None:
 
 
 def test_the_bounds_of_a_request_are_the_engines() -> None:
-    fields = abouts(weft.Request)
+    fields = field_meta(weft.Request)
     assert fields["n"].high == MAX_BRANCHES == constant(REQUEST, "MAX_COMPLETIONS")
     assert fields["priority"].high == -fields["priority"].low == constant(REQUEST, "MAX_PRIORITY")
     assert fields["beam_width"].low == constant(DIVERSITY, "MIN_BEAMS")
     assert fields["length_penalty"].high == -fields["length_penalty"].low == constant(DIVERSITY, "MAX_LENGTH_PENALTY")
     assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
-    settings = abouts(weft.EngineConfig)
+    settings = field_meta(weft.EngineConfig)
     assert settings["n_slots"].high == constant(CONFIG, "MAX_SLOTS")
     assert settings["cpus"].high + 1 == settings["cpus_batch"].high + 1 == constant(CONFIG, "MAX_THREADS")
     assert settings["poll"].high == settings["poll_batch"].high == constant("config/threads.rs", "MAX_POLL")

@@ -9,7 +9,7 @@ import msgspec
 from weft._native import Stream
 from weft.errors import AnswerTooLarge
 from weft.events import CacheExplanation, Event, Finished, Logprobs, PromptLogprobs, Token, Usage
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 
 __all__ = ["MAX_BYTES", "Answer", "Branch"]
 
@@ -27,30 +27,30 @@ _LIKELY_BYTES = 144
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """One completion of a request."""
 
-    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
-    text: Annotated[str, About("full text, without the stop string that ended it")]
-    tokens: Annotated[tuple[int, ...], About("generated token ids, including an end token")]
+    index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
+    text: Annotated[str, FieldMeta("full text, without the stop string that ended it")]
+    tokens: Annotated[tuple[int, ...], FieldMeta("generated token ids, including an end token")]
     reason: Annotated[
-        Literal["end", "stop", "length", "context_full", "cancelled"], About("finish reason; see `Finished.reason`")
+        Literal["end", "stop", "length", "context_full", "cancelled"], FieldMeta("finish reason; see `Finished.reason`")
     ]
-    stop: Annotated[str | None, About('stop string that ended the branch, if the reason is "stop"')]
-    usage: Annotated[Usage, About("token counts and timings")]
-    logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token if the request's `n_probs` is above 0, else empty")]
-    truncated: Annotated[bool, About("True if the context was full; see `Finished.truncated`")]
-    explanation: Annotated[CacheExplanation | None, About("explanation of cache misses; see `Finished.explanation`")] = None
-    score: Annotated[float | None, About("ranking score of a beam search; see `Finished.score`")] = None
+    stop: Annotated[str | None, FieldMeta('stop string that ended the branch, if the reason is "stop"')]
+    usage: Annotated[Usage, FieldMeta("token counts and timings")]
+    logprobs: Annotated[tuple[Logprobs, ...], FieldMeta("one entry per token if the request's `n_probs` is above 0, else empty")]
+    truncated: Annotated[bool, FieldMeta("True if the context was full; see `Finished.truncated`")]
+    explanation: Annotated[CacheExplanation | None, FieldMeta("explanation of cache misses; see `Finished.explanation`")] = None
+    score: Annotated[float | None, FieldMeta("ranking score of a beam search; see `Finished.score`")] = None
 
 
 @described
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Complete answer to a request: its branches, in order of index."""
 
-    branches: Annotated[tuple[Branch, ...], About("one branch per completion, in order of index")]
-    seed: Annotated[int, About("seed of branch 0; branch `i` used `seed + i` (modulo 2³²)")]
-    n_prompt: Annotated[int, About("prompt length in tokens")]
+    branches: Annotated[tuple[Branch, ...], FieldMeta("one branch per completion, in order of index")]
+    seed: Annotated[int, FieldMeta("seed of branch 0; branch `i` used `seed + i` (modulo 2³²)")]
+    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
     prompt_logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        About("one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty"),
+        FieldMeta("one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty"),
     ]
 
     @property

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from weft.errors import InvalidConfig
-from weft.fields.about import About, described, wrong
+from weft.fields.about import FieldMeta, described, wrong
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
 
@@ -66,11 +66,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     n_slots: Annotated[
-        int | None, About("sequences that run concurrently; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
+        int | None, FieldMeta("sequences that run concurrently; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
     ] = None
     n_ctx: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "size of the KV cache in tokens, shared by all slots; None or 0 derives it from the model and the free memory",
             0,
             MAX_TOKENS,
@@ -78,15 +78,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_unified: Annotated[
         bool | None,
-        About("whether a slot may use the whole cache, or only n_ctx / n_slots; None shares the cache if n_slots is None"),
+        FieldMeta("whether a slot may use the whole cache, or only n_ctx / n_slots; None shares the cache if n_slots is None"),
     ] = None
-    n_batch: Annotated[int, About("maximum tokens of one llama.cpp call (logical batch)", 1, MAX_NUMBER)] = 2048
+    n_batch: Annotated[int, FieldMeta("maximum tokens of one llama.cpp call (logical batch)", 1, MAX_NUMBER)] = 2048
     n_ubatch: Annotated[
-        int | None, About("maximum tokens of one decode (physical batch); None is 512, or less if memory is short", 1, MAX_NUMBER)
+        int | None,
+        FieldMeta("maximum tokens of one decode (physical batch); None is 512, or less if memory is short", 1, MAX_NUMBER),
     ] = None
     grp_attn_n: Annotated[
         int,
-        About(
+        FieldMeta(
             "self-extend: tokens that share a position in a text longer than grp_attn_w, which extends the usable context by"
             " about this factor; 1 disables it",
             1,
@@ -94,11 +95,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1
     grp_attn_w: Annotated[
-        int, About("self-extend: tokens per group; a multiple of grp_attn_n unless that is 1", 1, MAX_NUMBER)
+        int, FieldMeta("self-extend: tokens per group; a multiple of grp_attn_n unless that is 1", 1, MAX_NUMBER)
     ] = 512
     n_threads: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "threads of a decode without prompt tokens, at most the number of processors; None is the tuned value, else one per"
             " physical core",
             1,
@@ -107,43 +108,43 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     n_threads_batch: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "threads of a decode with prompt tokens, at most the number of processors; None is n_threads if that is set, else the"
             " tuned value",
             1,
             MAX_THREADS,
         ),
     ] = None
-    n_gpu_layers: Annotated[int | None, About("layers to offload to the GPU; None is all", 0, MAX_NUMBER)] = None
+    n_gpu_layers: Annotated[int | None, FieldMeta("layers to offload to the GPU; None is all", 0, MAX_NUMBER)] = None
     kernels: Annotated[
         Kernels,
-        About(
+        FieldMeta(
             'CPU kernels: "weft" uses Weft\'s own where they support the model, "auto" where they are faster, "llama.cpp" never;'
             " Engine.compute reports the choice and its reason"
         ),
     ] = "auto"
     flash_attention: Annotated[
         Literal["auto", "on", "off"],
-        About(
+        FieldMeta(
             "llama.cpp's fused attention kernel (on) or separate products (off); \"auto\" uses Weft's own kernel on a CPU where "
             "it"
             " applies and llama.cpp's choice on a GPU; elsewhere the tuned value, else off unless V is quantized or memory is "
             "short"
         ),
     ] = "auto"
-    tuned: Annotated[bool, About("use the measurements of `python -m weft tune` for this model on this machine")] = True
+    tuned: Annotated[bool, FieldMeta("use the measurements of `python -m weft tune` for this model on this machine")] = True
     pooling: Annotated[
         Pooling | None,
-        About(
+        FieldMeta(
             'pooling of token embeddings: "mean", "cls" (first token), "last" (last token), "none" (one embedding per token) or'
             ' "rank" (reranker score); None is the model\'s own, else the mean'
         ),
     ] = None
-    type_k: Annotated[KvType, About("number format of cached keys")] = "f16"
-    type_v: Annotated[KvType, About("number format of cached values; quantized formats require flash attention")] = "f16"
+    type_k: Annotated[KvType, FieldMeta("number format of cached keys")] = "f16"
+    type_v: Annotated[KvType, FieldMeta("number format of cached values; quantized formats require flash attention")] = "f16"
     cache_ram: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache,"
             " None is 8,192 or a quarter of the machine's memory, whichever is less",
             -1,
@@ -151,11 +152,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     max_queue: Annotated[
-        int, About("maximum requests that wait for a slot; further requests are rejected with QueueFull", 1, MAX_NUMBER)
+        int, FieldMeta("maximum requests that wait for a slot; further requests are rejected with QueueFull", 1, MAX_NUMBER)
     ] = 1024
     max_token_gap_ms: Annotated[
         float | None,
-        About(
+        FieldMeta(
             "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a prompt"
             " is computed concurrently; None is ten times the streams' own time per token, from 8 to 200, or twice that time if"
             " that is more",
@@ -164,7 +165,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     ctx_checkpoints: Annotated[
         int,
-        About(
+        FieldMeta(
             "maximum checkpoints along the prompt of a recurrent, hybrid or sliding-window model, from which a prompt that"
             " diverges there can continue; they use at most an eighth of cache_ram. 0 keeps checkpoints only at the ends of"
             " prompts, turns and answers. Other models need none",
@@ -174,63 +175,63 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 32
     checkpoint_min_step: Annotated[
         int,
-        About(
+        FieldMeta(
             "minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends; the prompt is"
             " computed in segments between them",
             1,
             MAX_NUMBER,
         ),
     ] = 48
-    use_mmap: Annotated[bool, About("memory-map the model file instead of reading it")] = True
-    use_mlock: Annotated[bool, About("lock the weights in memory, so that they are never swapped out")] = False
+    use_mmap: Annotated[bool, FieldMeta("memory-map the model file instead of reading it")] = True
+    use_mlock: Annotated[bool, FieldMeta("lock the weights in memory, so that they are never swapped out")] = False
     direct_io: Annotated[
         bool,
-        About(
+        FieldMeta(
             "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
         ),
     ] = False
-    check_tensors: Annotated[bool, About("reject a file that has weights that are not finite numbers")] = False
+    check_tensors: Annotated[bool, FieldMeta("reject a file that has weights that are not finite numbers")] = False
     devices: Annotated[
         tuple[str, ...] | None,
-        About("devices to use in addition to the CPU, by ggml name (CUDA0); None is all, an empty sequence is none"),
+        FieldMeta("devices to use in addition to the CPU, by ggml name (CUDA0); None is all, an empty sequence is none"),
     ] = None
     split_mode: Annotated[
         Literal["layer", "row", "none"],
-        About('how to split the model across GPUs: by layer, by row of each tensor, or "none" for a single GPU'),
+        FieldMeta('how to split the model across GPUs: by layer, by row of each tensor, or "none" for a single GPU'),
     ] = "layer"
     main_gpu: Annotated[
-        int, About("GPU for the whole model with split_mode none, or for small tensors with row; from 0", 0, MAX_NUMBER)
+        int, FieldMeta("GPU for the whole model with split_mode none, or for small tensors with row; from 0", 0, MAX_NUMBER)
     ] = 0
     tensor_split: Annotated[
         tuple[float, ...],
-        About("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0),
+        FieldMeta("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0),
     ] = ()
     numa: Annotated[
         Literal["distribute", "isolate", "numactl"] | None,
-        About("thread placement on a machine with several NUMA nodes, for the whole process; None leaves it to the system"),
+        FieldMeta("thread placement on a machine with several NUMA nodes, for the whole process; None leaves it to the system"),
     ] = None
     repack: Annotated[
         bool | None,
-        About(
+        FieldMeta(
             "whether llama.cpp repacks weights of some formats for its own matrix products; None repacks where llama.cpp's"
             " products are used"
         ),
     ] = None
     lora: Annotated[
         tuple[tuple[str, float], ...],
-        About(
+        FieldMeta(
             "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0 disables"
             " an adapter. A request may select them by their index in this list, with other scales"
         ),
     ] = ()
     mmproj: Annotated[
         str | None,
-        About("multimodal projector (GGUF) for images and audio; None accepts text only"),
+        FieldMeta("multimodal projector (GGUF) for images and audio; None accepts text only"),
     ] = None
-    mmproj_offload: Annotated[bool, About("run the projector on a GPU if there is one")] = True
+    mmproj_offload: Annotated[bool, FieldMeta("run the projector on a GPU if there is one")] = True
     image_min_tokens: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "minimum tokens per image, for models with dynamic resolution; None is the projector's own",
             1,
             MAX_IMAGE_TOKENS,
@@ -238,7 +239,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     image_max_tokens: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "maximum tokens per image, for models with dynamic resolution; None is the projector's own",
             1,
             MAX_IMAGE_TOKENS,
@@ -246,49 +247,49 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
-        About(
+        FieldMeta(
             "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers, True"
             " or False, and strings; keys and strings of at most 127 bytes"
         ),
     ] = ()
     tensor_overrides: Annotated[
         tuple[tuple[str, str], ...],
-        About(
+        FieldMeta(
             "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
             " (CPU, CUDA0); the first match applies"
         ),
     ] = ()
-    cpu_moe: Annotated[bool, About("keep the experts of all layers in CPU memory")] = False
-    n_cpu_moe: Annotated[int, About("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
+    cpu_moe: Annotated[bool, FieldMeta("keep the experts of all layers in CPU memory")] = False
+    n_cpu_moe: Annotated[int, FieldMeta("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
         int,
-        About("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER),
+        FieldMeta("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER),
     ] = 0
     no_host: Annotated[
         bool,
-        About("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"),
+        FieldMeta("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"),
     ] = False
-    offload_kqv: Annotated[bool, About("keep the KV cache of each layer on that layer's GPU, not in host memory")] = True
-    op_offload: Annotated[bool, About("compute large products with weights in host memory on a GPU")] = True
-    rope_scaling_type: Annotated[RopeScaling | None, About("RoPE scaling method; None is the model's own")] = None
-    rope_freq_base: Annotated[float | None, About("RoPE base frequency; None is the model's own", 2, 1e12)] = None
+    offload_kqv: Annotated[bool, FieldMeta("keep the KV cache of each layer on that layer's GPU, not in host memory")] = True
+    op_offload: Annotated[bool, FieldMeta("compute large products with weights in host memory on a GPU")] = True
+    rope_scaling_type: Annotated[RopeScaling | None, FieldMeta("RoPE scaling method; None is the model's own")] = None
+    rope_freq_base: Annotated[float | None, FieldMeta("RoPE base frequency; None is the model's own", 2, 1e12)] = None
     rope_freq_scale: Annotated[
         float | None,
-        About(
+        FieldMeta(
             "RoPE frequency scale: 0.25 extends the context to four times that of training; None is the model's own",
             1e-4,
             1e4,
         ),
     ] = None
     yarn_orig_ctx: Annotated[
-        int | None, About("YaRN: original context size of the model in tokens; None is the model's own", 1, MAX_NUMBER)
+        int | None, FieldMeta("YaRN: original context size of the model in tokens; None is the model's own", 1, MAX_NUMBER)
     ] = None
     yarn_ext_factor: Annotated[
-        float | None, About("YaRN: extrapolation mix factor; 0 is full interpolation, None is the model's own", 0, 1e6)
+        float | None, FieldMeta("YaRN: extrapolation mix factor; 0 is full interpolation, None is the model's own", 0, 1e6)
     ] = None
     yarn_attn_factor: Annotated[
         float | None,
-        About(
+        FieldMeta(
             "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale."
             " None is the model's own",
             0,
@@ -297,15 +298,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     yarn_beta_slow: Annotated[
         float | None,
-        About("YaRN: rotations per context below which a frequency is interpolated; None is the model's own", 0, 1e6),
+        FieldMeta("YaRN: rotations per context below which a frequency is interpolated; None is the model's own", 0, 1e6),
     ] = None
     yarn_beta_fast: Annotated[
         float | None,
-        About("YaRN: rotations per context above which a frequency is unchanged; None is the model's own", 0, 1e6),
+        FieldMeta("YaRN: rotations per context above which a frequency is unchanged; None is the model's own", 0, 1e6),
     ] = None
     cpus: Annotated[
         tuple[int, ...],
-        About(
+        FieldMeta(
             "CPU affinity of compute threads, as processor numbers; empty is every processor that the process may use."
             " Numbers without a processor are ignored",
             0,
@@ -313,36 +314,36 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     cpus_batch: Annotated[
-        tuple[int, ...] | None, About("CPU affinity of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
+        tuple[int, ...] | None, FieldMeta("CPU affinity of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
     ] = None
     strict_cpu: Annotated[
         bool,
-        About(
+        FieldMeta(
             "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many as"
             " processors, or as cores"
         ),
     ] = False
-    strict_cpu_batch: Annotated[bool | None, About("strict_cpu of threads that compute prompts; None is strict_cpu")] = None
+    strict_cpu_batch: Annotated[bool | None, FieldMeta("strict_cpu of threads that compute prompts; None is strict_cpu")] = None
     prio: Annotated[
         int,
-        About(
+        FieldMeta(
             "thread scheduling priority: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime). Above normal requires"
             " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower priority",
             -1,
             3,
         ),
     ] = 0
-    prio_batch: Annotated[int | None, About("priority of threads that compute prompts; None is prio", -1, 3)] = None
+    prio_batch: Annotated[int | None, FieldMeta("priority of threads that compute prompts; None is prio", -1, 3)] = None
     poll: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "busy-waiting of idle threads before they sleep: 0 is none, 1 a few milliseconds, 100 the longest; None is 1,"
             " and 0 for embeddings",
             0,
             100,
         ),
     ] = None
-    poll_batch: Annotated[int | None, About("poll of threads that compute prompts; None is poll", 0, 100)] = None
+    poll_batch: Annotated[int | None, FieldMeta("poll of threads that compute prompts; None is poll", 0, 100)] = None
 
     def __post_init__(self) -> None:
         # Lists are accepted, and stored as tuples.

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 
 __all__ = ["Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
 
@@ -16,9 +16,9 @@ __all__ = ["Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogpro
 class Logprob(msgspec.Struct, frozen=True, gc=False):
     """One token with its log-probability."""
 
-    token: Annotated[int, About("the token id")]
-    bytes: Annotated[bytes, About("bytes of the token, possibly not a complete character")]
-    logprob: Annotated[float, About("natural logarithm of its probability, 0 or less")]
+    token: Annotated[int, FieldMeta("the token id")]
+    bytes: Annotated[bytes, FieldMeta("bytes of the token, possibly not a complete character")]
+    logprob: Annotated[float, FieldMeta("natural logarithm of its probability, 0 or less")]
 
     @property
     def text(self) -> str:
@@ -33,26 +33,28 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
     With `post_sampling_probs`, under the distribution after the samplers; `top` is then shorter if they leave fewer tokens.
     """
 
-    chosen: Annotated[Logprob, About("the sampled token, or the prompt's token at this position")]
-    top: Annotated[tuple[Logprob, ...], About("the `n_probs` (or `prompt_logprobs`) most likely tokens, most likely first")] = ()
+    chosen: Annotated[Logprob, FieldMeta("the sampled token, or the prompt's token at this position")]
+    top: Annotated[
+        tuple[Logprob, ...], FieldMeta("the `n_probs` (or `prompt_logprobs`) most likely tokens, most likely first")
+    ] = ()
 
 
 @described
 class Token(msgspec.Struct, frozen=True, gc=False):
     """One token of one branch."""
 
-    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
-    token: Annotated[int, About("the sampled token id; end tokens are included")]
+    index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
+    token: Annotated[int, FieldMeta("the sampled token id; end tokens are included")]
     text: Annotated[
         str,
-        About(
+        FieldMeta(
             "text that this token completes. Empty while bytes are held back because they are not a complete character or may "
             "begin a stop string. The texts of a branch, followed by that of its `Finished`, form its complete text."
         ),
     ]
-    slot: Annotated[int, About("slot in which the branch runs")]
-    n_predicted: Annotated[int, About("generated tokens of this branch so far, including this one")]
-    logprobs: Annotated[Logprobs | None, About("log-probabilities, if the request's `n_probs` is above 0")] = None
+    slot: Annotated[int, FieldMeta("slot in which the branch runs")]
+    n_predicted: Annotated[int, FieldMeta("generated tokens of this branch so far, including this one")]
+    logprobs: Annotated[Logprobs | None, FieldMeta("log-probabilities, if the request's `n_probs` is above 0")] = None
 
 
 @described
@@ -62,10 +64,10 @@ class PromptLogprobs(msgspec.Struct, frozen=True, gc=False):
     Ranges come in order, once for all branches, and before the first token.
     """
 
-    start: Annotated[int, About("position of the first token of the range in the prompt")]
+    start: Annotated[int, FieldMeta("position of the first token of the range in the prompt")]
     logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        About("one entry per token, given all tokens before it; None for the first token of the prompt"),
+        FieldMeta("one entry per token, given all tokens before it; None for the first token of the prompt"),
     ]
 
 
@@ -76,10 +78,10 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     Sent when the request starts in a slot, and after each decode that computed a part of the prompt.
     """
 
-    n_prompt: Annotated[int, About("prompt length in tokens")]
-    n_cached: Annotated[int, About("prompt tokens that were reused from the cache")]
-    n_processed: Annotated[int, About("prompt tokens that are available so far, cached or computed")]
-    ms: Annotated[float, About("milliseconds since the request started in a slot")]
+    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
+    n_cached: Annotated[int, FieldMeta("prompt tokens that were reused from the cache")]
+    n_processed: Annotated[int, FieldMeta("prompt tokens that are available so far, cached or computed")]
+    ms: Annotated[float, FieldMeta("milliseconds since the request started in a slot")]
 
 
 @described
@@ -90,18 +92,18 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     of `n_computed` over all branches is the number of tokens that were actually computed.
     """
 
-    n_computed: Annotated[int, About("prompt tokens that this branch computed")]
-    n_cached: Annotated[int, About("prompt tokens that this branch reused")]
-    n_predicted: Annotated[int, About("generated tokens, including an end token")]
+    n_computed: Annotated[int, FieldMeta("prompt tokens that this branch computed")]
+    n_cached: Annotated[int, FieldMeta("prompt tokens that this branch reused")]
+    n_predicted: Annotated[int, FieldMeta("generated tokens, including an end token")]
     n_held: Annotated[
         int,
-        About(
+        FieldMeta(
             "tokens in the branch's context at its end: those of the prompt and all generated tokens but the last; fewer if the"
             " context was shifted."
         ),
     ]
-    prompt_ms: Annotated[float, About("milliseconds from the start in a slot to the first token")]
-    predicted_ms: Annotated[float, About("milliseconds from the first token to the last")]
+    prompt_ms: Annotated[float, FieldMeta("milliseconds from the start in a slot to the first token")]
+    predicted_ms: Annotated[float, FieldMeta("milliseconds from the first token to the last")]
 
     @property
     def n_prompt(self) -> int:
@@ -113,17 +115,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 class EarlierRequest(msgspec.Struct, frozen=True, gc=False):
     """An earlier request of the same owner from which a prompt diverges."""
 
-    request_id: Annotated[int, About("id of the request, see `Stream.request_id`")]
-    text: Annotated[str, About("its text at the position of `ComputedStretch.here`; empty if it ends there")]
-    is_in_answer: Annotated[bool, About("True if that text was generated, False if it is in the prompt")]
+    request_id: Annotated[int, FieldMeta("id of the request, see `Stream.request_id`")]
+    text: Annotated[str, FieldMeta("its text at the position of `ComputedStretch.here`; empty if it ends there")]
+    is_in_answer: Annotated[bool, FieldMeta("True if that text was generated, False if it is in the prompt")]
 
 
 @described
 class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A range of prompt tokens that were computed, with the cause of the cache miss."""
 
-    start: Annotated[int, About("first token of the range")]
-    end: Annotated[int, About("end of the range (exclusive)")]
+    start: Annotated[int, FieldMeta("first token of the range")]
+    end: Annotated[int, FieldMeta("end of the range (exclusive)")]
     cause: Annotated[
         Literal[
             "last_token",
@@ -147,38 +149,38 @@ class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
             "computing",
             "unfinished",
         ],
-        About("cause of the cache miss; docs/explained.md describes each value"),
+        FieldMeta("cause of the cache miss; docs/explained.md describes each value"),
     ]
-    at: Annotated[int, About("prompt token at which the cause lies: where texts diverge, else the first of the range")]
-    byte: Annotated[int, About("the same position as a byte offset in the text of the prompt's tokens, without media")]
-    character: Annotated[int, About("the same position as a character offset")]
-    before: Annotated[str, About("text of the few tokens before that position")]
-    here: Annotated[str, About("text of the tokens after that position, somewhat longer")]
+    at: Annotated[int, FieldMeta("prompt token at which the cause lies: where texts diverge, else the first of the range")]
+    byte: Annotated[int, FieldMeta("the same position as a byte offset in the text of the prompt's tokens, without media")]
+    character: Annotated[int, FieldMeta("the same position as a character offset")]
+    before: Annotated[str, FieldMeta("text of the few tokens before that position")]
+    here: Annotated[str, FieldMeta("text of the tokens after that position, somewhat longer")]
     earlier: Annotated[
         EarlierRequest | None,
-        About("the earlier request that the cause refers to; None if there is none, or if another owner sent it"),
+        FieldMeta("the earlier request that the cause refers to; None if there is none, or if another owner sent it"),
     ] = None
     evicted_for: Annotated[
         Literal["pool", "store", "erased", "failed"] | None,
-        About(
+        FieldMeta(
             'why the range was evicted. "pool": cells or a sequence id were needed. "store": the host cache was full. '
             '"erased": a client erased it. "failed": a decode failed. None if unknown, or if nothing was evicted.'
         ),
     ] = None
-    evicted_s: Annotated[float | None, About("seconds from the eviction to the start of the request")] = None
+    evicted_s: Annotated[float | None, FieldMeta("seconds from the eviction to the start of the request")] = None
 
 
 @described
 class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
     """Causes of the cache misses of a prompt, if `Request.explain_cache` is set."""
 
-    request_id: Annotated[int, About("id of the request, see `Stream.request_id`")]
-    n_prompt: Annotated[int, About("prompt length in tokens")]
-    n_found: Annotated[int, About("prompt tokens that were reused")]
-    n_awaited: Annotated[int, About("reused tokens that another request was computing, for which this one waited")]
-    computed: Annotated[tuple[ComputedStretch, ...], About("ranges of all other tokens; empty if nothing was computed")]
+    request_id: Annotated[int, FieldMeta("id of the request, see `Stream.request_id`")]
+    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
+    n_found: Annotated[int, FieldMeta("prompt tokens that were reused")]
+    n_awaited: Annotated[int, FieldMeta("reused tokens that another request was computing, for which this one waited")]
+    computed: Annotated[tuple[ComputedStretch, ...], FieldMeta("ranges of all other tokens; empty if nothing was computed")]
     n_volatile: Annotated[
-        int, About("over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed")
+        int, FieldMeta("over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed")
     ] = 0
 
     @property
@@ -194,40 +196,40 @@ class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
 class Finished(msgspec.Struct, frozen=True):
     """The end of one branch: sent exactly once per branch, after its last token."""
 
-    index: Annotated[int, About("index of the branch, `0 <= index < n`")]
+    index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
     reason: Annotated[
         Literal["end", "stop", "length", "context_full", "cancelled"],
-        About(
+        FieldMeta(
             'finish reason. "end": the model sampled an end token. "stop": the text reached a stop string. "length": the '
             "request's "
             'limit `max_tokens`, `max_predict_ms` or `n_indent` was reached. "context_full": the context filled up first. '
             '"cancelled": the branch was cancelled by `Stream.cancel`.'
         ),
     ]
-    usage: Annotated[Usage, About("token counts and timings")]
-    slot: Annotated[int | None, About("slot in which the branch ran; None if it was cancelled before it had one")]
-    stop: Annotated[str | None, About('stop string, which is not part of the text, if the reason is "stop"')] = None
+    usage: Annotated[Usage, FieldMeta("token counts and timings")]
+    slot: Annotated[int | None, FieldMeta("slot in which the branch ran; None if it was cancelled before it had one")]
+    stop: Annotated[str | None, FieldMeta('stop string, which is not part of the text, if the reason is "stop"')] = None
     text: Annotated[
         str,
-        About(
+        FieldMeta(
             "rest of the text that was held back as the possible start of a stop string, if no later token released it; else "
             "empty. Occurs if a grammar allows no further token and the model has no end token, and if pinned prefixes leave too "
             "little context."
         ),
     ] = ""
     truncated: Annotated[
-        bool, About("True if the context was full, so that tokens were dropped to continue or generation ended")
+        bool, FieldMeta("True if the context was full, so that tokens were dropped to continue or generation ended")
     ] = False
     made: Annotated[
-        Any, About("result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion")
+        Any, FieldMeta("result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion")
     ] = None
     explanation: Annotated[
         CacheExplanation | None,
-        About("causes of cache misses, for branch 0 if `Request.explain_cache` is set"),
+        FieldMeta("causes of cache misses, for branch 0 if `Request.explain_cache` is set"),
     ] = None
     score: Annotated[
         float | None,
-        About(
+        FieldMeta(
             "rank of a beam search result: the natural logarithm of its probability under the samplers' distribution, divided by "
             "the number of its tokens raised to `Request.length_penalty`; with stochastic beams, that logarithm. None without a "
             "search, and for branches for which the search found no text"

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields.about import About, abouts, described
+from weft.fields.about import FieldMeta, described, field_meta
 from weft.fields.shown import shown
 
-__all__ = ["SAMPLERS", "Knob", "Sampling", "knobs", "samplers_of_letters", "samplers_of_names"]
+__all__ = ["SAMPLERS", "ParameterMeta", "Sampling", "parameter_meta", "samplers_of_letters", "samplers_of_names"]
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama-server's sampler chain, with tail-free sampling after top-k."""
@@ -22,7 +22,7 @@ LEAST, MOST = -(2**31), 2**31 - 1
 """Range of the engine's integers, 32 bits."""
 
 
-class Knob(About, frozen=True):
+class ParameterMeta(FieldMeta, frozen=True):
     """Metadata of one sampling parameter."""
 
     flags: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     samplers: Annotated[
         Sequence[str],
-        Knob(
+        ParameterMeta(
             "sampler chain, in order: names of SAMPLERS, adaptive_p and infill, repeats allowed. Samplers that are not named are "
             "off. Also accepts llama-server's other spellings (top-k, topk, typical_p, nucleus, temp) and llama.cpp's letters",
             flags=("--samplers",),
@@ -47,7 +47,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = SAMPLERS
     temperature: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "temperature, which divides the logits; 0 or less is greedy",
             flags=("--temp", "--temperature"),
             env="LLAMA_ARG_TEMPERATURE",
@@ -56,15 +56,17 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.8
     dynatemp_range: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "range of the dynamic temperature around its value, higher when the model is less certain; 0 is off",
             flags=("--dynatemp-range",),
         ),
     ] = 0.0
-    dynatemp_exponent: Annotated[float, Knob("exponent of the dynamic temperature's entropy", flags=("--dynatemp-exp",))] = 1.0
+    dynatemp_exponent: Annotated[
+        float, ParameterMeta("exponent of the dynamic temperature's entropy", flags=("--dynatemp-exp",))
+    ] = 1.0
     top_k: Annotated[
         int,
-        Knob(
+        ParameterMeta(
             "number of most likely tokens to keep; 0 or less keeps all",
             low=LEAST,
             high=MOST,
@@ -75,7 +77,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 40
     top_p: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all",
             flags=("--top-p",),
             env="LLAMA_ARG_TOP_P",
@@ -84,7 +86,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.95
     min_p: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "keep tokens with at least this fraction of the highest probability; 0 keeps all",
             flags=("--min-p",),
             env="LLAMA_ARG_MIN_P",
@@ -93,25 +95,25 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.05
     typical_p: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "locally typical sampling: keep tokens of about average surprise, up to this sum of probabilities; 1 keeps all",
             flags=("--typical", "--typical-p"),
         ),
     ] = 1.0
     top_n_sigma: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "keep tokens whose logits are at most this many standard deviations below the highest; 0 or less keeps all",
             flags=("--top-nsigma", "--top-n-sigma"),
         ),
     ] = -1.0
     tfs_z: Annotated[
         float,
-        Knob("tail-free sampling: cut off the flat tail of the distribution; 1 keeps all", flags=("--tfs", "--tfs-z")),
+        ParameterMeta("tail-free sampling: cut off the flat tail of the distribution; 1 keeps all", flags=("--tfs", "--tfs-z")),
     ] = 1.0
     xtc_probability: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "probability of removing the most likely tokens (XTC), 0 (never) to 1 (always)",
             flags=("--xtc-probability",),
             held=(0.0, 1.0),
@@ -119,16 +121,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     xtc_threshold: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off",
             flags=("--xtc-threshold",),
             held=(0.0, 1.0),
         ),
     ] = 0.1
-    min_keep: Annotated[int, Knob("minimum tokens that each filter keeps", low=0, high=MOST, flags=("--min-keep",))] = 0
+    min_keep: Annotated[int, ParameterMeta("minimum tokens that each filter keeps", low=0, high=MOST, flags=("--min-keep",))] = 0
     repeat_penalty: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off",
             above=0,
             flags=("--repeat-penalty",),
@@ -137,7 +139,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1.0
     repeat_last_n: Annotated[
         int,
-        Knob(
+        ParameterMeta(
             "window of the three penalties in tokens; 0 is off, -1 is the whole context",
             low=-1,
             high=MOST,
@@ -147,7 +149,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64
     presence_penalty: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "subtracted once from the logit of each token in the penalty window",
             flags=("--presence-penalty",),
             env="LLAMA_ARG_PRESENCE_PENALTY",
@@ -155,26 +157,34 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     frequency_penalty: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "subtracted from the logit of a token for each time it occurs in the penalty window",
             flags=("--frequency-penalty",),
             env="LLAMA_ARG_FREQUENCY_PENALTY",
         ),
     ] = 0.0
-    penalize_nl: Annotated[bool, Knob("apply the penalties to newlines too", flags=("--penalize-nl", "--no-penalize-nl"))] = True
+    penalize_nl: Annotated[
+        bool, ParameterMeta("apply the penalties to newlines too", flags=("--penalize-nl", "--no-penalize-nl"))
+    ] = True
     dry_multiplier: Annotated[
-        float, Knob("strength of the DRY penalty on tokens that would extend a repetition; 0 is off", flags=("--dry-multiplier",))
+        float,
+        ParameterMeta(
+            "strength of the DRY penalty on tokens that would extend a repetition; 0 is off", flags=("--dry-multiplier",)
+        ),
     ] = 0.0
     dry_base: Annotated[
         float,
-        Knob("base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off", flags=("--dry-base",)),
+        ParameterMeta(
+            "base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off", flags=("--dry-base",)
+        ),
     ] = 1.75
     dry_allowed_length: Annotated[
-        int, Knob("length in tokens up to which DRY allows repetitions", low=0, high=MOST, flags=("--dry-allowed-length",))
+        int,
+        ParameterMeta("length in tokens up to which DRY allows repetitions", low=0, high=MOST, flags=("--dry-allowed-length",)),
     ] = 2
     dry_penalty_last_n: Annotated[
         int,
-        Knob(
+        ParameterMeta(
             "window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context",
             low=-1,
             high=MOST,
@@ -183,17 +193,19 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64
     dry_sequence_breakers: Annotated[
         Sequence[str],
-        Knob("texts that end a repetition for DRY; at most 64, of 1,024 bytes each", flags=("--dry-sequence-breaker",)),
+        ParameterMeta("texts that end a repetition for DRY; at most 64, of 1,024 bytes each", flags=("--dry-sequence-breaker",)),
     ] = ("\n", ":", '"', "*")
     mirostat: Annotated[
         int,
-        Knob("version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", low=0, high=2, flags=("--mirostat",)),
+        ParameterMeta(
+            "version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", low=0, high=2, flags=("--mirostat",)
+        ),
     ] = 0
-    mirostat_tau: Annotated[float, Knob("Mirostat's target entropy, in bits per token", flags=("--mirostat-ent",))] = 5.0
-    mirostat_eta: Annotated[float, Knob("Mirostat's learning rate", flags=("--mirostat-lr",))] = 0.1
+    mirostat_tau: Annotated[float, ParameterMeta("Mirostat's target entropy, in bits per token", flags=("--mirostat-ent",))] = 5.0
+    mirostat_eta: Annotated[float, ParameterMeta("Mirostat's learning rate", flags=("--mirostat-lr",))] = 0.1
     adaptive_target: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "target probability of sampled tokens, 0 to 1, if the chain has adaptive_p; below 0 is off",
             flags=("--adaptive-target",),
             held=(-math.inf, 1.0),
@@ -201,7 +213,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = -1.0
     adaptive_decay: Annotated[
         float,
-        Knob(
+        ParameterMeta(
             "decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 - decay) tokens",
             low=0,
             high=0.99,
@@ -210,18 +222,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.9
     logit_bias: Annotated[
         Sequence[tuple[int, float]] | Mapping[int, float],
-        Knob(
+        ParameterMeta(
             "values to add to the logits of tokens, as pairs or a mapping; minus infinity bans a token. At most as many as the "
             "vocabulary's size",
             flags=("-l", "--logit-bias"),
         ),
     ] = ()
-    ignore_eos: Annotated[bool, Knob("ban all end tokens", flags=("--ignore-eos",), env="LLAMA_ARG_IGNORE_EOS")] = False
+    ignore_eos: Annotated[bool, ParameterMeta("ban all end tokens", flags=("--ignore-eos",), env="LLAMA_ARG_IGNORE_EOS")] = False
 
 
-def knobs() -> Mapping[str, Knob]:
+def parameter_meta() -> Mapping[str, ParameterMeta]:
     """Returns the metadata of each sampling parameter, in field order."""
-    return {name: about for name, about in abouts(Sampling).items() if isinstance(about, Knob)}
+    return {name: meta for name, meta in field_meta(Sampling).items() if isinstance(meta, ParameterMeta)}
 
 
 _NAMES = (*SAMPLERS, "adaptive_p", "infill")

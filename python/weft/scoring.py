@@ -10,7 +10,7 @@ import msgspec
 from weft._native import Model, Stream
 from weft.errors import InvalidRequest, QueueFull
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 from weft.request import Request
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
@@ -51,11 +51,11 @@ class ScoreOptions(TypedDict, total=False):
 class ScoredToken(msgspec.Struct, frozen=True, gc=False):
     """One token of a continuation."""
 
-    token: Annotated[int, About("the token id")]
-    bytes: Annotated[bytes, About("bytes of the token, possibly not a complete character")]
-    logprob: Annotated[float, About("natural logarithm of its probability, given all tokens before it; 0 or less")]
-    is_greedy: Annotated[bool, About("True if no other token is more likely at this position")]
-    top: Annotated[tuple[Logprob, ...], About("the `n_probs` most likely tokens at this position, most likely first")] = ()
+    token: Annotated[int, FieldMeta("the token id")]
+    bytes: Annotated[bytes, FieldMeta("bytes of the token, possibly not a complete character")]
+    logprob: Annotated[float, FieldMeta("natural logarithm of its probability, given all tokens before it; 0 or less")]
+    is_greedy: Annotated[bool, FieldMeta("True if no other token is more likely at this position")]
+    top: Annotated[tuple[Logprob, ...], FieldMeta("the `n_probs` most likely tokens at this position, most likely first")] = ()
 
     @property
     def text(self) -> str:
@@ -67,9 +67,9 @@ class ScoredToken(msgspec.Struct, frozen=True, gc=False):
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probability of a continuation after its prompt."""
 
-    logprob: Annotated[float, About("natural logarithm of its probability: the sum over its tokens")]
-    tokens: Annotated[tuple[ScoredToken, ...], About("its tokens, in order")]
-    usage: Annotated[Usage, About("token counts and timings of prompt and continuation together")]
+    logprob: Annotated[float, FieldMeta("natural logarithm of its probability: the sum over its tokens")]
+    tokens: Annotated[tuple[ScoredToken, ...], FieldMeta("its tokens, in order")]
+    usage: Annotated[Usage, FieldMeta("token counts and timings of prompt and continuation together")]
 
     @property
     def n_tokens(self) -> int:

@@ -17,7 +17,7 @@ import pytest
 import weft
 from tests.helpers import prompt_of, wait_until
 from weft import _native
-from weft.fields.about import abouts
+from weft.fields.about import field_meta
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_settings_are_given_one_by_one_or_whole_or_both() -> None:
 
 BOUNDS = [
     (name, value)
-    for name, about in abouts(weft.EngineConfig).items()
+    for name, about in field_meta(weft.EngineConfig).items()
     for value in (about.low - 1, about.high + 1)
     # Where the greatest is that of the type, the compiled engine's type has one bit more.
     if math.isfinite(value) and value != 2**31

@@ -8,7 +8,7 @@ import pytest
 import weft
 from tests.helpers import How, branches
 from weft import RequestOptions
-from weft.sampling_fields import Knob, knobs
+from weft.sampling_fields import ParameterMeta, parameter_meta
 
 PROMPT = "Once upon a time, there was a little girl who"
 ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
@@ -190,13 +190,13 @@ async def test_without_temperature_the_token_that_is_taken_was_certain(engine: w
         assert [(top.token, top.logprob) for top in entry.top] == [(entry.chosen.token, 0.0)]
 
 
-def beyond(knob: Knob) -> list[float]:
+def beyond(meta: ParameterMeta) -> list[float]:
     """Values just out of bounds, where there are bounds."""
-    return [value for value in (knob.low - 1, knob.high + 1, knob.above) if math.isfinite(value)]
+    return [value for value in (meta.low - 1, meta.high + 1, meta.above) if math.isfinite(value)]
 
 
-BEYOND = [(name, value) for name, knob in knobs().items() for value in beyond(knob)]
-AT = [(name, value) for name, knob in knobs().items() for value in (knob.low, knob.high) if math.isfinite(value)]
+BEYOND = [(name, value) for name, meta in parameter_meta().items() for value in beyond(meta)]
+AT = [(name, value) for name, meta in parameter_meta().items() for value in (meta.low, meta.high) if math.isfinite(value)]
 
 
 @pytest.mark.parametrize(("name", "value"), BEYOND)
@@ -218,4 +218,4 @@ async def test_a_value_at_the_bounds_of_the_table_is_taken(engine: weft.Engine, 
 
 def test_every_field_of_the_table_has_an_effect_that_a_test_shows() -> None:
     elsewhere = {"samplers", "penalize_nl", "dry_sequence_breakers", "logit_bias", "ignore_eos"}
-    assert knobs().keys() - CHANGES.keys() <= elsewhere
+    assert parameter_meta().keys() - CHANGES.keys() <= elsewhere

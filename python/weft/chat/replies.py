@@ -9,7 +9,7 @@ import msgspec
 from weft.answer import Answer, Branch
 from weft.chat.answer.parts import AnswerForm
 from weft.chat.answer.written import WrittenMessage
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
 
@@ -24,20 +24,20 @@ PIECE = 4_096
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Tool call."""
 
-    id: Annotated[str, About("unique id of the call; the message with its result has it as `tool_call_id`")]
-    name: Annotated[str, About("name of the tool")]
-    arguments: Annotated[str, About("JSON of an object; incomplete or empty if the answer was truncated within the call")]
+    id: Annotated[str, FieldMeta("unique id of the call; the message with its result has it as `tool_call_id`")]
+    name: Annotated[str, FieldMeta("name of the tool")]
+    arguments: Annotated[str, FieldMeta("JSON of an object; incomplete or empty if the answer was truncated within the call")]
 
 
 @described
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Message of the assistant in one branch."""
 
-    content: Annotated[str, About("text for the user")]
+    content: Annotated[str, FieldMeta("text for the user")]
     reasoning_content: Annotated[
-        str, About("text of the model's reasoning; empty without reasoning, or if its format is unknown")
+        str, FieldMeta("text of the model's reasoning; empty without reasoning, or if its format is unknown")
     ]
-    tool_calls: Annotated[tuple[ToolCall, ...], About("tool calls, in order")]
+    tool_calls: Annotated[tuple[ToolCall, ...], FieldMeta("tool calls, in order")]
 
     def message(self) -> dict[str, Any]:
         """Returns the message in OpenAI's format, to append to the chat before the next message."""
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 class ChatAnswer(Answer, frozen=True, kw_only=True):
     """Complete answer to a chat."""
 
-    replies: Annotated[tuple[Reply, ...], About("message of each branch, in order of index")]
+    replies: Annotated[tuple[Reply, ...], FieldMeta("message of each branch, in order of index")]
 
     @property
     def reply(self) -> Reply:

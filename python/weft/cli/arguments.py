@@ -290,11 +290,11 @@ def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Give
     for name, flag in table().items():
         if only is not None and name not in only:
             continue
-        for way in flag.ways():
-            if way.env is not None and environ.get(way.env):
-                given.set(name, flag, way, f"variable {way.env}", environ[way.env])
-        can_be_off = any(way.value is False for way in flag.ways())
-        if can_be_off and any(way.env is not None and negated(way.env) in environ for way in flag.ways()):
+        for alias in flag.aliases():
+            if alias.env is not None and environ.get(alias.env):
+                given.set(name, flag, alias, f"variable {alias.env}", environ[alias.env])
+        can_be_off = any(alias.value is False for alias in flag.aliases())
+        if can_be_off and any(alias.env is not None and negated(alias.env) in environ for alias in flag.aliases()):
             given.values[name] = False
     for accepted in ACCEPTED if only is None else ():
         for variable, text in _asking(accepted, environ):
@@ -358,6 +358,6 @@ def _switch(given: Given, spellings: Mapping[str, Known], entry: Entry, said: st
     if (other := spellings.get(opposite)) is not None:
         other.give(given, said, None)
         return
-    for name, _, way in what.settings:
-        if isinstance(way.value, bool):
-            given.values[name] = not way.value
+    for name, _, alias in what.settings:
+        if isinstance(alias.value, bool):
+            given.values[name] = not alias.value

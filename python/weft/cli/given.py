@@ -8,7 +8,7 @@ import msgspec
 from weft.cli.config_file import texts
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
-from weft.settings.flags import Flag, Way
+from weft.settings.flags import Flag, FlagAlias
 
 __all__ = ["Given", "Known", "UsageError", "known"]
 
@@ -23,14 +23,14 @@ class Given(msgspec.Struct):
     values: dict[str, Any] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
 
-    def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
+    def set(self, name: str, flag: Flag, alias: FlagAlias, said: str, text: str | None) -> None:
         """Sets a value. `text` is None if the flag has no value; `said` names the source in messages."""
         if text is None:
-            value = way.value
+            value = alias.value
         else:
-            assert way.parse is not None, "only what takes a text is given one"
+            assert alias.parse is not None, "only what takes a text is given one"
             try:
-                value = way.parse(text)
+                value = alias.parse(text)
             except ValueError as error:
                 raise UsageError(f"{said}: {error}") from None
         if flag.join is not None and name in self.values:
@@ -50,7 +50,7 @@ class Given(msgspec.Struct):
 class Known(NamedTuple):
     """Meaning of a spelling: one or several settings, or a flag without a setting."""
 
-    settings: tuple[tuple[str, Flag, Way], ...] = ()
+    settings: tuple[tuple[str, Flag, FlagAlias], ...] = ()
     accepted: Accepted | None = None
 
     @property
@@ -58,28 +58,28 @@ class Known(NamedTuple):
         """Number of values that follow the spelling."""
         if self.accepted is not None:
             return self.accepted.n_values
-        return int(self._way.parse is not None)
+        return int(self._alias.parse is not None)
 
     @property
     def is_bare(self) -> bool:
         """True if the value is optional."""
         if self.accepted is not None:
             return self.accepted.meaning is Meaning.MISSING
-        return self._way.is_bare
+        return self._alias.is_bare
 
     @property
-    def _way(self) -> Way:
-        """The way with the fewest spellings, if the spelling sets several settings."""
-        return min((way for _, _, way in self.settings), key=lambda way: len(way.names))
+    def _alias(self) -> FlagAlias:
+        """The alias with the fewest spellings, if the spelling sets several settings."""
+        return min((alias for _, _, alias in self.settings), key=lambda alias: len(alias.names))
 
     def names(self, spelling: str) -> str:
         """Returns the name for messages."""
-        return spelling if self.accepted is not None else "/".join(self._way.names)
+        return spelling if self.accepted is not None else "/".join(self._alias.names)
 
     def give(self, given: Given, said: str, text: str | None) -> None:
         """Applies the spelling with a value to `given`."""
-        for name, flag, way in self.settings:
-            given.set(name, flag, way, said, text)
+        for name, flag, alias in self.settings:
+            given.set(name, flag, alias, said, text)
         if self.accepted is not None:
             given.pass_over(self.accepted, said, text)
 
@@ -87,17 +87,17 @@ class Known(NamedTuple):
         """Converts a value of the configuration file to command-line values; raises ValueError if that is impossible."""
         if self.accepted is not None:
             return texts(value, None, is_list=self.accepted.n_values > 1, separator=",")
-        flag = next(flag for _, flag, way in self.settings if way is self._way)
-        return texts(value, self._way.parse, is_list=flag.join is not None, separator=flag.separator)
+        flag = next(flag for _, flag, alias in self.settings if alias is self._alias)
+        return texts(value, self._alias.parse, is_list=flag.join is not None, separator=flag.separator)
 
 
 def known(only: Collection[str] | None = None) -> dict[str, Known]:
     """Returns the meaning of every spelling, restricted to the settings in `only` if given."""
-    found: dict[str, list[tuple[str, Flag, Way]]] = {}
+    found: dict[str, list[tuple[str, Flag, FlagAlias]]] = {}
     for name, flag in table().items():
-        for way in flag.ways():
-            for spelling in way.names if only is None or name in only else ():
-                found.setdefault(spelling, []).append((name, flag, way))
+        for alias in flag.aliases():
+            for spelling in alias.names if only is None or name in only else ():
+                found.setdefault(spelling, []).append((name, flag, alias))
     spellings = {spelling: Known(tuple(settings)) for spelling, settings in found.items()}
     if only is not None:
         return spellings

@@ -10,12 +10,12 @@ import msgspec
 
 from weft.fields.shown import cut
 
-__all__ = ["About", "abouts", "described", "wrong"]
+__all__ = ["FieldMeta", "described", "field_meta", "wrong"]
 
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 
-class About(msgspec.Struct, frozen=True):
+class FieldMeta(msgspec.Struct, frozen=True):
     """Description and bounds of one field, as part of the field's annotation."""
 
     text: str
@@ -36,14 +36,14 @@ class About(msgspec.Struct, frozen=True):
         return self.low <= value <= self.high and value > self.above and math.isfinite(value)
 
 
-def abouts(struct: type[msgspec.Struct]) -> dict[str, About]:
+def field_meta(struct: type[msgspec.Struct]) -> dict[str, FieldMeta]:
     """Returns the metadata of each annotated field, in field order."""
-    return {name: about for name, hint in _hints(struct).items() for about in _parts(hint) if isinstance(about, About)}
+    return {name: meta for name, hint in _hints(struct).items() for meta in _parts(hint) if isinstance(meta, FieldMeta)}
 
 
 def described(struct: Struct) -> Struct:
     """Decorator that adds an `Attributes:` section to the struct's docstring, so that `help()` shows every field."""
-    lines = [f"    {name}: {about.text}" for name, about in abouts(struct).items()]
+    lines = [f"    {name}: {meta.text}" for name, meta in field_meta(struct).items()]
     struct.__doc__ = "\n".join([(struct.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in lines)])
     return struct
 
@@ -52,16 +52,16 @@ def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Yields each field whose value has the wrong type or is out of bounds, with a message that describes valid values."""
     for name, hint in _hints(type(struct)).items():
         value = getattr(struct, name)
-        [about] = [part for part in _parts(hint) if isinstance(part, About)]
+        [meta] = [part for part in _parts(hint) if isinstance(part, FieldMeta)]
         plain = get_args(hint)[0]
         try:
             msgspec.convert(value, plain)
         except msgspec.ValidationError:
             is_right = False
         else:
-            is_right = about.takes(value)
+            is_right = meta.takes(value)
         if not is_right:
-            yield name, f"{name} is {cut(repr(value))}; it must be {_right(plain, about)}"
+            yield name, f"{name} is {cut(repr(value))}; it must be {_right(plain, meta)}"
 
 
 @cache
@@ -75,30 +75,30 @@ def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
     return get_args(hint)[1:]
 
 
-def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)
+def _right(hint: Any, meta: FieldMeta) -> str:  # noqa: ANN401 (an annotation)
     """Returns a description of the valid values."""
     if get_origin(hint) in (Union, UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        right = " or ".join([_right(kind, about) for kind in kinds])
+        right = " or ".join([_right(kind, meta) for kind in kinds])
         return f"{right}, or None" if type(None) in get_args(hint) else right
     if get_origin(hint) is Literal:
         *words, last = get_args(hint)
         return f"{', '.join(words)} or {last}"
     if get_origin(hint) is tuple and get_args(hint)[-1] is not ...:
-        return "a pair of " + " and ".join(_right(part, about) for part in get_args(hint))
+        return "a pair of " + " and ".join(_right(part, meta) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return f"a list, each element of which is {_right(get_args(hint)[0], about)}"
+        return f"a list, each element of which is {_right(get_args(hint)[0], meta)}"
     names: dict[Any, str] = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text"}
-    return names.get(hint, str(hint)) + _bounds(about)
+    return names.get(hint, str(hint)) + _bounds(meta)
 
 
-def _bounds(about: About) -> str:
-    if about.above > -math.inf:
-        return f" above {_number(about.above)}"
-    if about.low == -math.inf:
-        return "" if about.high == math.inf else f", {_number(about.high)} or less"
-    low = _number(about.low)
-    return f", {low} or more" if about.high == math.inf else f" from {low} to {_number(about.high)}"
+def _bounds(meta: FieldMeta) -> str:
+    if meta.above > -math.inf:
+        return f" above {_number(meta.above)}"
+    if meta.low == -math.inf:
+        return "" if meta.high == math.inf else f", {_number(meta.high)} or less"
+    low = _number(meta.low)
+    return f", {low} or more" if meta.high == math.inf else f" from {low} to {_number(meta.high)}"
 
 
 def _number(value: float) -> str:

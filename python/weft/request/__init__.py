@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 from msgspec.structs import force_setattr
 
 from weft._native import Media, MixedPrompt
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 from weft.request.schema import JsonSchema, schema_text
 from weft.request.thought import GrammarTrigger, Thought
 from weft.sampling_fields import Sampling
@@ -86,15 +86,15 @@ class Request(Sampling, frozen=True, kw_only=True):
 
     prompt: Annotated[
         Prompt,
-        About(
+        FieldMeta(
             "the prompt, at least one token. A string is tokenized with the special tokens that the model's vocabulary requires, "
             "and control tokens in it are parsed. A list may hold strings, token ids and media (`Engine.read_media`)"
         ),
     ]
-    n: Annotated[int, About("number of completions, 1 to 256. The prompt is computed once for all of them", 1, 256)] = 1
+    n: Annotated[int, FieldMeta("number of completions, 1 to 256. The prompt is computed once for all of them", 1, 256)] = 1
     distinct: Annotated[
         bool,
-        About(
+        FieldMeta(
             "whether each completion begins with a different token: first tokens are sampled without replacement from the "
             "distribution after the samplers, by Gumbel top-k (Kool et al. 2019, arXiv 1903.06059). If that has fewer than `n` "
             "tokens, the last completions are empty, with reason `end`"
@@ -102,7 +102,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = False
     diverse: Annotated[
         Literal["arithmetic", "beam"] | None,
-        About(
+        FieldMeta(
             'how to diversify the `n` completions. "arithmetic": each has the distribution of an independent sample, and '
             "together "
             "they are spread evenly over the model's distribution (arithmetic sampling, Vilnis et al. 2022, arXiv 2210.15458): "
@@ -112,7 +112,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     beam_width: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "beam search with this many beams, 2 to the number of slots; returns the `n` best texts (`n` <= `beam_width`) with "
             "their `Finished.score`. All beams occupy slots concurrently and fork from each other: a search computes the prompt, "
             "and at most one token per beam and step. A temperature of 0 is replaced by 1. None disables the search",
@@ -121,7 +121,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     length_penalty: Annotated[
         float,
-        About(
+        FieldMeta(
             "exponent of the length in a beam search's ranking, which is the sum of the log-probabilities divided by the number "
             "of "
             "tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
@@ -132,14 +132,14 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = 1.0
     branches: Annotated[
         Sequence[BranchOptions],
-        About(
+        FieldMeta(
             "options of each completion, if they differ, at most 256: one mapping per branch with fields of `BranchOptions`; the "
             "request has the defaults. `n` must be their number or left out. The common prompt is computed once per adapter set"
         ),
     ] = ()
     suffix_prompt: Annotated[
         str | Sequence[int] | None,
-        About(
+        FieldMeta(
             "text or token ids after the prompt, for one branch. A string is tokenized without BOS and without the leading space "
             "that some vocabularies add; its control tokens are parsed if the prompt's are. Prompt and suffix are concatenated "
             "as "
@@ -148,12 +148,12 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     max_tokens: Annotated[
         int | None,
-        About("maximum tokens of one completion; None is the rest of the context, 0 only computes the prompt", 0, 2**32 - 1),
+        FieldMeta("maximum tokens of one completion; None is the rest of the context, 0 only computes the prompt", 0, 2**32 - 1),
     ] = None
-    stop: Annotated[str | Sequence[str], About("stop string, or several; the text ends before it")] = ()
+    stop: Annotated[str | Sequence[str], FieldMeta("stop string, or several; the text ends before it")] = ()
     seed: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "seed: branch `i` uses a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random seed, "
             "reported by `Stream.seed`",
             0,
@@ -162,28 +162,30 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     penalty_prompt: Annotated[
         Sequence[int] | None,
-        About("tokens that the penalties use in place of the prompt, at most as many as a slot's context; None is the prompt"),
+        FieldMeta(
+            "tokens that the penalties use in place of the prompt, at most as many as a slot's context; None is the prompt"
+        ),
     ] = None
     n_probs: Annotated[
         int,
-        About(
+        FieldMeta(
             "number of top logprobs to report with each token's log-probability, 0 to 1,000; 0 reports none",
             0,
             1_000,
         ),
     ] = 0
-    post_sampling_probs: Annotated[bool, About("report probabilities after the samplers, not those of the model")] = False
-    grammar: Annotated[str | None, About("GBNF grammar that every completion must match, starting at the rule `root`")] = None
+    post_sampling_probs: Annotated[bool, FieldMeta("report probabilities after the samplers, not those of the model")] = False
+    grammar: Annotated[str | None, FieldMeta("GBNF grammar that every completion must match, starting at the rule `root`")] = None
     json_schema: Annotated[
         JsonSchema | None,
-        About(
+        FieldMeta(
             "JSON schema that every completion must match, as JSON text; excludes `grammar`. Also a mapping, or a type to derive "
             "the schema from: a struct, a dataclass, a pydantic model"
         ),
     ] = None
     grammar_lazy: Annotated[
         bool,
-        About(
+        FieldMeta(
             "activate the grammar, or the schema, only when one of `grammar_triggers` matches: text before it is unconstrained, "
             "and "
             "text after it must match. The grammar begins where the trigger specifies, at most 65,536 bytes before the token "
@@ -193,34 +195,38 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = False
     grammar_triggers: Annotated[
         Sequence[GrammarTrigger],
-        About("triggers of a lazy grammar, 1 to 64, at most 16,384 bytes together. The first that matches after a token applies"),
+        FieldMeta(
+            "triggers of a lazy grammar, 1 to 64, at most 16,384 bytes together. The first that matches after a token applies"
+        ),
     ] = ()
     preserved_tokens: Annotated[
         Sequence[str],
-        About(
+        FieldMeta(
             "texts of single tokens that are included in the output, even if they are control or end tokens; at most 256, of "
             "16,384 bytes together. A text that is not a single token of this model is ignored"
         ),
     ] = ()
-    thought: Annotated[Thought | None, About("markers and budget of reasoning; None treats reasoning like other text")] = None
+    thought: Annotated[Thought | None, FieldMeta("markers and budget of reasoning; None treats reasoning like other text")] = None
     context_shift: Annotated[
         bool,
-        About("when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending"),
+        FieldMeta(
+            "when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending"
+        ),
     ] = False
     n_keep: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "number of tokens at the beginning that a context shift keeps, in addition to a BOS token, but never the last four "
             "of "
             "a context; None keeps the whole prompt"
         ),
     ] = 0
     n_discard: Annotated[
-        int, About("number of tokens that a context shift drops; 0 is half of those after n_keep", 0, 2**32 - 1)
+        int, FieldMeta("number of tokens that a context shift drops; 0 is half of those after n_keep", 0, 2**32 - 1)
     ] = 0
     priority: Annotated[
         int,
-        About(
+        FieldMeta(
             "scheduling priority, -100 to 100, of waiting requests and of prompts being computed; higher is first. If no slot is "
             "free, the most recent branch of a lower priority is preempted and continues later. To prevent starvation, one unit "
             "of priority is worth 1,000 admissions of branches, of any request",
@@ -230,7 +236,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = 0
     max_token_gap_ms: Annotated[
         float | None,
-        About(
+        FieldMeta(
             "maximum gap, in milliseconds, between two tokens of its completions while prompts of other requests are computed, "
             "1 to 60,000; None is the engine's `max_token_gap_ms`",
             1,
@@ -239,15 +245,15 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     n_batch: Annotated[
         int | None,
-        About("maximum prompt tokens per step; None lets the engine choose, which is recommended", 1, 2**32 - 1),
+        FieldMeta("maximum prompt tokens per step; None lets the engine choose, which is recommended", 1, 2**32 - 1),
     ] = None
     max_predict_ms: Annotated[
         float | None,
-        About("ends a completion at the first newline more than this many milliseconds after its first token", 0),
+        FieldMeta("ends a completion at the first newline more than this many milliseconds after its first token", 0),
     ] = None
     n_indent: Annotated[
         int,
-        About(
+        FieldMeta(
             "ends a completion at a line, after its first, that is indented by fewer spaces and tabs than this; 0 disables it. "
             "As "
             "in llama-server, an empty line ends it too, and the text ends with the indentation",
@@ -257,7 +263,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = 0
     adapters: Annotated[
         Sequence[tuple[int, float]] | None,
-        About(
+        FieldMeta(
             "LoRA adapters for prompt and completions, as pairs of an adapter's index in `Engine.adapters` and its scale; "
             "adapters "
             "that are not listed are off. None is the set of `Engine.set_adapters`, initially of `EngineConfig.lora`. Requests "
@@ -266,10 +272,10 @@ class Request(Sampling, frozen=True, kw_only=True):
             "invocation it is off"
         ),
     ] = None
-    use_cache: Annotated[bool, About("reuse cached tokens of the prompt; False computes all of it")] = True
+    use_cache: Annotated[bool, FieldMeta("reuse cached tokens of the prompt; False computes all of it")] = True
     prompt_logprobs: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "number of top logprobs to report for each prompt token, 0 to 1,000, with the token's own: as `PromptLogprobs` "
             "events, "
             "before the first token. With 0 or 1, logprobs and cached tokens of earlier requests are reused; with more, the "
@@ -281,7 +287,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = None
     prompt_logprobs_from: Annotated[
         int,
-        About(
+        FieldMeta(
             "first prompt token to report `prompt_logprobs` for, less than the prompt's length; all but one of the tokens "
             "before it "
             "may come from the cache. Requires `prompt_logprobs`",
@@ -289,10 +295,10 @@ class Request(Sampling, frozen=True, kw_only=True):
             2**32 - 1,
         ),
     ] = 0
-    report_progress: Annotated[bool, About("report the progress of the prompt's computation, as `Progress` events")] = False
+    report_progress: Annotated[bool, FieldMeta("report the progress of the prompt's computation, as `Progress` events")] = False
     snapshots_at: Annotated[
         Sequence[int],
-        About(
+        FieldMeta(
             "positions in the prompt, in order, at most 16, where a recurrent or hybrid model stores a checkpoint, in addition "
             "to "
             "the end of the prompt. A later prompt that shares only the tokens up to there continues from it. With a sliding "
@@ -301,7 +307,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = ()
     keep_answers: Annotated[
         bool,
-        About(
+        FieldMeta(
             "reuse the generated tokens of earlier requests with this option, of the same owner, where the prompt has their "
             "text: "
             "they are found in the cache even if the tokenizer would split the text differently"
@@ -309,7 +315,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = False
     explain_cache: Annotated[
         bool,
-        About(
+        FieldMeta(
             "report the causes of cache misses in `Stream.explanation`, once branch 0 has started in a slot, and in that "
             "branch's "
             "`Finished.explanation`"
@@ -317,13 +323,13 @@ class Request(Sampling, frozen=True, kw_only=True):
     ] = False
     owner: Annotated[
         str | None,
-        About("owner of the request; None is the anonymous owner. Explanations contain nothing of other owners' requests"),
+        FieldMeta("owner of the request; None is the anonymous owner. Explanations contain nothing of other owners' requests"),
     ] = None
     system_end: Annotated[
         int | None,
-        About("number of prompt tokens up to the end of the system message, for explanations; None if there is none"),
+        FieldMeta("number of prompt tokens up to the end of the system message, for explanations; None if there is none"),
     ] = None
-    slot: Annotated[int | None, About("slot for branch 0 if it is free, from 0; None lets the engine choose")] = None
+    slot: Annotated[int | None, FieldMeta("slot for branch 0 if it is free, from 0; None lets the engine choose")] = None
 
     def __post_init__(self) -> None:
         # Normalizes the shorthand forms.

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from weft.fields.about import About, described
+from weft.fields.about import FieldMeta, described
 
 __all__ = ["GrammarTrigger", "Thought"]
 
@@ -22,23 +22,25 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     starts: Annotated[
         Sequence[str],
-        About(
+        FieldMeta(
             "markers that begin reasoning, at most 16 of at most 256 bytes each; control tokens match by their spelling, "
             "visible or not. Each marker begins a new section"
         ),
     ] = ("<think>",)
-    ends: Annotated[Sequence[str], About("markers that end reasoning, at least one, with the same limits")] = ("</think>",)
-    begins_inside: Annotated[bool, About("True if the prompt ends inside of reasoning")] = False
+    ends: Annotated[Sequence[str], FieldMeta("markers that end reasoning, at least one, with the same limits")] = ("</think>",)
+    begins_inside: Annotated[bool, FieldMeta("True if the prompt ends inside of reasoning")] = False
     budget: Annotated[
         int | None,
-        About(
+        FieldMeta(
             "maximum tokens of one section of reasoning; 0 ends it immediately, None is no limit. When it is used up, at a "
             "character boundary, `message` and the first of `ends` are appended, token by token as if they had been sampled",
             0,
             2**32 - 1,
         ),
     ] = None
-    message: Annotated[str, About("text appended before the end marker when the budget is used up, at most 16,384 bytes")] = ""
+    message: Annotated[str, FieldMeta("text appended before the end marker when the budget is used up, at most 16,384 bytes")] = (
+        ""
+    )
 
 
 @described
@@ -47,7 +49,7 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
 
     kind: Annotated[
         Literal["word", "pattern", "pattern_full", "token"],
-        About(
+        FieldMeta(
             "`word`: the text `value` anywhere; if it is a single token, which must be in `Request.preserved_tokens`, that "
             "token."
             "`pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so far. "
@@ -56,5 +58,5 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
             "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text"
         ),
     ]
-    value: Annotated[str, About("the word or the expression")] = ""
-    token: Annotated[int | None, About("the token's id")] = None
+    value: Annotated[str, FieldMeta("the word or the expression")] = ""
+    token: Annotated[int | None, FieldMeta("the token's id")] = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.settings.flags import Way, flag
+from weft.settings.flags import FlagAlias, flag
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
 from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto, one_of, unset_at, whole
 from weft.settings.volatile import LineRule, all_rules, rules
@@ -56,12 +56,12 @@ class ChatSettings:
         parse=json_object,
         join=merged,
         also=(
-            Way(("-rea", "--reasoning"), _thinking, env="LLAMA_ARG_REASONING"),
-            Way(("--reasoning-effort",), _effort, env="LLAMA_ARG_REASONING_EFFORT"),
-            Way(("--reasoning-preserve",), value={"preserve_reasoning": True}),
-            Way(("--no-reasoning-preserve",), value={"preserve_reasoning": False}),
-            Way((), _preserving, env="LLAMA_ARG_REASONING_PRESERVE"),
-            Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
+            FlagAlias(("-rea", "--reasoning"), _thinking, env="LLAMA_ARG_REASONING"),
+            FlagAlias(("--reasoning-effort",), _effort, env="LLAMA_ARG_REASONING_EFFORT"),
+            FlagAlias(("--reasoning-preserve",), value={"preserve_reasoning": True}),
+            FlagAlias(("--no-reasoning-preserve",), value={"preserve_reasoning": False}),
+            FlagAlias((), _preserving, env="LLAMA_ARG_REASONING_PRESERVE"),
+            FlagAlias((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
         help="JSON object of template variables; --reasoning on|off sets enable_thinking, true by default if the template "

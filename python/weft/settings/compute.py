@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from weft.config import EngineConfig, Kernels
-from weft.settings.flags import Flag, Way, row
+from weft.settings.flags import Flag, FlagAlias, row
 from weft.settings.values import boolean, number, on_off_auto, one_of, unset_below, within
 
 __all__ = ["STEPS"]
@@ -35,7 +35,7 @@ STEPS: Mapping[str, Flag] = {
         "-t",
         "--threads",
         parse=_threads,
-        also=(Way(("--num-threads",), _threads),),
+        also=(FlagAlias(("--num-threads",), _threads),),
         env="LLAMA_ARG_THREADS",
         help="threads that compute generated tokens, at most the number of processors; 0 or less is the tuned value, else one per"
         " physical core (default: -1)",

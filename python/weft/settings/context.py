@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from weft.config import EngineConfig, KvType
-from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.values import boolean, file, folder, one_of, unset_at, whole, within
 
 __all__ = ["CACHE", "ContextSettings"]
@@ -69,7 +69,7 @@ CACHE: Mapping[str, Flag] = {
         "-c",
         "--ctx-size",
         parse=_tokens,
-        also=(Way(("--num-ctx-tokens",), _tokens),),
+        also=(FlagAlias(("--num-ctx-tokens",), _tokens),),
         env="LLAMA_ARG_CTX_SIZE",
         help="total tokens of context, shared by the slots (default: 0, derived from the model, the slots and the free memory)",
     ),
@@ -113,7 +113,7 @@ CACHE: Mapping[str, Flag] = {
         "--cache-type-k",
         metavar="TYPE",
         parse=_kv_type,
-        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
+        also=(FlagAlias(("--memory-f32",), value="f32"), FlagAlias(("-f16", "--float16"), value="f16")),
         env="LLAMA_ARG_CACHE_TYPE_K",
         help="number format of cached keys: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1 (default: f16)",
     ),
@@ -123,7 +123,7 @@ CACHE: Mapping[str, Flag] = {
         "--cache-type-v",
         metavar="TYPE",
         parse=_kv_type,
-        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
+        also=(FlagAlias(("--memory-f32",), value="f32"), FlagAlias(("-f16", "--float16"), value="f16")),
         env="LLAMA_ARG_CACHE_TYPE_V",
         help="number format of cached values, one of the same (default: f16)",
     ),

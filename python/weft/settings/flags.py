@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Flag", "Way", "flag", "negated", "row"]
+__all__ = ["Flag", "FlagAlias", "flag", "negated", "row"]
 
 
-class Way(msgspec.Struct, frozen=True):
-    """An alternative way to set a value: equivalent spellings, and their environment variable."""
+class FlagAlias(msgspec.Struct, frozen=True):
+    """Equivalent spellings that set a value, with their environment variable."""
 
     names: tuple[str, ...] = ()
     parse: Callable[[str], Any] | None = None
@@ -31,7 +31,7 @@ class Flag(msgspec.Struct, frozen=True):
     """Spellings that take a value."""
     constants: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Spellings that take no value, with the value that each sets."""
-    also: tuple[Way, ...] = ()
+    also: tuple[FlagAlias, ...] = ()
     """Other ways to set it: older names, and flags that set several settings. Not shown by `--help`."""
     metavar: str = "N"
     parse: Callable[[str], Any] = str
@@ -49,11 +49,11 @@ class Flag(msgspec.Struct, frozen=True):
         """All spellings that `--help` shows."""
         return (*self.names, *self.constants)
 
-    def ways(self) -> Iterator[Way]:
-        """Yields every way to set it."""
-        yield Way(self.names, self.parse, self.bare, self.bare is not None, self.env)
+    def aliases(self) -> Iterator[FlagAlias]:
+        """Yields every way to set it, including its own spellings."""
+        yield FlagAlias(self.names, self.parse, self.bare, self.bare is not None, self.env)
         for name, value in self.constants.items():
-            yield Way((name,), None, value)
+            yield FlagAlias((name,), None, value)
         yield from self.also
 
 

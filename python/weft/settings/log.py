@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.settings.flags import Way, flag
+from weft.settings.flags import FlagAlias, flag
 from weft.settings.values import at_most, boolean, on_off_auto, one_of, whole
 
 __all__ = ["LogSettings"]
@@ -39,7 +39,7 @@ class LogSettings:
         metavar="FORMAT",
         parse=one_of("text", "json"),
         constants={"--log-jsonl": "json", "--no-log-jsonl": "text"},
-        also=(Way((), _format, env="LLAMA_ARG_LOG_JSONL"),),
+        also=(FlagAlias((), _format, env="LLAMA_ARG_LOG_JSONL"),),
         env="LLAMA_ARG_LOG_FORMAT",
         help="text on standard error, or json, one object per line on standard output (default: text)",
     )

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from weft.config import EngineConfig
 from weft.hub.source import http_address
-from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.values import boolean, folder, items, together, unset_at, within
 
 __all__ = ["PROJECTOR", "MediaSettings"]
@@ -111,7 +111,7 @@ PROJECTOR: Mapping[str, Flag] = {
         MEDIA,
         constants={"--mmproj-offload": True, "--no-mmproj-offload": False},
         parse=boolean,
-        also=(Way(_DEVICE, _is_on_gpu, env="MTMD_BACKEND_DEVICE"),),
+        also=(FlagAlias(_DEVICE, _is_on_gpu, env="MTMD_BACKEND_DEVICE"),),
         env="LLAMA_ARG_MMPROJ_OFFLOAD",
         help="run the projector on a GPU if there is one (default: yes)",
     ),

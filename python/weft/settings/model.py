@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from weft.config import EngineConfig
 from weft.hub.source import docker_name, http_address, repo_name
-from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.presets import PRESETS
 from weft.settings.values import boolean, items, layers, number, one_of, within
 
@@ -161,7 +161,7 @@ class ModelSettings:
     aliases: tuple[str, ...] = flag(
         (),
         MODEL,
-        also=(Way(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
+        also=(FlagAlias(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
         join=lambda first, second: tuple(dict.fromkeys(first + second)),
         help="all names of -a",
     )
@@ -190,9 +190,9 @@ LOADING: Mapping[str, Flag] = {
         parse=_maps,
         env="LLAMA_ARG_LOAD_MODE",
         also=(
-            Way(("--mmap",), None, value=True),
-            Way(("--no-mmap",), None, value=False),
-            Way((), boolean, env="LLAMA_ARG_MMAP"),
+            FlagAlias(("--mmap",), None, value=True),
+            FlagAlias(("--no-mmap",), None, value=False),
+            FlagAlias((), boolean, env="LLAMA_ARG_MMAP"),
         ),
         help="how to load the file: mmap maps it, none reads it, mlock reads and locks it in memory, mmap+mlock maps and locks "
         "it, dio"
@@ -201,19 +201,19 @@ LOADING: Mapping[str, Flag] = {
     "use_mlock": row(
         MODEL,
         also=(
-            Way(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
-            Way(("--mlock",), None, value=True),
-            Way((), boolean, env="LLAMA_ARG_MLOCK"),
+            FlagAlias(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
+            FlagAlias(("--mlock",), None, value=True),
+            FlagAlias((), boolean, env="LLAMA_ARG_MLOCK"),
         ),
         help="lock the weights in memory, so that they are never swapped out, as -lm mlock",
     ),
     "direct_io": row(
         MODEL,
         also=(
-            Way(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
-            Way(("-dio", "--direct-io"), None, value=True),
-            Way(("-ndio", "--no-direct-io"), None, value=False),
-            Way((), boolean, env="LLAMA_ARG_DIO"),
+            FlagAlias(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
+            FlagAlias(("-dio", "--direct-io"), None, value=True),
+            FlagAlias(("-ndio", "--no-direct-io"), None, value=False),
+            FlagAlias((), boolean, env="LLAMA_ARG_DIO"),
         ),
         help="read the file with direct I/O, bypassing the page cache, as -lm dio",
     ),
@@ -286,7 +286,7 @@ LOADING: Mapping[str, Flag] = {
         metavar="FNAMES",
         parse=_adapters,
         join=lambda first, second: first + second,
-        also=(Way(("--lora-scaled",), _scaled_adapters),),
+        also=(FlagAlias(("--lora-scaled",), _scaled_adapters),),
         help="comma-separated LoRA adapters (GGUF) to load; may be given several times. --lora-scaled sets a scale for each, as"
         " FNAME:0.5,FNAME:0.7",
     ),

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from weft.config import EngineConfig, RopeScaling
-from weft.fields.about import abouts
-from weft.settings.flags import Flag, Way, row
+from weft.fields.about import field_meta
+from weft.settings.flags import Flag, FlagAlias, row
 from weft.settings.values import number, one_of, unset_below, within
 
 __all__ = ["POSITIONS"]
@@ -15,13 +15,13 @@ GROUP = "positions"
 
 def _bounded(name: str, is_unset: Callable[[float], bool], unset: str) -> Callable[[str], float | None]:
     """Returns a parser of numbers that converts those with `is_unset`, which `unset` names in messages, to None."""
-    about = abouts(EngineConfig)[name]
+    meta = field_meta(EngineConfig)[name]
 
     def parse(text: str) -> float | None:
         if is_unset(number()(text)):
             return None
         try:
-            return number(about.low, about.high)(text)
+            return number(meta.low, meta.high)(text)
         except ValueError as error:
             raise ValueError(f"{error}; {unset} leaves it to the model") from None
 
@@ -37,8 +37,8 @@ def _unset_below_0(name: str) -> Callable[[str], float | None]:
 
 
 def _scale(text: str) -> float:
-    about = abouts(EngineConfig)["rope_freq_scale"]
-    return 1 / number(about.low, about.high)(text)
+    meta = field_meta(EngineConfig)["rope_freq_scale"]
+    return 1 / number(meta.low, meta.high)(text)
 
 
 POSITIONS: Mapping[str, Flag] = {
@@ -55,7 +55,7 @@ POSITIONS: Mapping[str, Flag] = {
         "--rope-freq-scale",
         parse=_unset_at_0("rope_freq_scale"),
         env="LLAMA_ARG_ROPE_FREQ_SCALE",
-        also=(Way(("--rope-scale",), _scale, env="LLAMA_ARG_ROPE_SCALE"),),
+        also=(FlagAlias(("--rope-scale",), _scale, env="LLAMA_ARG_ROPE_SCALE"),),
         help="RoPE frequency scale: 0.25, or --rope-scale 4, extends the context to four times that of training; 0 is the "
         "model's own"
         " (default: 0)",

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from weft.sampling_fields import SAMPLERS, Knob, Sampling, knobs, samplers_of_letters, samplers_of_names
-from weft.settings.flags import Flag, Way, flag, row
+from weft.sampling_fields import SAMPLERS, ParameterMeta, Sampling, parameter_meta, samplers_of_letters, samplers_of_names
+from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
 
 __all__ = ["DRAWING", "SamplingSettings"]
@@ -32,8 +32,8 @@ def _nothing(_: str) -> None:
 
 
 # A grammar and a schema exclude each other; the last one given applies.
-_GRAMMAR_INSTEAD = (Way(("--grammar", "--grammar-file"), _nothing),)
-_SCHEMA_INSTEAD = (Way(("-j", "--json-schema", "-jf", "--json-schema-file"), _nothing),)
+_GRAMMAR_INSTEAD = (FlagAlias(("--grammar", "--grammar-file"), _nothing),)
+_SCHEMA_INSTEAD = (FlagAlias(("-j", "--json-schema", "-jf", "--json-schema-file"), _nothing),)
 
 
 def _one(given: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class SamplingSettings:
         SAMPLING,
         "--grammar",
         metavar="GBNF",
-        also=(Way(("--grammar-file",), file_text(_grammar)), *_SCHEMA_INSTEAD),
+        also=(FlagAlias(("--grammar-file",), file_text(_grammar)), *_SCHEMA_INSTEAD),
         parse=_grammar,
         help="GBNF grammar that completions must match; --grammar-file reads it from a file (default: none)",
     )
@@ -89,7 +89,7 @@ class SamplingSettings:
         "-j",
         "--json-schema",
         metavar="JSON",
-        also=(Way(("-jf", "--json-schema-file"), file_text(json_text)), *_GRAMMAR_INSTEAD),
+        also=(FlagAlias(("-jf", "--json-schema-file"), file_text(json_text)), *_GRAMMAR_INSTEAD),
         parse=json_text,
         help="JSON schema that completions must match; -jf and --json-schema-file read it from a file (default: none)",
     )
@@ -104,7 +104,7 @@ class SamplingSettings:
 _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
     "samplers": {
         "metavar": "NAMES",
-        "also": (Way(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
+        "also": (FlagAlias(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
         "parse": _chain,
         "separator": ";",
         "help": "sampler chain, separated by ; --sampler-seq takes letters instead, as edskypmxt"
@@ -129,21 +129,21 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
 """Attributes of flags that are not, or not correctly, derived from the field's type, bounds and default."""
 
 
-def _row(name: str, knob: Knob, default: object) -> Flag:
+def _row(name: str, meta: ParameterMeta, default: object) -> Flag:
     """Returns the flag of a field, with a parser for its type and bounds."""
-    about: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if isinstance(default, bool):
-        about = {"parse": boolean, "help": f"{knob.text} (default: {'yes' if default else 'no'})"}
+        options = {"parse": boolean, "help": f"{meta.text} (default: {'yes' if default else 'no'})"}
     elif isinstance(default, int):
-        about = {"parse": whole(int(knob.low), int(knob.high)), "help": f"{knob.text} (default: {default})"}
+        options = {"parse": whole(int(meta.low), int(meta.high)), "help": f"{meta.text} (default: {default})"}
     elif isinstance(default, float):
-        about = {"parse": number(knob.low, knob.high, above=knob.above), "help": f"{knob.text} (default: {default:g})"}
-    about |= _SPELT_OTHERWISE.get(name, {})
-    names = () if "constants" in about else knob.flags
-    return row(SAMPLING, *names, env=knob.env, **about)
+        options = {"parse": number(meta.low, meta.high, above=meta.above), "help": f"{meta.text} (default: {default:g})"}
+    options |= _SPELT_OTHERWISE.get(name, {})
+    names = () if "constants" in options else meta.flags
+    return row(SAMPLING, *names, env=meta.env, **options)
 
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
 
-DRAWING: Mapping[str, Flag] = {name: _row(name, knob, _DEFAULTS[name]) for name, knob in knobs().items()}
+DRAWING: Mapping[str, Flag] = {name: _row(name, meta, _DEFAULTS[name]) for name, meta in parameter_meta().items()}
 """Fields of `Sampling`: defaults of the sampling parameters of requests."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.settings.flags import Way, flag
+from weft.settings.flags import FlagAlias, flag
 from weft.settings.values import boolean, folder, items, one_of, prefix, unset_at, unset_below, whole
 
 __all__ = ["ServerSettings"]
@@ -157,7 +157,7 @@ class ServerSettings:
         True,
         SERVER,
         constants={"--ui": True, "--no-ui": False},
-        also=(Way(("--webui",), value=True), Way(("--no-webui",), value=False)),
+        also=(FlagAlias(("--webui",), value=True), FlagAlias(("--no-webui",), value=False)),
         parse=boolean,
         env="LLAMA_ARG_UI",
         help="serve a web page at / (default: yes)",
@@ -166,7 +166,7 @@ class ServerSettings:
         True,
         SERVER,
         constants={"--slots": True, "--no-slots": False},
-        also=(Way(("--slots-endpoint-disable",), value=False),),
+        also=(FlagAlias(("--slots-endpoint-disable",), value=False),),
         parse=boolean,
         env="LLAMA_ARG_ENDPOINT_SLOTS",
         help="expose the state of slots at /slots (default: yes)",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from weft.config import MAX_THREADS, EngineConfig
-from weft.settings.flags import Flag, Way, row
+from weft.settings.flags import Flag, FlagAlias, row
 from weft.settings.values import boolean, whole, within
 
 __all__ = ["THREADS"]
@@ -52,7 +52,7 @@ THREADS: Mapping[str, Flag] = {
         metavar="MASK",
         parse=_mask,
         join=_both,
-        also=(Way(("-Cr", "--cpu-range"), _range),),
+        also=(FlagAlias(("-Cr", "--cpu-range"), _range),),
         help="CPU affinity of compute threads, as a hexadecimal mask; -Cr or --cpu-range LO-HI adds a range (default: all "
         "processors"
         " that the process may use)",
@@ -84,7 +84,7 @@ THREADS: Mapping[str, Flag] = {
         metavar="MASK",
         parse=_mask,
         join=_both,
-        also=(Way(("-Crb", "--cpu-range-batch"), _range),),
+        also=(FlagAlias(("-Crb", "--cpu-range-batch"), _range),),
         help="affinity of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
     ),
     "strict_cpu_batch": row(

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.fields.about import abouts
+from weft.fields.about import field_meta
 
 __all__ = [
     "at_most",
@@ -58,8 +58,8 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
 
 def within(struct: type[Struct], name: str) -> Callable[[str], int]:
     """Returns a parser of integers within the bounds of a struct's field."""
-    about = abouts(struct)[name]
-    return whole(int(about.low), int(about.high))
+    meta = field_meta(struct)[name]
+    return whole(int(meta.low), int(meta.high))
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Callable[[str], float]:

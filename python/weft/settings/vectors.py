@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from weft.config import Pooling
-from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.values import boolean, one_of, whole
 
 __all__ = ["POOLING", "VectorSettings"]
@@ -54,7 +54,7 @@ POOLING: Mapping[str, Flag] = {
         "--pooling",
         metavar="TYPE",
         parse=one_of(*get_args(Pooling)),
-        also=(Way(("--rerank", "--reranking"), value="rank"), Way((), _rank, env="LLAMA_ARG_RERANKING")),
+        also=(FlagAlias(("--rerank", "--reranking"), value="rank"), FlagAlias((), _rank, env="LLAMA_ARG_RERANKING")),
         env="LLAMA_ARG_POOLING",
         help="pooling of token embeddings: none (one embedding per token), mean, cls (first token), last (last token), or rank "
         "(reranker"

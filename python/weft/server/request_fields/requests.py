@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest, Request
-from weft.sampling_fields import knobs
+from weft.sampling_fields import parameter_meta
 from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.branches import branch_bodies
 from weft.server.request_fields.constraint import constraint
@@ -33,19 +33,19 @@ RANDOM_SEED = 2**32 - 1
 _N = ("n_cmpl", "n")
 _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
 
-_KNOBS = knobs()
+_PARAMETERS = parameter_meta()
 
 _PARSED_FIELDS = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
 """`Sampling` fields with several spellings. As in llama-server, a `dry_base` below 1 selects the default."""
 
 _COPIED_FIELDS = (
-    *(name for name in _KNOBS if name not in _PARSED_FIELDS),
+    *(name for name in _PARAMETERS if name not in _PARSED_FIELDS),
     *("n_discard", "n_indent", "post_sampling_probs", "priority"),
     *("distinct", "diverse", "beam_width", "length_penalty"),
 )
 """Fields with the same name and meaning in bodies and requests."""
 
-_CLAMPED = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
+_CLAMPED = {name: meta.held for name, meta in _PARAMETERS.items() if meta.held is not None}
 """Fields that are clamped to bounds, as in llama-server."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
@@ -167,7 +167,7 @@ def ping_s(body: CompletionFields, settings: Settings) -> float | None:
 
 def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field has its own type)
     """Returns the default of a missing field: the setting of the same name, or else the default of `Request`."""
-    return getattr(settings.sampling, name) if name in _KNOBS else getattr(settings, name, _DEFAULTS[name])
+    return getattr(settings.sampling, name) if name in _PARAMETERS else getattr(settings, name, _DEFAULTS[name])
 
 
 def _clamp(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
