@@ -416,7 +416,7 @@ async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_beh
     assert min(ends["NoneType"], ends["cancelled"], ends["NodeDropped"]) > 5
     gc.collect()
     nodes = tree._nodes
-    assert (nodes.n_shared_nodes, nodes.n_shared_bytes) == (0, 0)
+    assert (nodes.n_reserved_nodes, nodes.n_reserved_bytes) == (0, 0)
     assert tree.n_bytes == sum(each.n_bytes for each in tree.nodes)
     assert all(each in each.parent.children for each in tree.nodes if each.parent)
     await wait_until(lambda: is_idle(engine))

@@ -7,7 +7,7 @@ from weakref import finalize
 from weft._native import Stream
 from weft.errors import NodeDropped, TreeFull
 from weft.events import Event, Finished, Token
-from weft.tree.nodes import Nodes, Share
+from weft.tree.nodes import Nodes, Reservation
 from weft.tree.piece import Piece, Writing
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Extension:
         self._writing = {index: Writing() for index in range(n)}
         self._children: dict[int, Node] = {}
         self._is_abandoned = False
-        self._share = Share(nodes, n)
+        self._reservation = Reservation(nodes, n)
         # Also runs if the extension is dropped without `close`.
-        finalize(self, self._share.give_back).atexit = False
+        finalize(self, self._reservation.release).atexit = False
         nodes.watch(self)
 
     @property
@@ -95,7 +95,7 @@ class Extension:
     def close(self) -> None:
         """Cancels unfinished branches. Idempotent."""
         self._stream.close()
-        self._share.give_back()
+        self._reservation.release()
         writing, self._writing = self._writing, {}
         if self._keeps_partial and not self._is_abandoned:
             for index, branch in writing.items():
@@ -123,10 +123,10 @@ class Extension:
         if not isinstance(event, Token | Finished) or event.index not in self._writing:
             return
         if isinstance(event, Token):
-            self._share.take(0, self._writing[event.index].add(event))
+            self._reservation.add(0, self._writing[event.index].add(event))
         else:
             branch = self._writing.pop(event.index)
-            self._share.take(-1, -branch.n_bytes)
+            self._reservation.add(-1, -branch.n_bytes)
             self._children[event.index] = self._add(branch.ended(self._model, event))
             self._nodes.n_computed += event.usage.n_computed
             self._nodes.n_cached += event.usage.n_cached
@@ -134,7 +134,7 @@ class Extension:
 
     def _check_room(self) -> None:
         try:
-            self._nodes.check_room(0)
+            self._nodes.check_limits(0)
         except TreeFull:
             self._writing.clear()
             self.close()

@@ -172,7 +172,7 @@ class Node:
             )
         n = len(branches) or options.get("n", 1)
         if isinstance(n, int):
-            self._nodes.check_room(n)
+            self._nodes.check_limits(n)
         options.setdefault("n_probs", 1)
         stream = self._nodes.engine.generate(self.path, **options)
         return Extension(self, self._nodes, stream, n, partial(Node, self._nodes, self), keep_partial=keep_partial)
@@ -284,7 +284,7 @@ def _grown(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
     """Adds a child that was not generated."""
     if not piece.tokens:
         raise InvalidRequest(param, "a node of one's own must hold at least one token")
-    nodes.check_room(1, piece.n_bytes)
+    nodes.check_limits(1, piece.n_bytes)
     return Node(nodes, parent, piece)
 
 

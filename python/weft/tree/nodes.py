@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from weft.tree.extension import Extension
     from weft.tree.node import Node
 
-__all__ = ["Nodes", "Share"]
+__all__ = ["Nodes", "Reservation"]
 
 
-class Share:
-    """Reservation of nodes and bytes for branches that are being generated, until each becomes a node or is discarded."""
+class Reservation:
+    """Nodes and bytes reserved for branches that are being generated, until each becomes a node or is discarded."""
 
     def __init__(self, nodes: "Nodes", n: int) -> None:
         self._nodes = nodes
         self._n_nodes = self._n_bytes = 0
-        self.take(n, n * NODE_BYTES)
+        self.add(n, n * NODE_BYTES)
 
-    def take(self, n_nodes: int, n_bytes: int) -> None:
+    def add(self, n_nodes: int, n_bytes: int) -> None:
         """Reserves more nodes and bytes, or returns some if negative."""
         self._n_nodes += n_nodes
         self._n_bytes += n_bytes
-        self._nodes.n_shared_nodes += n_nodes
-        self._nodes.n_shared_bytes += n_bytes
+        self._nodes.n_reserved_nodes += n_nodes
+        self._nodes.n_reserved_bytes += n_bytes
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Returns the rest of the reservation. Idempotent."""
-        self.take(-self._n_nodes, -self._n_bytes)
+        self.add(-self._n_nodes, -self._n_bytes)
 
 
 class Nodes:
@@ -44,7 +44,7 @@ class Nodes:
         self.max_bytes = max_bytes
         self.n_bytes = 0
         """Estimated bytes of all nodes."""
-        self.n_shared_nodes = self.n_shared_bytes = 0
+        self.n_reserved_nodes = self.n_reserved_bytes = 0
         """Reserved in addition, for branches that are being generated."""
         self.n_computed = self.n_cached = self.n_predicted = 0
         """Token counts of all finished branches."""
@@ -86,7 +86,7 @@ class Nodes:
         return self._next_id - 1
 
     def add(self, node: "Node", n_bytes: int) -> None:
-        """Adds a node. The caller has checked the limits with `check_room`."""
+        """Adds a node. The caller has checked the limits with `check_limits`."""
         self._all[node.id] = node
         self._children[node.id] = []
         if node.parent is not None:
@@ -120,9 +120,9 @@ class Nodes:
         """Registers an extension, which is cancelled if the node that it extends is dropped."""
         self._running.add(extension)
 
-    def check_room(self, n_more: int, n_bytes: int = 0) -> None:
+    def check_limits(self, n_more: int, n_bytes: int = 0) -> None:
         """Raises `TreeFull` if `n_more` nodes of `n_bytes` bytes, in addition to reservations, would exceed the limits."""
-        if len(self._all) + self.n_shared_nodes + n_more > self.max_nodes:
+        if len(self._all) + self.n_reserved_nodes + n_more > self.max_nodes:
             raise TreeFull(self.max_nodes, "nodes")
-        if self.n_bytes + self.n_shared_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:
+        if self.n_bytes + self.n_reserved_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:
             raise TreeFull(self.max_bytes, "bytes")

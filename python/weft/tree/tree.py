@@ -69,7 +69,7 @@ class Tree:
         self._nodes = Nodes(engine, max_nodes=max_nodes, max_bytes=max_bytes)
         known: dict[int, Node] = {}
         for node_id, parent, piece in given:
-            self._nodes.check_room(1, piece.n_bytes)
+            self._nodes.check_limits(1, piece.n_bytes)
             known[node_id] = Node(self._nodes, None if parent is None else known[parent], piece, node_id)
         self._root = known[given[0].id]
 
