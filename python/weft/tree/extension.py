@@ -8,7 +8,7 @@ from weft._native import Stream
 from weft.errors import NodeDropped, TreeFull
 from weft.events import Event, Finished, Token
 from weft.tree.nodes import Nodes, Reservation
-from weft.tree.piece import Piece, Writing
+from weft.tree.piece import Piece, PieceBuilder
 
 if TYPE_CHECKING:
     from weft.tree.node import Node
@@ -38,7 +38,7 @@ class Extension:
         self._stream = stream
         self._add = add
         self._keeps_partial = keep_partial
-        self._writing = {index: Writing() for index in range(n)}
+        self._builders = {index: PieceBuilder() for index in range(n)}
         self._children: dict[int, Node] = {}
         self._is_abandoned = False
         self._reservation = Reservation(nodes, n)
@@ -73,8 +73,8 @@ class Extension:
         except StopAsyncIteration:
             self._check()
             raise
-        self._take(event)
-        self._check_room()
+        self._handle(event)
+        self._check_limits()
         return event
 
     async def finish(self) -> "list[Node]":
@@ -87,8 +87,8 @@ class Extension:
         """
         while events := await self._stream.next_batch():
             for event in events:
-                self._take(event)
-            self._check_room()
+                self._handle(event)
+            self._check_limits()
         self._check()
         return list(self.children)
 
@@ -96,10 +96,10 @@ class Extension:
         """Cancels unfinished branches. Idempotent."""
         self._stream.close()
         self._reservation.release()
-        writing, self._writing = self._writing, {}
+        writing, self._builders = self._builders, {}
         if self._keeps_partial and not self._is_abandoned:
             for index, branch in writing.items():
-                if (piece := branch.cancelled(self._model)) is not None:
+                if (piece := branch.partial_piece(self._model)) is not None:
                     self._children[index] = self._add(piece)
 
     def abandon(self) -> None:
@@ -118,24 +118,24 @@ class Extension:
         if self._is_abandoned:
             raise NodeDropped(self.parent.id)
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         # Events that were read before `close` are ignored after it.
-        if not isinstance(event, Token | Finished) or event.index not in self._writing:
+        if not isinstance(event, Token | Finished) or event.index not in self._builders:
             return
         if isinstance(event, Token):
-            self._reservation.add(0, self._writing[event.index].add(event))
+            self._reservation.add(0, self._builders[event.index].add(event))
         else:
-            branch = self._writing.pop(event.index)
+            branch = self._builders.pop(event.index)
             self._reservation.add(-1, -branch.n_bytes)
-            self._children[event.index] = self._add(branch.ended(self._model, event))
+            self._children[event.index] = self._add(branch.finished_piece(self._model, event))
             self._nodes.n_computed += event.usage.n_computed
             self._nodes.n_cached += event.usage.n_cached
             self._nodes.n_predicted += event.usage.n_predicted
 
-    def _check_room(self) -> None:
+    def _check_limits(self) -> None:
         try:
             self._nodes.check_limits(0)
         except TreeFull:
-            self._writing.clear()
+            self._builders.clear()
             self.close()
             raise

@@ -11,7 +11,7 @@ from weft.request import RequestOptions
 from weft.tree.extension import Extension
 from weft.tree.nodes import Nodes
 from weft.tree.piece import Piece, Reason
-from weft.tree.seam import cut, spelt
+from weft.tree.seam import cut, token_bytes
 
 __all__ = ["Node"]
 
@@ -197,8 +197,8 @@ class Node:
         if isinstance(given, str):
             _check_text(given)
             tokens = model.tokenize_on(given, parse_special=parse_special)
-            return _grown(self._nodes, self, Piece.given(tokens, given), "given")
-        return _grown(self._nodes, self, Piece.given(given, model.detokenize(given)), "given")
+            return _add_child(self._nodes, self, Piece.from_tokens(tokens, given), "given")
+        return _add_child(self._nodes, self, Piece.from_tokens(given, model.detokenize(given)), "given")
 
     def edit(self, at: int, text: str, *, unit: Literal["token", "byte"] = "token") -> "Node":
         """Adds a sibling that has the beginning of this node's text, followed by another text.
@@ -222,7 +222,7 @@ class Node:
         _check_text(text)
         model = self._nodes.engine.model
         if unit == "byte":
-            n_all, (n_kept, rest) = len(spelt(model, self.tokens)), cut(model, self.tokens, max(at, 0))
+            n_all, (n_kept, rest) = len(token_bytes(model, self.tokens)), cut(model, self.tokens, max(at, 0))
         elif unit == "token":
             n_all, (n_kept, rest) = len(self.tokens), (at, b"")
         else:
@@ -231,8 +231,8 @@ class Node:
             raise InvalidRequest("at", f"at is {at}; the node has {n_all} {unit}s")
         kept, new = self.tokens[:n_kept], rest + text.encode()
         tokens = [*kept, *(model.tokenize_on(new, parse_special=False) if new else [])]
-        told = (spelt(model, kept) + new).decode(errors="replace")
-        return _grown(self._nodes, self._parent, Piece.given(tokens, told, self.logprobs[:n_kept]), "text")
+        new_text = (token_bytes(model, kept) + new).decode(errors="replace")
+        return _add_child(self._nodes, self._parent, Piece.from_tokens(tokens, new_text, self.logprobs[:n_kept]), "text")
 
     def drop(self) -> None:
         """Removes the node and its descendants from the tree and cancels extensions of them. Cached prefixes are unaffected.
@@ -280,7 +280,7 @@ class Node:
         return was_pinned
 
 
-def _grown(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
+def _add_child(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
     """Adds a child that was not generated."""
     if not piece.tokens:
         raise InvalidRequest(param, "a node of one's own must hold at least one token")

@@ -7,9 +7,9 @@ import msgspec
 
 from weft._native import Model
 from weft.events import Finished, Logprobs, Token, Usage
-from weft.tree.seam import fitted
+from weft.tree.seam import align_tokens
 
-__all__ = ["NODE_BYTES", "Given", "Piece", "Reason", "Writing"]
+__all__ = ["NODE_BYTES", "NodeRecord", "Piece", "PieceBuilder", "Reason"]
 
 Reason: TypeAlias = Literal["end", "stop", "length", "context_full", "cancelled"]
 """Why generation of a node ended: a value of `Finished.reason`."""
@@ -37,13 +37,13 @@ class Piece(msgspec.Struct, frozen=True):
         return NODE_BYTES + len(self.text) * CHARACTER_BYTES + sum(map(_token_bytes, self.logprobs))
 
     @classmethod
-    def given(cls, tokens: Sequence[int], text: str, known: Sequence[Logprobs | None] = ()) -> "Piece":
+    def from_tokens(cls, tokens: Sequence[int], text: str, known: Sequence[Logprobs | None] = ()) -> "Piece":
         """Creates the content of a node that was not generated. `known` are log-probabilities of the first tokens."""
         unknown = (None,) * (len(tokens) - len(known))
         return cls(tuple(tokens), text, (*known, *unknown))
 
 
-class Given(NamedTuple):
+class NodeRecord(NamedTuple):
     """A node to be created, with the id of its parent."""
 
     id: int
@@ -57,7 +57,7 @@ def _token_bytes(logprobs: Logprobs | None) -> int:
     return TOKEN_BYTES + sum(LOGPROB_BYTES + 2 * len(each.bytes) for each in (logprobs.chosen, *logprobs.top))
 
 
-class Writing:
+class PieceBuilder:
     """Collects the tokens of a branch that is being generated, and builds the content of its node."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Writing:
         self.n_bytes += n_bytes
         return n_bytes
 
-    def ended(self, model: Model, end: Finished) -> Piece:
+    def finished_piece(self, model: Model, end: Finished) -> Piece:
         """Returns the content of a finished branch, without an end token and a stop string's tokens."""
         text = "".join(self._texts) + end.text
         tokens = self._tokens
@@ -87,11 +87,11 @@ class Writing:
         piece = self._piece(model, tokens, text)
         return msgspec.structs.replace(piece, reason=end.reason, stop=end.stop, usage=end.usage)
 
-    def cancelled(self, model: Model) -> Piece | None:
+    def partial_piece(self, model: Model) -> Piece | None:
         """Returns the text emitted so far as a node's content; None if it is empty."""
         text = "".join(self._texts)
         return msgspec.structs.replace(self._piece(model, self._tokens, text), reason="cancelled") if text else None
 
     def _piece(self, model: Model, tokens: Sequence[int], text: str) -> Piece:
-        n_kept, rest = fitted(model, tokens, text)
-        return Piece.given([*tokens[:n_kept], *rest], text, self._logprobs[:n_kept])
+        n_kept, rest = align_tokens(model, tokens, text)
+        return Piece.from_tokens([*tokens[:n_kept], *rest], text, self._logprobs[:n_kept])

@@ -12,9 +12,9 @@ import msgspec
 from weft._native import Model
 from weft.errors import TreeFileError
 from weft.events import Logprob, Logprobs
-from weft.tree.piece import Given, Piece, Reason
+from weft.tree.piece import NodeRecord, Piece, Reason
 
-__all__ = ["VERSION", "SavedTree", "cache_file", "check", "decoded", "identity", "piece", "saved_node", "write"]
+__all__ = ["VERSION", "SavedTree", "cache_file", "check", "identity", "piece", "read", "saved_node", "write"]
 
 VERSION = 1
 
@@ -66,8 +66,8 @@ class _Version(msgspec.Struct):
 
 def identity(model: Model) -> ModelIdentity:
     """Returns the identity of a model. Tokens and computed state are interchangeable between models of equal identity."""
-    told = (sorted(model.metadata().items()), model.n_vocab, model.n_params, model.size_bytes)
-    return ModelIdentity(model.name or Path(model.path).name, sha256(msgspec.json.encode(told)).hexdigest())
+    facts = (sorted(model.metadata().items()), model.n_vocab, model.n_params, model.size_bytes)
+    return ModelIdentity(model.name or Path(model.path).name, sha256(msgspec.json.encode(facts)).hexdigest())
 
 
 def cache_file(path: str, node_id: int) -> str:
@@ -75,13 +75,13 @@ def cache_file(path: str, node_id: int) -> str:
     return f"{path}.{node_id}.kv"
 
 
-def saved_node(given: Given) -> SavedNode:
+def saved_node(record: NodeRecord) -> SavedNode:
     """Returns the file representation of a node."""
-    piece = given.piece
+    piece = record.piece
     is_known = any(each is not None for each in piece.logprobs)
     return SavedNode(
-        id=given.id,
-        parent=given.parent,
+        id=record.id,
+        parent=record.parent,
         text=piece.text,
         tokens=list(piece.tokens),
         logprobs=[None if each is None else _saved(each) for each in piece.logprobs] if is_known else [],
@@ -103,14 +103,14 @@ def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
 
     def read(token: int, logprob: float | None) -> Logprob:
         # As in the engine's events, control tokens have no text.
-        told = b"" if token in hidden else model.token_bytes(token)
-        return Logprob(token, told, -math.inf if logprob is None else logprob)
+        spelling = b"" if token in hidden else model.token_bytes(token)
+        return Logprob(token, spelling, -math.inf if logprob is None else logprob)
 
     logprobs = [
         None if each is None else Logprobs(read(token, each.chosen), tuple(read(*likely) for likely in each.top))
         for token, each in zip(node.tokens, node.logprobs, strict=False)
     ]
-    made = Piece.given(node.tokens, node.text, logprobs)
+    made = Piece.from_tokens(node.tokens, node.text, logprobs)
     return msgspec.structs.replace(made, reason=node.reason, stop=node.stop)
 
 
@@ -129,7 +129,7 @@ def write(path: str, tree: SavedTree) -> None:
         partial.unlink(missing_ok=True)
 
 
-def decoded(path: str, max_bytes: int) -> SavedTree:
+def read(path: str, max_bytes: int) -> SavedTree:
     """Reads and validates a file, except for checks that require the model.
 
     Raises:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from weft._native import Model
 
-__all__ = ["cut", "fitted", "spelt"]
+__all__ = ["align_tokens", "cut", "token_bytes"]
 
 
-def spelt(model: Model, tokens: Iterable[int]) -> bytes:
+def token_bytes(model: Model, tokens: Iterable[int]) -> bytes:
     """Returns the bytes of tokens, with control tokens by their spelling."""
     return b"".join(map(model.token_bytes, tokens))
 
@@ -22,15 +22,15 @@ def cut(model: Model, tokens: Sequence[int], n_bytes: int) -> tuple[int, bytes]:
     return len(tokens), b""
 
 
-def fitted(model: Model, tokens: Sequence[int], text: str) -> tuple[int, list[int]]:
+def align_tokens(model: Model, tokens: Sequence[int], text: str) -> tuple[int, list[int]]:
     """Returns the number of leading tokens that are part of their text, and the tokens of the rest of the text.
 
     A stop string may end a text before its last tokens, or inside of one. Control tokens are sampled, but mostly not shown.
     """
     rest, hidden = text.encode(), frozenset(model.control_tokens())
-    told = spelt(model, (token for token in tokens if token not in hidden)).decode(errors="replace")
+    visible = token_bytes(model, (token for token in tokens if token not in hidden)).decode(errors="replace")
     # A text that ends inside a character is reported without it, or with U+FFFD.
-    if told.rstrip("\ufffd") == text.rstrip("\ufffd"):
+    if visible.rstrip("\ufffd") == text.rstrip("\ufffd"):
         return len(tokens), []
     n_kept = 0
     for n, token in enumerate(tokens, start=1):

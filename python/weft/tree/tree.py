@@ -12,7 +12,7 @@ from weft.tree import saved
 from weft.tree.node import Node
 from weft.tree.nodes import Nodes
 from weft.tree.picture import Format, draw
-from weft.tree.piece import Given, Piece
+from weft.tree.piece import NodeRecord, Piece
 
 __all__ = ["MAX_BYTES", "MAX_CACHE_FILES", "MAX_NODES", "Tree"]
 
@@ -58,20 +58,20 @@ class Tree:
         tokens = engine.tokenize(prompt) if isinstance(prompt, str) else prompt
         if not tokens:
             raise InvalidRequest("prompt", "the prompt of a tree must hold at least one token")
-        root = Piece.given(tokens, prompt if isinstance(prompt, str) else engine.detokenize(prompt))
-        self._plant(engine, [Given(0, None, root)], max_nodes, max_bytes)
+        root = Piece.from_tokens(tokens, prompt if isinstance(prompt, str) else engine.detokenize(prompt))
+        self._create_nodes(engine, [NodeRecord(0, None, root)], max_nodes, max_bytes)
 
-    def _plant(self, engine: Engine, given: Sequence[Given], max_nodes: int, max_bytes: int) -> None:
+    def _create_nodes(self, engine: Engine, records: Sequence[NodeRecord], max_nodes: int, max_bytes: int) -> None:
         """Creates the initial nodes, the root first."""
         for name, bound in {"max_nodes": max_nodes, "max_bytes": max_bytes}.items():
             if bound < 1:
                 raise InvalidRequest(name, f"{name} is {bound}; it must be 1 or more")
         self._nodes = Nodes(engine, max_nodes=max_nodes, max_bytes=max_bytes)
         known: dict[int, Node] = {}
-        for node_id, parent, piece in given:
+        for node_id, parent, piece in records:
             self._nodes.check_limits(1, piece.n_bytes)
             known[node_id] = Node(self._nodes, None if parent is None else known[parent], piece, node_id)
-        self._root = known[given[0].id]
+        self._root = known[records[0].id]
 
     @property
     def engine(self) -> Engine:
@@ -172,7 +172,7 @@ class Tree:
             )
         paths = {node.id: node.path for node in chosen}
         model = self.engine.model
-        nodes = [saved.saved_node(Given(node.id, _parent_id(node), node.piece)) for node in self.nodes]
+        nodes = [saved.saved_node(NodeRecord(node.id, _parent_id(node), node.piece)) for node in self.nodes]
         tree = saved.SavedTree(model=saved.identity(model), cached=sorted(paths), nodes=nodes)
         for node_id, tokens in paths.items():
             await self.engine.save_prefix(tokens, saved.cache_file(file, node_id), adapters=adapters)
@@ -206,35 +206,36 @@ class Tree:
             OSError: A file cannot be read.
         """
         file = os.fspath(path)
-        read = await asyncio.to_thread(saved.decoded, file, max_bytes)
+        read = await asyncio.to_thread(saved.read, file, max_bytes)
         if len(read.nodes) > max_nodes:
             raise TreeFull(max_nodes, "nodes")
         if not as_text:
             await asyncio.to_thread(saved.check, file, read, engine.model)
-        given = await asyncio.to_thread(_tokenized if as_text else _given, read, engine)
+        records = await asyncio.to_thread(_retokenized_records if as_text else _saved_records, read, engine)
         tree = cls.__new__(cls)
-        tree._plant(engine, given, max_nodes, max_bytes)  # noqa: SLF001 (same class)
+        tree._create_nodes(engine, records, max_nodes, max_bytes)  # noqa: SLF001 (same class)
         if with_cache and not as_text:
             for node_id in read.cached:
                 await engine.load_prefix(saved.cache_file(file, node_id))
         return tree
 
 
-def _given(tree: saved.SavedTree, engine: Engine) -> list[Given]:
+def _saved_records(tree: saved.SavedTree, engine: Engine) -> list[NodeRecord]:
     """Returns the nodes with their saved tokens."""
     model = engine.model
     hidden = frozenset(model.control_tokens())
-    return [Given(node.id, node.parent, saved.piece(node, model, hidden)) for node in tree.nodes]
+    return [NodeRecord(node.id, node.parent, saved.piece(node, model, hidden)) for node in tree.nodes]
 
 
-def _tokenized(tree: saved.SavedTree, engine: Engine) -> list[Given]:
+def _retokenized_records(tree: saved.SavedTree, engine: Engine) -> list[NodeRecord]:
     """Returns the nodes, with texts tokenized for this engine's model."""
     model = engine.model
     root, *others = tree.nodes
     rest = [
-        Given(node.id, node.parent, Piece.given(model.tokenize_on(node.text, parse_special=False), node.text)) for node in others
+        NodeRecord(node.id, node.parent, Piece.from_tokens(model.tokenize_on(node.text, parse_special=False), node.text))
+        for node in others
     ]
-    return [Given(root.id, None, Piece.given(model.tokenize(root.text), root.text)), *rest]
+    return [NodeRecord(root.id, None, Piece.from_tokens(model.tokenize(root.text), root.text)), *rest]
 
 
 def _parent_id(node: Node) -> int | None:
