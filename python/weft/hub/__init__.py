@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from weft.errors import ModelLoadError
-from weft.hub.progress import Progress, Tally
+from weft.hub.progress import DownloadCounter, Progress
 from weft.hub.source import Found, Source, docker_name, http_address, repo_name
 from weft.hub.unavailable import Unavailable
 
@@ -74,10 +74,10 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
     from weft.hub import docker, repository, url  # noqa: PLC0415 (they require huggingface-hub)
 
     try:
-        tally = Tally(None, on_progress, has_bar)
+        counter = DownloadCounter(None, on_progress, has_bar)
         if source.docker is not None:
-            return Found(docker.find(source, tally))
-        return repository.find(source, tally) if source.url is None else Found(url.find(source, tally))
+            return Found(docker.find(source, counter))
+        return repository.find(source, counter) if source.url is None else Found(url.find(source, counter))
     except Unavailable as error:
         raise ModelLoadError(source.name, str(error)) from None
 

@@ -13,7 +13,7 @@ DEFAULTS = ("Q4_K_M", "Q8_0")
 _PROJECTOR = "mmproj"
 """Part of the names of projector files."""
 
-_BESIDE = (_PROJECTOR, "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+_AUXILIARY = (_PROJECTOR, "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Parts of the names of GGUF files that are not models themselves."""
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
@@ -34,10 +34,10 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
         Unavailable: There is no such file, or a part is missing.
     """
     there = sorted(files)
-    first = _named(there, file) if file is not None else _fitting(there, quant)
+    first = _by_name(there, file) if file is not None else _by_quant(there, quant)
     parts = parts_of(first)
-    if gone := [part for part in parts if part not in there]:
-        raise Unavailable(f"{gone[0]}, a part of the model, is not there")
+    if missing := [part for part in parts if part not in there]:
+        raise Unavailable(f"{missing[0]}, a part of the model, is not there")
     return parts
 
 
@@ -70,14 +70,14 @@ def _bits(name: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _named(files: list[str], file: str) -> str:
+def _by_name(files: list[str], file: str) -> str:
     if file not in files:
-        raise Unavailable(f"it has no file {file}; {_there('its GGUF files are', [name for name in files if _is_gguf(name)])}")
+        raise Unavailable(f"it has no file {file}; {_listing('its GGUF files are', [name for name in files if _is_gguf(name)])}")
     return file
 
 
-def _fitting(files: list[str], quant: str | None) -> str:
-    models = [name for name in files if _is_gguf(name) and is_first(name) and not _is_beside(name)]
+def _by_quant(files: list[str], quant: str | None) -> str:
+    models = [name for name in files if _is_gguf(name) and is_first(name) and not _is_auxiliary(name)]
     if not models:
         raise Unavailable("it has no GGUF file of a model")
     for wanted in DEFAULTS if quant is None else (quant,):
@@ -87,7 +87,7 @@ def _fitting(files: list[str], quant: str | None) -> str:
     if quant is None:
         return models[0]
     quants = dict.fromkeys(found for name in models if (found := quant_of(name)) is not None)
-    raise Unavailable(f"it has no {quant}; {_there('there are', list(quants) or models)}")
+    raise Unavailable(f"it has no {quant}; {_listing('there are', list(quants) or models)}")
 
 
 def quant_of(name: str) -> str | None:
@@ -114,11 +114,11 @@ def _is_gguf(name: str) -> bool:
     return name.lower().endswith(".gguf")
 
 
-def _is_beside(name: str) -> bool:
-    return any(word in name.rpartition("/")[2].lower() for word in _BESIDE)
+def _is_auxiliary(name: str) -> bool:
+    return any(word in name.rpartition("/")[2].lower() for word in _AUXILIARY)
 
 
-def _there(what: str, names: list[str]) -> str:
+def _listing(what: str, names: list[str]) -> str:
     if not names:
         return "it has no GGUF files"
     return f"{what} {', '.join(names[:_MAX_NAMED])}" + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")

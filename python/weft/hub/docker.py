@@ -18,7 +18,7 @@ import msgspec
 from weft.hub.download import Remote, download, opened
 from weft.hub.failure import is_out_of_reach, reason, size_text
 from weft.hub.folders import docker_folder, holding
-from weft.hub.progress import Tally
+from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, docker_parts
 from weft.hub.unavailable import Unavailable
 
@@ -34,7 +34,7 @@ MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json,application/vn
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a manifest, the limit of registries for uploads."""
 
-Told = TypeVar("Told")
+Response = TypeVar("Response")
 
 
 class _Layer(msgspec.Struct, rename="camel"):
@@ -52,7 +52,7 @@ class _Grant(msgspec.Struct):
     access_token: str = ""
 
 
-def find(source: Source, tally: Tally) -> Path:
+def find(source: Source, counter: DownloadCounter) -> Path:
     """Returns the path of the model's file, after downloading it if necessary. Resolves the tag online.
 
     Raises:
@@ -65,23 +65,23 @@ def find(source: Source, tally: Tally) -> Path:
     folder = docker_folder() / quote(repo, safe="")
     note = folder / f"{tag}.tag"
     if source.offline or constants.is_offline_mode():
-        if (kept := _kept(note)) is None:
+        if (cached := _cached(note)) is None:
             raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
-        return kept
+        return cached
     registry = _Registry(repo)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with holding(folder / "lock"):
-            return _current(registry, tag, note, tally)
+            return _fetch(registry, tag, note, counter)
     except (HTTPError, OSError, InvalidURL) as error:
         why = _reason(error, registry)
-        if (kept := _kept(note)) is None or not is_out_of_reach(error):
+        if (cached := _cached(note)) is None or not is_out_of_reach(error):
             raise Unavailable(why) from None
         logger.warning("%s; taking what is cached of it", why)
-        return kept
+        return cached
 
 
-def _kept(note: Path) -> Path | None:
+def _cached(note: Path) -> Path | None:
     """Returns the file that a tag referred to when it was last resolved."""
     try:
         path = note.with_name(note.read_text(encoding="ascii").strip())
@@ -90,18 +90,18 @@ def _kept(note: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _current(registry: "_Registry", tag: str, note: Path, tally: Tally) -> Path:
+def _fetch(registry: "_Registry", tag: str, note: Path, counter: DownloadCounter) -> Path:
     layer = _model(registry.manifest(tag))
     sha256 = _sha256(layer.digest)
     path = note.with_name(f"{sha256}.gguf")
     if path.is_file():
         logger.info("%s:%s is cached: %s", registry.repo, tag, path)
     else:
-        tally.n_total = layer.size
+        counter.n_total = layer.size
         size = "" if layer.size is None else f", {size_text(layer.size)}"
         logger.info("downloading %s:%s%s", registry.repo, tag, size)
         remote = Remote(name=f"{registry.repo}:{tag}", url=registry.blob(layer.digest), size=layer.size, sha256=sha256)
-        registry.download(remote, path, tally)
+        registry.download(remote, path, counter)
     # Written last, so that the tag only refers to a complete file.
     written = note.with_name(f"{note.name}.incomplete")
     written.write_text(f"{path.name}\n", encoding="ascii")
@@ -142,17 +142,17 @@ class _Registry:
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
         try:
-            return _answer(url, accept, _Manifest)
+            return _get_json(url, accept, _Manifest)
         except HfHubHTTPError as error:
-            if not self._is_granted(error):
+            if not self._request_token(error):
                 raise
-        return _answer(url, accept | self._headers, _Manifest)
+        return _get_json(url, accept | self._headers, _Manifest)
 
     def blob(self, digest: str) -> str:
         """Returns the URL of a layer."""
         return f"{self.url}/v2/{self.repo}/blobs/{digest.lower()}"
 
-    def download(self, remote: Remote, path: Path, tally: Tally) -> None:
+    def download(self, remote: Remote, path: Path, counter: DownloadCounter) -> None:
         """Downloads a layer, with a new token whenever one expires: they are valid for minutes."""
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
@@ -160,16 +160,16 @@ class _Registry:
         n_before = -1
         while True:
             try:
-                return download(replace(remote, headers=self._headers), path, partial, tally)
+                return download(replace(remote, headers=self._headers), path, partial, counter)
             except HfHubHTTPError as error:
                 n_there = partial.stat().st_size
-                if n_there <= n_before or not self._is_granted(error):
+                if n_there <= n_before or not self._request_token(error):
                     raise
                 n_before = n_there
                 # The next attempt counts these bytes again.
-                tally.add(remote.name, -n_there)
+                counter.add(remote.name, -n_there)
 
-    def _is_granted(self, error: Exception) -> bool:
+    def _request_token(self, error: Exception) -> bool:
         """Requests a token if the response requires one and names its issuer. Returns True if there is a token now."""
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
@@ -187,12 +187,12 @@ class _Registry:
             return False
         wanted = urlencode({"scope": f"repository:{self.repo}:pull", **given})
         query = f"{realm.query}&{wanted}" if realm.query else wanted
-        grant = _answer(realm._replace(query=query, fragment="").geturl(), {}, _Grant)
+        grant = _get_json(realm._replace(query=query, fragment="").geturl(), {}, _Grant)
         self._headers = {"Authorization": f"Bearer {grant.token or grant.access_token}"}
         return True
 
 
-def _answer(url: str, headers: dict[str, str], kind: type[Told]) -> Told:
+def _get_json(url: str, headers: dict[str, str], kind: type[Response]) -> Response:
     """Returns a JSON response of a server."""
     body = b""
     with opened(url, headers) as response:

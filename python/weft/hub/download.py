@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.hub.failure import size_text, words
-from weft.hub.progress import Tally
+from weft.hub.progress import DownloadCounter
 from weft.hub.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Remote:
     """Hash of the content; None if unknown."""
 
 
-def download(remote: Remote, target: Path, partial: Path, tally: Tally) -> None:
+def download(remote: Remote, target: Path, partial: Path, counter: DownloadCounter) -> None:
     """Downloads a file to `target` by way of `partial`, which may exist from an interrupted attempt, and may remain after one.
 
     `target` is created only when it is complete, with the expected size and hash.
@@ -62,14 +62,14 @@ def download(remote: Remote, target: Path, partial: Path, tally: Tally) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial.touch()
     n_there = _n_to_keep(partial, remote)
-    tally.add(remote.name, n_there)
-    if tally.n_total is not None:
-        _check_room(target.parent, tally.n_total, tally.n_total - tally.n_bytes)
+    counter.add(remote.name, n_there)
+    if counter.n_total is not None:
+        _check_room(target.parent, counter.n_total, counter.n_total - counter.n_bytes)
     n_failures = 0
-    with tally.bar(remote.name, n_there, remote.size) as bar:
+    with counter.bar(remote.name, n_there, remote.size) as bar:
         while n_there != remote.size or n_there == 0:
             try:
-                _pull(remote, partial, n_there, tally, bar)
+                _pull(remote, partial, n_there, counter, bar)
                 break
             except TransportError as error:
                 n_now = partial.stat().st_size
@@ -121,7 +121,7 @@ def _check_room(folder: Path, n_total: int, n_more: int) -> None:
         )
 
 
-def _pull(remote: Remote, partial: Path, n_there: int, tally: Tally, bar: "tqdm") -> None:
+def _pull(remote: Remote, partial: Path, n_there: int, counter: DownloadCounter, bar: "tqdm") -> None:
     """Appends the response to `partial`, from byte `n_there` or, if the server does not support ranges, from the beginning."""
     headers = dict(remote.headers)
     if n_there:
@@ -134,7 +134,7 @@ def _pull(remote: Remote, partial: Path, n_there: int, tally: Tally, bar: "tqdm"
         if start not in (0, n_there):
             raise Unavailable(f"the server sends {remote.name} from byte {start}, and was asked for byte {n_there}")
         if start != n_there:
-            tally.add(remote.name, -n_there)
+            counter.add(remote.name, -n_there)
             bar.update(-n_there)
         with partial.open("r+b") as file:
             file.seek(start)
@@ -142,7 +142,7 @@ def _pull(remote: Remote, partial: Path, n_there: int, tally: Tally, bar: "tqdm"
             for piece in response.iter_bytes():
                 file.write(piece)
                 bar.update(len(piece))
-                tally.add(remote.name, len(piece))
+                counter.add(remote.name, len(piece))
             # Synchronizes before the rename, so that the file is complete even after a power failure.
             file.flush()
             os.fsync(file.fileno())

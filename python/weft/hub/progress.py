@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["Progress", "Tally"]
+__all__ = ["DownloadCounter", "Progress"]
 
 
 class Progress(NamedTuple):
@@ -19,7 +19,7 @@ class Progress(NamedTuple):
 
 
 @dataclass
-class Tally:
+class DownloadCounter:
     """Counts the downloaded bytes of all files of one model."""
 
     n_total: int | None

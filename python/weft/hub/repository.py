@@ -10,7 +10,7 @@ from weft.hub.choice import choose, projector_for
 from weft.hub.download import Remote, download
 from weft.hub.failure import is_out_of_reach, reason, size_text
 from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
-from weft.hub.progress import Tally
+from weft.hub.progress import DownloadCounter
 from weft.hub.source import Found, Source
 from weft.hub.unavailable import Unavailable
 
@@ -22,7 +22,7 @@ __all__ = ["find"]
 logger = logging.getLogger("weft")
 
 
-def find(source: Source, tally: Tally) -> Found:
+def find(source: Source, counter: DownloadCounter) -> Found:
     """Returns the path of the model's file (the first part of a split model) and, if requested, of its projector.
 
     Downloads missing files. Resolves the current commit online.
@@ -41,7 +41,7 @@ def find(source: Source, tally: Tally) -> Found:
     where = f"{constants.ENDPOINT}/{repo}"
     has_token = bool(source.token or get_token())
     try:
-        return _current(hub, repo, quant or None, source, tally)
+        return _fetch(hub, repo, quant or None, source, counter)
     except HFValidationError as error:
         raise Unavailable(str(error)) from None
     except (HTTPError, OSError) as error:
@@ -69,7 +69,7 @@ def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
     raise Unavailable(why)
 
 
-def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tally) -> Found:
+def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: DownloadCounter) -> Found:
     from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
 
@@ -88,8 +88,8 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
         logger.info("%s is cached: %s", repo, names[0])
     else:
         sizes = [files[name].size for name in missing]
-        tally.n_total = None if None in sizes else sum(size or 0 for size in sizes)
-        size = "" if tally.n_total is None else f", {size_text(tally.n_total)}"
+        counter.n_total = None if None in sizes else sum(size or 0 for size in sizes)
+        size = "" if counter.n_total is None else f", {size_text(counter.n_total)}"
         logger.info("downloading %s: %s%s", repo, " and ".join(names[:1] + (f"{len(names) - 1} more",) * (len(names) > 1)), size)
     headers = build_hf_headers(token=source.token)
     for name in missing:
@@ -106,9 +106,9 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
             size=n_bytes,
             sha256=key if files[name].lfs is not None else None,
         )
-        _bring(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, tally)
+        _download(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, counter)
     # Written last, so that the reference only names a complete commit.
-    _note(folder / "refs" / "main", info.sha)
+    _write_ref(folder / "refs" / "main", info.sha)
     return _found(folder / "snapshots" / info.sha, names[0], projector)
 
 
@@ -128,7 +128,7 @@ def _key(file: "RepoSibling") -> str | None:
     return key if key is not None and HASH.fullmatch(key) is not None else None
 
 
-def _bring(remote: Remote, blob: Path, pointer: Path, tally: Tally) -> None:
+def _download(remote: Remote, blob: Path, pointer: Path, counter: DownloadCounter) -> None:
     """Downloads a file to the cache location of the hub's library, and links its name to it.
 
     The library's own download would restart from the beginning after each interruption.
@@ -136,7 +136,7 @@ def _bring(remote: Remote, blob: Path, pointer: Path, tally: Tally) -> None:
     folder = blob.parent.parent
     with holding(folder.parent / ".locks" / folder.name / f"{blob.name}.lock"):
         if not blob.is_file():
-            download(remote, blob, blob.with_name(f"{blob.name}.incomplete"), tally)
+            download(remote, blob, blob.with_name(f"{blob.name}.incomplete"), counter)
         pointer.parent.mkdir(parents=True, exist_ok=True)
         # Replaces a dangling link.
         pointer.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _bring(remote: Remote, blob: Path, pointer: Path, tally: Tally) -> None:
             blob.replace(pointer)
 
 
-def _note(path: Path, commit: str) -> None:
+def _write_ref(path: Path, commit: str) -> None:
     if not path.is_file() or path.read_text(encoding="ascii") != commit:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(commit, encoding="ascii")

@@ -9,7 +9,7 @@ from weft.hub.choice import parts_of
 from weft.hub.download import Remote, download, opened
 from weft.hub.failure import is_out_of_reach, reason, size_text
 from weft.hub.folders import holding, url_folder
-from weft.hub.progress import Tally
+from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, bare, file_name
 from weft.hub.unavailable import Unavailable
 
@@ -21,7 +21,7 @@ MAGIC = b"GGUF"
 """First bytes of a GGUF file."""
 
 
-def find(source: Source, tally: Tally) -> Path:
+def find(source: Source, counter: DownloadCounter) -> Path:
     """Returns the path of the model's file (the first part of a split model), after downloading it if necessary.
 
     Checks the current version online.
@@ -36,34 +36,34 @@ def find(source: Source, tally: Tally) -> Path:
     urls = [urlunsplit(urlsplit(url)._replace(path=part)) for part in parts_of(urlsplit(url).path)]
     # All parts are in the folder of the first.
     folder = url_folder() / hashlib.sha256(urls[0].encode()).hexdigest()[:32]
-    kept = [folder / file_name(each) for each in urls]
-    is_cached = all(path.is_file() for path in kept)
+    cached = [folder / file_name(each) for each in urls]
+    is_cached = all(path.is_file() for path in cached)
     if source.offline or constants.is_offline_mode():
         if not is_cached:
             raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
-        return kept[0]
+        return cached[0]
     token = source.token or get_token()
     headers = _headers(url, token)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with holding(folder / "lock"):
-            _bring([_look(each, headers) for each in urls], kept, tally)
+            _download([_probe(each, headers) for each in urls], cached, counter)
     except (HTTPError, OSError, InvalidURL) as error:
         why = reason(error, where=bare(url), has_token=bool(headers))
         if not (is_cached and is_out_of_reach(error)):
             raise Unavailable(why) from None
         logger.warning("%s; taking what is cached of it", why)
-    return kept[0]
+    return cached[0]
 
 
-def _bring(remotes: list[Remote], kept: list[Path], tally: Tally) -> None:
-    missing = [(remote, path) for remote, path in zip(remotes, kept, strict=True) if not _is_current(remote, path)]
+def _download(remotes: list[Remote], cached: list[Path], counter: DownloadCounter) -> None:
+    missing = [(remote, path) for remote, path in zip(remotes, cached, strict=True) if not _is_current(remote, path)]
     if not missing:
-        logger.info("it is cached: %s", kept[0])
+        logger.info("it is cached: %s", cached[0])
         return
     sizes = [remote.size for remote, _ in missing]
-    tally.n_total = None if None in sizes else sum(size or 0 for size in sizes)
-    logger.info("downloading %s%s", kept[0].name, "" if tally.n_total is None else f", {size_text(tally.n_total)}")
+    counter.n_total = None if None in sizes else sum(size or 0 for size in sizes)
+    logger.info("downloading %s%s", cached[0].name, "" if counter.n_total is None else f", {size_text(counter.n_total)}")
     for remote, path in missing:
         version = hashlib.sha256(str(remote.etag).encode()).hexdigest()[:16]
         partial = path.with_name(f"{path.name}.{version}.incomplete")
@@ -71,25 +71,25 @@ def _bring(remotes: list[Remote], kept: list[Path], tally: Tally) -> None:
             if stale != partial:
                 stale.unlink()
         # While the file is being replaced it has no recorded version, so it counts as outdated.
-        note = _note(path)
+        note = _version_file(path)
         note.unlink(missing_ok=True)
-        download(remote, path, partial, tally)
+        download(remote, path, partial, counter)
         note.write_text(f"{bare(remote.url)}\n{remote.etag or ''}\n", encoding="utf-8")
 
 
 def _is_current(remote: Remote, path: Path) -> bool:
     """Returns True if the cached file has the server's version. Without a version, it counts as current."""
-    if not path.is_file() or not _note(path).is_file():
+    if not path.is_file() or not _version_file(path).is_file():
         return False
-    return remote.etag is None or _note(path).read_text(encoding="utf-8").splitlines()[1:] == [remote.etag]
+    return remote.etag is None or _version_file(path).read_text(encoding="utf-8").splitlines()[1:] == [remote.etag]
 
 
-def _note(path: Path) -> Path:
+def _version_file(path: Path) -> Path:
     """Returns the path of the file that records URL and version of a download."""
     return path.with_name(f"{path.name}.from")
 
 
-def _look(url: str, headers: dict[str, str]) -> Remote:
+def _probe(url: str, headers: dict[str, str]) -> Remote:
     """Requests a file's metadata and checks its first bytes. Uses GET, since not every server supports HEAD."""
     with opened(url, headers) as response:
         beginning = b""
