@@ -124,15 +124,15 @@ def test_what_was_sent_is_held_though_no_digest_tells_of_it(router: Router) -> N
 def test_a_digest_made_long_after_says_whether_what_was_sent_is_held(router: Router) -> None:
     router.sent("a", TEXT, now=NOW)
     at = NOW + SETTLED_S + 1
-    offers = [replica("a", made_at=at), replica("b", TEXT[:BLOCK], made_at=at)]
-    assert first(router, TEXT, *offers, now=at) == "b"
+    candidates = [replica("a", made_at=at), replica("b", TEXT[:BLOCK], made_at=at)]
+    assert first(router, TEXT, *candidates, now=at) == "b"
 
 
 def test_what_still_waits_there_will_be_held(router: Router) -> None:
     router.sent("a", TEXT, now=NOW)
     at = NOW + 60
-    offers = [replica("a", made_at=at, n_queued=1), replica("b", TEXT[:BLOCK], made_at=at)]
-    assert first(router, TEXT, *offers, now=at) == "a"
+    candidates = [replica("a", made_at=at, n_queued=1), replica("b", TEXT[:BLOCK], made_at=at)]
+    assert first(router, TEXT, *candidates, now=at) == "a"
 
 
 def test_what_is_computed_there_will_be_held(router: Router) -> None:
@@ -211,21 +211,21 @@ def test_routers_that_know_nothing_of_each_other_take_the_same() -> None:
     # What begins alike goes to the same place, also where all hold as much of the beginning.
     tails = [[*TEXT, *range(20_000 + nth, 20_020 + nth)] for nth in range(8)]
     assert len({first(Router(seed=nth), tail, *map(replica, names)) for nth, tail in enumerate(tails)}) == 1
-    known = [replica(name, TEXT[:640]) for name in names]
-    assert len({first(Router(seed=nth), tail, *known) for nth, tail in enumerate(tails)}) == 1
+    candidates = [replica(name, TEXT[:640]) for name in names]
+    assert len({first(Router(seed=nth), tail, *candidates) for nth, tail in enumerate(tails)}) == 1
 
 
 def test_memory_is_bounded() -> None:
     router = Router()
     for nth in range(MAX_REPLICAS + 10):
         router.sent(f"replica {nth}", TEXT[:BLOCK], now=NOW)
-    assert len(router._known) == MAX_REPLICAS
-    assert "replica 0" not in router._known
+    assert len(router._records) == MAX_REPLICAS
+    assert "replica 0" not in router._records
     for nth in range(400):
         router.sent("one", [nth] * 100 * BLOCK, now=NOW + nth)
-    known = router._known["one"]
-    assert (len(known.sent), len(known.prompts)) == (MAX_SENT, MAX_PROMPTS)
-    assert list(known.sent.values()) == sorted(known.sent.values()), "the oldest have gone"
+    record = router._records["one"]
+    assert (len(record.sent), len(record.prompts)) == (MAX_SENT, MAX_PROMPTS)
+    assert list(record.sent.values()) == sorted(record.sent.values()), "the oldest have gone"
 
 
 def test_a_cluster_finds_what_one_cache_of_the_same_size_finds() -> None:

@@ -43,7 +43,7 @@ class Cluster:
 
     def n_busy(self) -> int:
         """Sequences that run, and requests that wait, in all replicas."""
-        return sum(told.digest.n_running + told.digest.n_queued for told in self.ask("told"))
+        return sum(report.digest.n_running + report.digest.n_queued for report in self.ask("report"))
 
     @staticmethod
     def processes(title: str) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.ray.errors import ReplicaLost
-from weft.ray.messages import Call, Question, Sent, Told, unpacked
+from weft.ray.messages import Call, Question, ReplicaReport, Sent, unpacked
 from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.replica import Replica
 
@@ -33,16 +33,16 @@ class LocalFleet:
         self.spoken = asyncio.Event()
         """Until it is set, events are held back; other messages are not."""
         self.spoken.set()
-        self._told: dict[str, Told] = {}
+        self._reports: dict[str, ReplicaReport] = {}
         self._router = Router(seed=1)
 
     async def look(self) -> None:
         """Asks each replica what it holds, as Ray does once a second."""
-        self._told = {name: _sent(await replica.told()) for name, replica in self.replicas.items()}
+        self._reports = {name: _sent(await replica.report()) for name, replica in self.replicas.items()}
 
-    def told(self) -> Mapping[str, Told]:
+    def reports(self) -> Mapping[str, ReplicaReport]:
         """As of `Fleet`."""
-        return {name: told for name, told in self._told.items() if name in self.replicas}
+        return {name: report for name, report in self._reports.items() if name in self.replicas}
 
     async def begin(self, call: Call) -> AsyncGenerator[Sent]:
         """As of `Fleet`."""
@@ -69,7 +69,7 @@ class LocalFleet:
     def _choose(self, call: Call) -> str:
         if call.only is not None:
             return call.only
-        candidates = [Candidate(name, self._told[name].digest if name in self._told else None, 0) for name in self.replicas]
+        candidates = [Candidate(name, self._reports[name].digest if name in self._reports else None, 0) for name in self.replicas]
         tokens = unpacked(call.tokens)
         ranked = self._router.choose(tokens, candidates, now=time.time(), salt=call.salt)
         best = min(ranked, key=lambda name: name in call.avoid)

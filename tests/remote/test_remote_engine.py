@@ -66,7 +66,7 @@ async def test_the_digest_of_a_replica_names_the_blocks_that_it_holds(remote: Re
     prompt = prompt_of(200, "digest")
     await remote.complete(prompt, max_tokens=1)
     await fleet.look()
-    digest = fleet.told()[fleet.calls[0][0]].digest
+    digest = fleet.reports()[fleet.calls[0][0]].digest
     held = unpack(digest.pool) | unpack(digest.stored)
     assert set(block_hashes(prompt, salt=salt_of(KEY))) <= held
     assert digest.n_slots == 2
@@ -302,7 +302,7 @@ async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngin
     with pytest.raises(ReplicaLost, match="the replica a has died"):
         await stream.next_batch()
     with pytest.raises(ReplicaLost):
-        await fleet.ask("c", "facts")
+        await fleet.ask("c", "info")
     fleet.replicas["a"] = gone
 
 

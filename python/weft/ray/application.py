@@ -56,7 +56,7 @@ class ReplicaActor:
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Returns the report for routers."""
-        return {"told": await self._replica.told()}
+        return {"report": await self._replica.report()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Returns the load for the autoscaling policy."""
@@ -88,8 +88,8 @@ class Ingress:
 
 def policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     """Autoscaling policy for Ray: returns the number of replicas for the current load. Ray applies its delays."""
-    told = context.aggregated_metrics or {}
-    n = wanted(context.current_num_replicas, {name: list(shares.values()) for name, shares in told.items()})
+    metrics = context.aggregated_metrics or {}
+    n = wanted(context.current_num_replicas, {name: list(shares.values()) for name, shares in metrics.items()})
     return n, {}
 
 

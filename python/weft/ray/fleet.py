@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from weft.ray.messages import Call, Sent, Told
+from weft.ray.messages import Call, ReplicaReport, Sent
 
 __all__ = ["Fleet"]
 
@@ -11,7 +11,7 @@ __all__ = ["Fleet"]
 class Fleet(Protocol):
     """Replicas of one model, each with the methods of `weft.ray.replica.Replica`."""
 
-    def told(self) -> Mapping[str, Told]:
+    def reports(self) -> Mapping[str, ReplicaReport]:
         """Returns the last report of each live replica, in the order of their appearance."""
 
     def begin(self, call: Call) -> AsyncGenerator[Sent]:

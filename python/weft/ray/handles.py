@@ -11,8 +11,8 @@ from ray.serve.handle import DeploymentHandle
 from weft.errors import QueueFull, WeftError
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
-from weft.ray.known import known
-from weft.ray.messages import Call, Question, Sent, Told
+from weft.ray.messages import Call, Question, ReplicaReport, Sent
+from weft.ray.router_state import router_state
 
 __all__ = ["RayFleet"]
 
@@ -27,9 +27,9 @@ class RayFleet(Fleet):
         self._handle = handle
         self._app = handle.app_name
 
-    def told(self) -> Mapping[str, Told]:
+    def reports(self) -> Mapping[str, ReplicaReport]:
         """See `Fleet`; available after the first call."""
-        return known(self._app).told()
+        return router_state(self._app).reports()
 
     async def begin(self, call: Call) -> AsyncGenerator[Sent]:
         """See `Fleet`."""
@@ -57,14 +57,14 @@ class RayFleet(Fleet):
         """See `Fleet`."""
         answers = self._handle.broadcast("answer", Question(question, given))
         try:
-            told = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
+            results = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
         except TimeoutError:
             raise NoReplica(ANSWER_S) from None
-        return [_raised(one) for one in told if not isinstance(one, RayActorError)]
+        return [_raised(one) for one in results if not isinstance(one, RayActorError)]
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         """See `Fleet`."""
-        known(self._app).remember(replica_id, tokens, salt)
+        router_state(self._app).remember(replica_id, tokens, salt)
 
 
 def ours(error: Exception) -> Exception:

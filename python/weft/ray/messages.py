@@ -15,11 +15,11 @@ from weft.request import Prompt, Request
 from weft.request.schema import schema_text
 
 __all__ = [
-    "Begun",
+    "Accepted",
     "Call",
-    "Facts",
+    "ReplicaInfo",
+    "ReplicaReport",
     "Sent",
-    "Told",
     "packed",
     "portable",
     "portable_request",
@@ -55,7 +55,7 @@ class Question(msgspec.Struct, frozen=True):
     """Id of the only replica that may handle it; None is any."""
 
 
-class Begun(msgspec.Struct, frozen=True):
+class Accepted(msgspec.Struct, frozen=True):
     """First message of a response: the replica has queued the request."""
 
     replica_id: str
@@ -63,7 +63,7 @@ class Begun(msgspec.Struct, frozen=True):
     """Id of the request in the replica's engine."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Constant properties of a replica, as plain copies of the compiled engine's objects."""
 
     limits: SimpleNamespace
@@ -78,7 +78,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of the weights: `n_params`, `size_bytes`, and so on."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """Periodic report of a replica, about once a second."""
 
     digest: Digest
@@ -86,9 +86,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     vector_stats: SimpleNamespace
 
 
-Sent = Begun | CacheExplanation | list[Event] | WeftError
-"""Messages of a response to a call: `Begun`, an explanation of cache misses if requested, lists of events, and possibly a final
-error."""
+Sent = Accepted | CacheExplanation | list[Event] | WeftError
+"""Messages of a response to a call: `Accepted`, causes of cache misses if requested, lists of events, or a final error."""
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -147,8 +146,8 @@ def portable(event: Event) -> Event:
     if isinstance(event, Token) and event.logprobs is not None:
         return msgspec.structs.replace(event, logprobs=cast("CompactLogprobs", event.logprobs).pairs())
     if isinstance(event, PromptLogprobs):
-        told = cast("Sequence[CompactLogprobs | None]", event.logprobs)
-        pairs = tuple(None if one is None else one.pairs() for one in told)
+        logprobs = cast("Sequence[CompactLogprobs | None]", event.logprobs)
+        pairs = tuple(None if one is None else one.pairs() for one in logprobs)
         return msgspec.structs.replace(event, logprobs=pairs)
     return event
 
@@ -160,8 +159,8 @@ def received(event: Event, model: Model, *, compact: bool) -> Event:
         return msgspec.structs.replace(event, logprobs=_logprobs(pairs, model, compact=compact))
     if isinstance(event, PromptLogprobs):
         pairs = event.logprobs
-        told = tuple(None if one is None else _logprobs(one, model, compact=compact) for one in pairs)
-        return msgspec.structs.replace(event, logprobs=told)
+        logprobs = tuple(None if one is None else _logprobs(one, model, compact=compact) for one in pairs)
+        return msgspec.structs.replace(event, logprobs=logprobs)
     return event
 
 

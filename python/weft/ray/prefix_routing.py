@@ -80,7 +80,7 @@ class _Text(NamedTuple):
     order: Sequence[int]
 
 
-class _Known:
+class _ReplicaRecord:
     """The router's record of a replica."""
 
     __slots__ = ("made_at", "packed", "pool", "prompts", "sent", "stored")
@@ -135,7 +135,7 @@ class _Known:
         return sum(own for _, own in islice(reversed(self.prompts), n)) + typical * max(n - len(self.prompts), 0)
 
 
-class _Offer(msgspec.Struct):
+class _Estimate(msgspec.Struct):
     """Estimate for a prompt at one replica."""
 
     replica_id: str
@@ -180,7 +180,7 @@ class Router:
     def __init__(self, *, salt: bytes = b"", seed: int | None = None) -> None:
         self._salt = salt
         self._random = random.Random(seed)
-        self._known: dict[str, _Known] = {}
+        self._records: dict[str, _ReplicaRecord] = {}
         self._typical = float(BLOCK)
 
     def choose(
@@ -203,32 +203,32 @@ class Router:
         """
         known_text = tokens if tokens and sticky is None else ()
         text = _text(known_text, self._salt if salt is None else salt)
-        offers = [self._offer(candidate, text, now) for candidate in candidates]
-        if not offers:
+        estimates = [self._estimate(candidate, text, now) for candidate in candidates]
+        if not estimates:
             return []
-        least = min(offers, key=_Offer.busy)
-        passed_over = {offer.replica_id for offer in offers if _is_far_busier(offer, least)}
+        least_busy = min(estimates, key=_Estimate.busy)
+        passed_over = {estimate.replica_id for estimate in estimates if _is_far_busier(estimate, least_busy)}
         if sticky is not None:
-            weights = {offer.replica_id: _weight(sticky, offer.replica_id) for offer in offers}
-            offers.sort(key=lambda offer: (offer.replica_id in passed_over, -weights[offer.replica_id]))
-            return [offer.replica_id for offer in offers]
-        self._random.shuffle(offers)
+            weights = {estimate.replica_id: _weight(sticky, estimate.replica_id) for estimate in estimates}
+            estimates.sort(key=lambda estimate: (estimate.replica_id in passed_over, -weights[estimate.replica_id]))
+            return [estimate.replica_id for estimate in estimates]
+        self._random.shuffle(estimates)
         if not tokens:
-            open_to_all = [offer for offer in offers if offer.replica_id not in passed_over]
-            first = min(open_to_all[:2], key=_Offer.busy)
-            offers.sort(key=lambda offer: (offer is not first, offer.replica_id in passed_over, offer.busy()))
-            return [offer.replica_id for offer in offers]
+            open_to_all = [estimate for estimate in estimates if estimate.replica_id not in passed_over]
+            first = min(open_to_all[:2], key=_Estimate.busy)
+            estimates.sort(key=lambda estimate: (estimate is not first, estimate.replica_id in passed_over, estimate.busy()))
+            return [estimate.replica_id for estimate in estimates]
         # Computation delays all requests that arrive before it ends, so its cost grows with the pending work.
-        waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
+        waiting = sum(estimate.waiting for estimate in estimates) / len(estimates) / max(self._typical, BLOCK)
         computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
 
-        def rank(offer: _Offer) -> tuple[bool, float, int]:
+        def rank(estimate: _Estimate) -> tuple[bool, float, int]:
             # For a tie, all routers select the same replica, so that a common prefix is not computed on several of them.
-            weight = 0 if offer.next_block is None else _weight(str(offer.next_block), offer.replica_id)
-            return offer.replica_id in passed_over, offer.price(computing), -weight
+            weight = 0 if estimate.next_block is None else _weight(str(estimate.next_block), estimate.replica_id)
+            return estimate.replica_id in passed_over, estimate.price(computing), -weight
 
-        offers.sort(key=rank)
-        return [offer.replica_id for offer in offers]
+        estimates.sort(key=rank)
+        return [estimate.replica_id for estimate in estimates]
 
     def sent(self, replica_id: str, tokens: Sequence[int] | None, *, now: float, salt: bytes | None = None) -> None:
         """Records that a prompt was sent to a replica, which has it cached, or will have, before its next digest.
@@ -242,10 +242,10 @@ class Router:
         if not tokens:
             return
         text = _text(tokens, self._salt if salt is None else salt)
-        known = self._seen(replica_id)
-        own = _own(text, *_held(known, text))
+        record = self._record(replica_id)
+        own = _n_to_compute(text, *_cached_lengths(record, text))
         self._typical += _SMOOTHING * (own - self._typical)
-        known.remember(text.places, own, now)
+        record.remember(text.places, own, now)
 
     def wrote(self, replica_id: str, tokens: Sequence[int], *, now: float, salt: bytes | None = None) -> None:
         """Records that a replica has computed a text, a prompt with its completion, before its next digest.
@@ -256,35 +256,35 @@ class Router:
             now: Seconds since the epoch.
             salt: Key of its hashes; `None` is the router's default.
         """
-        self._seen(replica_id).hold(_text(tokens, self._salt if salt is None else salt).places, now)
+        self._record(replica_id).hold(_text(tokens, self._salt if salt is None else salt).places, now)
 
-    def _seen(self, replica_id: str) -> _Known:
-        known = self._known.pop(replica_id, None) or _Known()
-        self._known[replica_id] = known
-        if len(self._known) > MAX_REPLICAS:
-            del self._known[next(iter(self._known))]
-        return known
+    def _record(self, replica_id: str) -> _ReplicaRecord:
+        record = self._records.pop(replica_id, None) or _ReplicaRecord()
+        self._records[replica_id] = record
+        if len(self._records) > MAX_REPLICAS:
+            del self._records[next(iter(self._records))]
+        return record
 
-    def _offer(self, candidate: Candidate, text: _Text, now: float) -> _Offer:
-        known = self._seen(candidate.replica_id)
+    def _estimate(self, candidate: Candidate, text: _Text, now: float) -> _Estimate:
+        record = self._record(candidate.replica_id)
         digest = candidate.digest
         if digest is None or now - digest.made_at > MAX_AGE_S:
-            known.forget()
+            record.forget()
             n_requests, n_slots, n_free_cells = candidate.n_ongoing, USUAL_SLOTS, 0
             # Assumes that half of the open prompts have been computed.
-            pending = known.pending(candidate.n_ongoing, self._typical) / 2
+            pending = record.pending(candidate.n_ongoing, self._typical) / 2
         else:
-            known.read(digest)
+            record.read(digest)
             n_requests = max(candidate.n_ongoing, digest.n_queued + digest.n_running)
             n_slots, n_free_cells = max(digest.n_slots, 1), digest.n_free_cells
-            told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
-            n_waiting = min(digest.n_queued + known.n_since(digest.made_at), n_requests)
-            pending = told + known.pending(n_waiting, self._typical)
-        in_pool, in_store = _held(known, text)
+            running = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
+            n_waiting = min(digest.n_queued + record.n_since(digest.made_at), n_requests)
+            pending = running + record.pending(n_waiting, self._typical)
+        in_pool, in_store = _cached_lengths(record, text)
         n_blocks = (in_pool + in_store) // BLOCK
         next_block = text.order[n_blocks] if n_blocks < len(text.order) else None
-        own = _own(text, in_pool, in_store)
-        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
+        own = _n_to_compute(text, in_pool, in_store)
+        return _Estimate(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
 
 
 def _text(tokens: Sequence[int], salt: bytes) -> _Text:
@@ -293,10 +293,10 @@ def _text(tokens: Sequence[int], salt: bytes) -> _Text:
     return _Text(len(tokens), frozenset(places), places, order)
 
 
-def _held(known: _Known, text: _Text) -> tuple[int, int]:
+def _cached_lengths(record: _ReplicaRecord, text: _Text) -> tuple[int, int]:
     """Returns the length of the prefix in a replica's device cache, and of its continuation in the host cache, in tokens."""
-    in_pool = max(_depth(text, known.pool), _depth(text, known.sent.keys()))
-    in_store = _depth(text, known.stored)
+    in_pool = max(_depth(text, record.pool), _depth(text, record.sent.keys()))
+    in_store = _depth(text, record.stored)
     return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
 
 
@@ -306,12 +306,15 @@ def _depth(text: _Text, held: AbstractSet[int]) -> int:
     return max(map(text.places.__getitem__, held & text.blocks), default=0)
 
 
-def _own(text: _Text, in_pool: int, in_store: int) -> float:
+def _n_to_compute(text: _Text, in_pool: int, in_store: int) -> float:
     return text.n_tokens - in_pool - in_store + RESTORING * in_store
 
 
-def _is_far_busier(offer: _Offer, least: _Offer) -> bool:
-    return offer.n_requests > least.n_requests + GUARD_SLOTS * offer.n_slots and offer.load > GUARD_RATIO * least.load
+def _is_far_busier(estimate: _Estimate, least_busy: _Estimate) -> bool:
+    return (
+        estimate.n_requests > least_busy.n_requests + GUARD_SLOTS * estimate.n_slots
+        and estimate.load > GUARD_RATIO * least_busy.load
+    )
 
 
 def _weight(key: str, replica_id: str) -> int:

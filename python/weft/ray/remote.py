@@ -27,12 +27,12 @@ from weft._native import (
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import ContextOverflow, EngineStopped, InvalidRequest, NotSupported, WeftError
+from weft.ray.copies import NodeCopy, PrefixCopy, combined
 from weft.ray.digest import salt_of
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
-from weft.ray.messages import Call, Facts, packed, portable_request, tokens_of
+from weft.ray.messages import Call, ReplicaInfo, packed, portable_request, tokens_of
 from weft.ray.stream import Feed, RemoteStream
-from weft.ray.told import ToldNode, ToldPrefix, together
 from weft.request import Prompt, Request
 from weft.work.threads import ThreadPool
 
@@ -58,16 +58,16 @@ class RemoteEngine(Engine):
         super().__init__(model, config=config)
         self._fleet = fleet
         self._key = key
-        self._facts: Facts | None = None
+        self._replica_info: ReplicaInfo | None = None
         self._vocabulary: Model | None = None
         self._scales: list[tuple[int, float]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._n_requests = 0
         self._feeds: dict[int, Feed] = {}
         """Feeds of open requests, by request number."""
-        self._places: dict[str, int] = {}
+        self._position_of: dict[str, int] = {}
         """Position of each replica in the list of all: the first free one when it appeared."""
-        self._pins: dict[int, ToldPrefix] = {}
+        self._pins: dict[int, PrefixCopy] = {}
         """Pinned prefixes by their number."""
 
     async def start(self) -> None:
@@ -84,18 +84,18 @@ class RemoteEngine(Engine):
         self._loop = asyncio.get_running_loop()
         overrides = self._config.kv_overrides or None
         vocabulary = await self._threads.run(ThreadPool.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
-        self._facts = await self._first_facts()
-        self._scales = [(adapter.id, adapter.scale) for adapter in self._facts.adapters]
-        self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._facts.model))
+        self._replica_info = await self._first_info()
+        self._scales = [(adapter.id, adapter.scale) for adapter in self._replica_info.adapters]
+        self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._replica_info.model))
         self._native_model = vocabulary
         self._state = "running"
 
-    async def _first_facts(self) -> Facts:
+    async def _first_info(self) -> ReplicaInfo:
         """Returns the properties of the first running replica, without a limit for the time that it takes to load its model."""
         while not self._is_closed():
             with contextlib.suppress(NoReplica, ReplicaLost):
-                facts: Facts = await self._fleet.ask(None, "facts")
-                return facts
+                info: ReplicaInfo = await self._fleet.ask(None, "info")
+                return info
         raise EngineStopped
 
     async def close(self) -> None:
@@ -121,19 +121,19 @@ class RemoteEngine(Engine):
             NotSupported: The prompt has images or audio.
             EngineStopped: The engine was closed.
         """
-        facts = self._known()
+        info = self._info()
         tokens = tokens_of(request.prompt, self._native_model)
-        if len(tokens) >= facts.limits.n_ctx_slot:
-            raise ContextOverflow(len(tokens), facts.limits.n_ctx_slot)
+        if len(tokens) >= info.limits.n_ctx_slot:
+            raise ContextOverflow(len(tokens), info.limits.n_ctx_slot)
         return self._send(request, tokens)
 
     def _send(self, request: Request, tokens: list[int]) -> Stream:
         assert self._loop is not None, "it was started"
         seed = random.getrandbits(32) if request.seed is None else request.seed
         adapters = request.adapters
-        if adapters is None and self._known().adapters:
+        if adapters is None and self._info().adapters:
             adapters = self._scales
-        only, slot = self._wished(request.slot)
+        only, slot = self._locate_slot(request.slot)
         portable = msgspec.structs.replace(portable_request(request), seed=seed, adapters=adapters, slot=slot)
         call = Call(
             id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters or ()), only=only
@@ -154,28 +154,28 @@ class RemoteEngine(Engine):
         self._loop.call_soon_threadsafe(feed.start)
         return cast("Stream", stream)
 
-    def _wished(self, slot: int | None) -> tuple[str | None, int | None]:
+    def _locate_slot(self, slot: int | None) -> tuple[str | None, int | None]:
         """Returns the replica of a slot in the list of all slots, and the slot's index there."""
         if slot is None:
             return None, None
-        place, own = divmod(slot, self._known().limits.n_slots)
-        replica_id = next((name for name, at in self._placed().items() if at == place), None)
+        place, own = divmod(slot, self._info().limits.n_slots)
+        replica_id = next((name for name, at in self._positions().items() if at == place), None)
         if replica_id is None:
             raise InvalidRequest("slot", f"slot is {slot}, and there is no replica that has it")
         return replica_id, own
 
     def _slots_before(self, replica_id: str) -> int:
-        n_slots: int = self._known().limits.n_slots
-        return self._placed().get(replica_id, 0) * n_slots
+        n_slots: int = self._info().limits.n_slots
+        return self._positions().get(replica_id, 0) * n_slots
 
-    def _placed(self) -> dict[str, int]:
-        alive = self._fleet.told()
-        self._places = {name: place for name, place in self._places.items() if name in alive}
+    def _positions(self) -> dict[str, int]:
+        alive = self._fleet.reports()
+        self._position_of = {name: place for name, place in self._position_of.items() if name in alive}
         for name in alive:
-            if name not in self._places:
-                taken = set(self._places.values())
-                self._places[name] = next(place for place in range(len(taken) + 1) if place not in taken)
-        return self._places
+            if name not in self._position_of:
+                taken = set(self._position_of.values())
+                self._position_of[name] = next(place for place in range(len(taken) + 1) if place not in taken)
+        return self._position_of
 
     def begin_embedding(
         self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
@@ -190,8 +190,8 @@ class RemoteEngine(Engine):
 
     def vector_stats(self) -> VectorStats:
         """Returns the combined metrics of all replicas."""
-        told = [one.vector_stats for one in self._fleet.told().values()] or [self._known().vector_stats]
-        return cast("VectorStats", together(told))
+        reports = [one.vector_stats for one in self._fleet.reports().values()] or [self._info().vector_stats]
+        return cast("VectorStats", combined(reports))
 
     @property
     def adapters(self) -> list[Adapter]:
@@ -199,15 +199,15 @@ class RemoteEngine(Engine):
         scales = dict(self._scales)
         return [
             cast("Adapter", SimpleNamespace(**{**vars(adapter), "scale": scales.get(adapter.id, 0.0)}))
-            for adapter in self._known().adapters
+            for adapter in self._info().adapters
         ]
 
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
         """See `Engine`; every request sends the scales to its replica."""
-        known = {adapter.id for adapter in self._known().adapters}
+        loaded = {adapter.id for adapter in self._info().adapters}
         for number, scale in adapters:
-            if number not in known:
-                raise InvalidRequest("adapters", f"adapters has {number}; there are {len(known)}, counted from 0")
+            if number not in loaded:
+                raise InvalidRequest("adapters", f"adapters has {number}; there are {len(loaded)}, counted from 0")
             if not math.isfinite(scale):
                 raise InvalidRequest("adapters", f"adapters has the scale {scale}; it must be a finite number")
         self._scales = [(number, scale) for number, scale in adapters if scale]
@@ -217,7 +217,7 @@ class RemoteEngine(Engine):
         tokens = tokens_of(prompt, self._native_model)
         scales = list(self._scales if adapters is None else adapters) or None
         try:
-            made: list[ToldPrefix] = await self._fleet.ask_all("pin", tokens, scales)
+            made: list[PrefixCopy] = await self._fleet.ask_all("pin", tokens, scales)
         except WeftError:
             await self._fleet.ask_all("unpin", tokens)
             raise
@@ -246,13 +246,13 @@ class RemoteEngine(Engine):
 
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
         """See `Engine`; returns the trees of all replicas, one after the other, each with an equal share of `limit`."""
-        alive = max(len(self._fleet.told()), 1)
-        told: list[tuple[str, list[ToldNode], int]] = await self._fleet.ask_all("nodes", limit // alive)
-        nodes: list[ToldNode] = []
-        for replica_id, own, _ in told:
+        alive = max(len(self._fleet.reports()), 1)
+        trees: list[tuple[str, list[NodeCopy], int]] = await self._fleet.ask_all("nodes", limit // alive)
+        nodes: list[NodeCopy] = []
+        for replica_id, own, _ in trees:
             n_before, n_slots = len(nodes), self._slots_before(replica_id)
             nodes += [node.moved(n_before, n_slots) for node in own]
-        return cast("list[CachedNode]", nodes), sum(n for _, _, n in told)
+        return cast("list[CachedNode]", nodes), sum(n for _, _, n in trees)
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine`; `slot` is an index in the list of all slots."""
@@ -263,7 +263,7 @@ class RemoteEngine(Engine):
         return cast("int", await self._of_slot(slot, "erase_slot"))
 
     async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (the method's result)
-        replica_id, own = self._wished(slot)
+        replica_id, own = self._locate_slot(slot)
         return await self._fleet.ask(replica_id, question, own)
 
     @property
@@ -273,56 +273,56 @@ class RemoteEngine(Engine):
 
     def stats(self) -> Stats:
         """Returns the combined last stats of all replicas: concatenated slots, and sums of all else."""
-        told = self._fleet.told()
-        places = self._placed()
-        if not told:
-            return cast("Stats", self._known().stats)
+        reports = self._fleet.reports()
+        places = self._positions()
+        if not reports:
+            return cast("Stats", self._info().stats)
         numbers = {
-            (feed.begun.replica_id, feed.begun.request_id): number
+            (feed.accepted.replica_id, feed.accepted.request_id): number
             for number, feed in list(self._feeds.items())
-            if feed.begun is not None
+            if feed.accepted is not None
         }
         each = []
-        for name in sorted(told, key=places.__getitem__):
-            slots = [_renumbered(slot, name, self._slots_before(name), numbers) for slot in told[name].stats.slots]
-            each.append(SimpleNamespace(**{**vars(told[name].stats), "slots": slots}))
-        return cast("Stats", together(each))
+        for name in sorted(reports, key=places.__getitem__):
+            slots = [_renumbered(slot, name, self._slots_before(name), numbers) for slot in reports[name].stats.slots]
+            each.append(SimpleNamespace(**{**vars(reports[name].stats), "slots": slots}))
+        return cast("Stats", combined(each))
 
     @property
     def model(self) -> Model:
         """The vocabulary, with the replicas' properties of the weights."""
-        self._known()
-        assert self._vocabulary is not None, "it is known with the facts"
+        self._info()
+        assert self._vocabulary is not None, "it is set together with the replica info"
         return self._vocabulary
 
     @property
     def limits(self) -> Limits:
         """Limits of one replica, with the total number of slots and queued requests."""
-        own = self._known().limits
-        n = max(max(self._placed().values(), default=0) + 1, 1)
+        own = self._info().limits
+        n = max(max(self._positions().values(), default=0) + 1, 1)
         return cast("Limits", SimpleNamespace(**{**vars(own), "n_slots": n * own.n_slots, "max_queue": n * own.max_queue}))
 
     @property
     def is_repeatable(self) -> bool:
         """See `Engine`; the value of one replica, since equal machines compute equally."""
-        return self._known().is_repeatable
+        return self._info().is_repeatable
 
     @property
     def embeddings_are_repeatable(self) -> bool:
         """See `Engine`; the value of one replica."""
-        return self._known().embeddings_are_repeatable
+        return self._info().embeddings_are_repeatable
 
     @property
     def compute(self) -> Compute:
         """See `Engine`; the value of one replica."""
-        return cast("Compute", self._known().compute)
+        return cast("Compute", self._info().compute)
 
-    def _known(self) -> Facts:
+    def _info(self) -> ReplicaInfo:
         if self._state == "closed":
             raise EngineStopped
-        if self._facts is None:
+        if self._replica_info is None:
             raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
-        return self._facts
+        return self._replica_info
 
     def _running(self) -> _native.Engine:
         raise NotSupported("files of states, whole caches and single steps are of one engine; replicas are not asked for them")
@@ -331,12 +331,12 @@ class RemoteEngine(Engine):
 class _Vocabulary:
     """A vocabulary with properties of the weights from a replica."""
 
-    def __init__(self, vocabulary: Model, told: Mapping[str, Any]) -> None:
+    def __init__(self, vocabulary: Model, weights: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary
-        self._told = told
+        self._weights = weights
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any attribute of a model)
-        return self._told[name] if name in self._told else getattr(self._vocabulary, name)
+        return self._weights[name] if name in self._weights else getattr(self._vocabulary, name)
 
 
 def _renumbered(slot: SimpleNamespace, replica_id: str, n_before: int, numbers: Mapping[tuple[str, int], int]) -> SimpleNamespace:

@@ -13,10 +13,10 @@ from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
 from weft.events import CacheExplanation, Event, Finished, Token
+from weft.ray.copies import NodeCopy, PrefixCopy, plain_copy
 from weft.ray.digest import digest_of
 from weft.ray.errors import ReplicaLost
-from weft.ray.messages import Begun, Call, Facts, Question, Sent, Told, portable, unpacked
-from weft.ray.told import ToldNode, ToldPrefix, copied
+from weft.ray.messages import Accepted, Call, Question, ReplicaInfo, ReplicaReport, Sent, portable, unpacked
 from weft.request import Prompt
 
 __all__ = ["Replica"]
@@ -77,7 +77,7 @@ class Replica:
             return
         self._streams[call.id] = stream
         try:
-            yield Begun(self._id, stream.request_id)
+            yield Accepted(self._id, stream.request_id)
             n_open = len(call.request.branches) or call.request.n
             explained: CacheExplanation | None = None
             asks_why = call.request.explain_cache
@@ -123,27 +123,27 @@ class Replica:
         if (stream := self._streams.get(call_id)) is not None:
             stream.close()
 
-    async def facts(self) -> Facts:
+    async def info(self) -> ReplicaInfo:
         """Returns the constant properties of the replica."""
         engine, model = self._engine, self._engine.model
         names = ("n_params", "size_bytes", "n_ctx_train", "n_embd", "description", "is_encoder", "is_repacked", "is_layout_open")
-        return Facts(
-            limits=copied(engine.limits),
-            compute=copied(engine.compute),
+        return ReplicaInfo(
+            limits=plain_copy(engine.limits),
+            compute=plain_copy(engine.compute),
             is_repeatable=engine.is_repeatable,
             embeddings_are_repeatable=engine.embeddings_are_repeatable,
-            adapters=copied(engine.adapters),
-            stats=copied(engine.stats()),
-            vector_stats=copied(engine.vector_stats()),
+            adapters=plain_copy(engine.adapters),
+            stats=plain_copy(engine.stats()),
+            vector_stats=plain_copy(engine.vector_stats()),
             model={name: getattr(model, name) for name in names},
         )
 
-    async def told(self) -> Told:
+    async def report(self) -> ReplicaReport:
         """Returns the current report of the replica."""
         engine = self._engine
         digest = await digest_of(engine, self._key)
         stats = engine.stats()
-        return Told(digest=digest, stats=copied(stats), vector_stats=copied(engine.vector_stats()))
+        return ReplicaReport(digest=digest, stats=plain_copy(stats), vector_stats=plain_copy(engine.vector_stats()))
 
     def pressure(self) -> dict[str, float]:
         """Returns the fractions that determine the number of replicas."""
@@ -162,19 +162,19 @@ class Replica:
         """See `Engine.begin_ranking`; returns the result."""
         return await self._engine.begin_ranking(query, texts)
 
-    async def pin(self, prompt: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> ToldPrefix:
+    async def pin(self, prompt: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> PrefixCopy:
         """See `Engine.pin`."""
-        return ToldPrefix(await self._engine.pin(prompt, adapters=adapters))
+        return PrefixCopy(await self._engine.pin(prompt, adapters=adapters))
 
     async def unpin(self, tokens: Sequence[int]) -> bool:
         """Unpins every prefix with these tokens; returns whether there was one."""
         ids = [prefix.id for prefix in await self._engine.prefixes() if prefix.tokens == list(tokens)]
         return any([await self._engine.unpin(each) for each in ids])
 
-    async def nodes(self, limit: int) -> tuple[str, list[ToldNode], int]:
+    async def nodes(self, limit: int) -> tuple[str, list[NodeCopy], int]:
         """See `Engine.recently_used`; also returns the replica's id."""
         nodes, n_nodes = await self._engine.recently_used(limit)
-        return self._id, [ToldNode(node) for node in nodes], n_nodes
+        return self._id, [NodeCopy(node) for node in nodes], n_nodes
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine.held_by_slot`."""

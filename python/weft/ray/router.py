@@ -6,9 +6,9 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from weft.ray.known import Known, of_router
-from weft.ray.messages import Call, Question, Told, unpacked
+from weft.ray.messages import Call, Question, ReplicaReport, unpacked
 from weft.ray.prefix_routing import Candidate, Router
+from weft.ray.router_state import RouterState, register_router
 
 __all__ = ["PrefixRouter"]
 
@@ -19,8 +19,8 @@ class PrefixRouter(RequestRouter):
     def initialize_state(self, **_: object) -> None:
         """Initializes the router; called by Ray."""
         self._choosing = Router()
-        self._told: dict[str, Told] = {}
-        of_router(self._deployment_id.app_name, Known(lambda: self._told, self._remember))
+        self._reports: dict[str, ReplicaReport] = {}
+        register_router(self._deployment_id.app_name, RouterState(lambda: self._reports, self._remember))
 
     def _remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         self._event_loop.call_soon_threadsafe(lambda: self._choosing.wrote(replica_id, tokens, now=time.time(), salt=salt))
@@ -28,8 +28,8 @@ class PrefixRouter(RequestRouter):
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Records replicas and their reports; called by Ray when any of them changes."""
         super().update_replicas(replicas)
-        told = {replica.replica_id.unique_id: replica.routing_stats.get("told") for replica in replicas}
-        self._told = {name: one for name, one in told.items() if one is not None}
+        reports = {replica.replica_id.unique_id: replica.routing_stats.get("report") for replica in replicas}
+        self._reports = {name: one for name, one in reports.items() if one is not None}
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -61,11 +61,11 @@ class PrefixRouter(RequestRouter):
         return sorted(ranked, key=lambda name: name in call.avoid)
 
     def _candidates(self, by_name: Mapping[str, RunningReplica]) -> list[Candidate]:
-        told = self._told
+        reports = self._reports
         return [
             Candidate(
                 name,
-                None if name not in told else told[name].digest,
+                None if name not in reports else reports[name].digest,
                 self.replica_queue_len_cache.get(replica.replica_id) or 0,
             )
             for name, replica in by_name.items()

@@ -15,7 +15,7 @@ from weft.errors import EngineStopped, InvalidRequest, NotSupported, SlowReader,
 from weft.events import CacheExplanation, Event, Finished, Token
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
-from weft.ray.messages import Begun, Call, received, unpacked
+from weft.ray.messages import Accepted, Call, received, unpacked
 
 __all__ = ["Feed", "RemoteStream"]
 
@@ -45,7 +45,7 @@ class Feed:
     """
 
     def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float, on_end: Callable[[], object]) -> None:
-        self.begun: Begun | None = None
+        self.accepted: Accepted | None = None
         self.events: deque[Event] = deque()
         self.error: Exception | None = None
         self.explanation: CacheExplanation | None = None
@@ -122,15 +122,15 @@ class Feed:
                 await self._read(call)
             except (ReplicaLost, TimeoutError) as lost:
                 if isinstance(lost, TimeoutError):
-                    if self.begun is None:
+                    if self.accepted is None:
                         raise NoReplica(round(time.monotonic() - began, 1)) from None
-                    lost = ReplicaLost(self.begun.replica_id)
-                replica_id = lost.replica_id or (self.begun.replica_id if self.begun is not None else "")
+                    lost = ReplicaLost(self.accepted.replica_id)
+                replica_id = lost.replica_id or (self.accepted.replica_id if self.accepted is not None else "")
                 # Text that was delivered cannot be withdrawn, and another replica might continue it differently.
                 if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
                     raise ReplicaLost(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
-                self.begun = self.explanation = None
+                self.accepted = self.explanation = None
             else:
                 return
 
@@ -140,8 +140,8 @@ class Feed:
                 async for message in messages:
                     # From here on the replica sends a message every few seconds, even if it has no events.
                     waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
-                    if isinstance(message, Begun):
-                        self.begun = message
+                    if isinstance(message, Accepted):
+                        self.accepted = message
                     elif isinstance(message, CacheExplanation):
                         self.explanation = message
                     elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
@@ -153,11 +153,11 @@ class Feed:
                         if not self._n_open:
                             break
             if self._n_open:
-                raise ReplicaLost("" if self.begun is None else self.begun.replica_id)
-            if self.begun is not None:
+                raise ReplicaLost("" if self.accepted is None else self.accepted.replica_id)
+            if self.accepted is not None:
                 # A continuation should be routed to this replica, even before its next digest.
                 tokens = [*unpacked(call.tokens), *self._written]
-                self._fleet.remember(self.begun.replica_id, tokens, call.salt)
+                self._fleet.remember(self.accepted.replica_id, tokens, call.salt)
 
     def _add(self, events: list[Event]) -> None:
         for event in events:
@@ -175,9 +175,9 @@ class Feed:
             raise SlowReader(n_behind, limit)
 
     async def _cancel(self, index: int) -> None:
-        if self.begun is not None and not self.is_ended:
+        if self.accepted is not None and not self.is_ended:
             with contextlib.suppress(ReplicaLost):
-                await self._fleet.ask(self.begun.replica_id, "cancel", self._call.id, index)
+                await self._fleet.ask(self.accepted.replica_id, "cancel", self._call.id, index)
 
 
 class RemoteStream:
@@ -242,9 +242,9 @@ class RemoteStream:
         """
         await self._feed.wait()
         events = self._feed.take()
-        if not events or self._feed.begun is None:
+        if not events or self._feed.accepted is None:
             return events
-        n_before = self._slots_before(self._feed.begun.replica_id)
+        n_before = self._slots_before(self._feed.accepted.replica_id)
         return [_numbered(received(event, self._model, compact=compact), n_before) for event in events]
 
     async def readable(self) -> None:

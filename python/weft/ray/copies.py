@@ -7,7 +7,7 @@ from typing import Any
 
 from weft._native import CachedNode, Prefix
 
-__all__ = ["ToldNode", "ToldPrefix", "copied", "together"]
+__all__ = ["NodeCopy", "PrefixCopy", "combined", "plain_copy"]
 
 N_ENDS = 128
 """Number of tokens that are copied of the beginning and of the end of a long node."""
@@ -16,37 +16,37 @@ _OF_ONE = frozenset(("width", "max_tokens"))
 """Numbers that are equal for all replicas and are not added."""
 
 
-def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a plain value)
+def plain_copy(value: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a plain value)
     """Converts an object of the compiled engine to one with equal attributes that can be pickled; keeps plain values."""
-    if isinstance(told, list):
-        return [copied(one) for one in told]
-    if not type(told).__module__.startswith("weft._native"):
-        return told
-    names = [name for name, kind in vars(type(told)).items() if isinstance(kind, GetSetDescriptorType | MemberDescriptorType)]
-    return SimpleNamespace(**{name: copied(getattr(told, name)) for name in names})
+    if isinstance(value, list):
+        return [plain_copy(one) for one in value]
+    if not type(value).__module__.startswith("weft._native"):
+        return value
+    names = [name for name, kind in vars(type(value)).items() if isinstance(kind, GetSetDescriptorType | MemberDescriptorType)]
+    return SimpleNamespace(**{name: plain_copy(getattr(value, name)) for name in names})
 
 
-def together(told: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
+def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     """Combines copies of several replicas: adds numbers and times, and concatenates lists.
 
     The result is None (no limit) if any of the values is None.
     """
-    first = told[0]
+    first = copies[0]
     if isinstance(first, SimpleNamespace):
         names = vars(first)
         return SimpleNamespace(
-            **{name: names[name] if name in _OF_ONE else together([getattr(one, name) for one in told]) for name in names}
+            **{name: names[name] if name in _OF_ONE else combined([getattr(one, name) for one in copies]) for name in names}
         )
-    if any(one is None for one in told):
+    if any(one is None for one in copies):
         return None
     if isinstance(first, list):
-        return [item for one in told for item in one]
+        return [item for one in copies for item in one]
     if isinstance(first, timedelta):
-        return sum(told, timedelta())
-    return first if isinstance(first, bool | str) else sum(told)
+        return sum(copies, timedelta())
+    return first if isinstance(first, bool | str) else sum(copies)
 
 
-class ToldPrefix:
+class PrefixCopy:
     """A pinned prefix of replicas, with the interface of the compiled engine's `Prefix`."""
 
     def __init__(self, prefix: Prefix) -> None:
@@ -62,7 +62,7 @@ class ToldPrefix:
         return (self.tokens, []) if self.n_tokens <= 2 * n else (self.tokens[:n], self.tokens[-n:])
 
 
-class ToldNode:
+class NodeCopy:
     """A node of a replica's prefix tree, with the interface of `CachedNode`, without the middle of its tokens."""
 
     def __init__(self, node: CachedNode) -> None:
@@ -82,10 +82,10 @@ class ToldNode:
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
         """Returns the first and the last 128 tokens; all tokens and an empty list if there are at most 256."""
         if n != N_ENDS:
-            raise ValueError(f"{n} tokens are asked for; {N_ENDS} were told")
+            raise ValueError(f"{n} tokens are requested; {N_ENDS} were copied")
         return self._ends
 
-    def moved(self, n_nodes: int, n_slots: int) -> "ToldNode":
+    def moved(self, n_nodes: int, n_slots: int) -> "NodeCopy":
         """Adds offsets to its indices, for a list with the nodes and slots of other replicas before; returns itself."""
         self.parent = None if self.parent is None else self.parent + n_nodes
         self.slots = [slot + n_slots for slot in self.slots]

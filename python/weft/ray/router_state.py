@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from weft.ray.messages import Told
+from weft.ray.messages import ReplicaReport
 
-__all__ = ["Known", "known", "of_router"]
+__all__ = ["RouterState", "register_router", "router_state"]
 
 
-class Known(NamedTuple):
+class RouterState(NamedTuple):
     """A router's interface for other threads."""
 
-    told: Callable[[], Mapping[str, Told]]
+    reports: Callable[[], Mapping[str, ReplicaReport]]
     """Returns the last report of each running replica."""
     remember: Callable[[str, Sequence[int], bytes], None]
     """Records that a replica has these tokens cached, with the salt of their hashes."""
 
 
-_NOTHING = Known(lambda: MappingProxyType({}), lambda *_: None)
+_NOTHING = RouterState(lambda: MappingProxyType({}), lambda *_: None)
 
-_of_application: dict[str, Known] = {}
+_of_application: dict[str, RouterState] = {}
 
 
-def of_router(application: str, now: Known) -> None:
+def register_router(application: str, now: RouterState) -> None:
     """Registers the router of an application; called when it is created."""
     _of_application[application] = now
 
 
-def known(application: str) -> Known:
+def router_state(application: str) -> RouterState:
     """Returns the interface of an application's router; an empty one before the first request has created it."""
     return _of_application.get(application, _NOTHING)
