@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.cli.given import known
+from weft.cli.given import all_spellings
 from weft.cli.main import parse
 from weft.settings import Settings, table
 
@@ -109,7 +109,7 @@ def _lines() -> Iterator[Line]:
 
 
 LINES = list(_lines())
-KNOWN = known()
+KNOWN = all_spellings()
 FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
 ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list", "--list-devices"}
 """These are answered at once."""

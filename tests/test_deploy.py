@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import weft
 from tests.server.conftest import answers
-from weft.cli.given import known
+from weft.cli.given import all_spellings
 from weft.cli.main import parse
 from weft.installed.levels import LEVELS
 from weft.server import create_app
@@ -235,7 +235,7 @@ def test_the_unit_starts_our_command_with_flags_that_there_are() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert Path(command).name in scripts
     assert flags
-    assert all(flag in known() for flag in flags)
+    assert all(flag in all_spellings() for flag in flags)
     settings, warnings = parse(flags, {})
     assert settings.metrics
     assert warnings == ()

@@ -15,7 +15,7 @@ import pytest
 from weft.chat.conversation import ChatMessage
 from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELT
 from weft.cli.flags_without_setting import Meaning
-from weft.cli.given import known
+from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.llamacpp.schemas import (
     CompletionBody,
@@ -193,7 +193,7 @@ def test_every_feature_has_a_test_that_is_there(row: Feature) -> None:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.feature} ({row.document})") for row in ROWS if row.flags])
 def test_every_flag_of_a_feature_is_known_to_the_command_line(row: Feature) -> None:
-    spellings = known()
+    spellings = all_spellings()
     respelt = RESPELT["stream"] if row.documents == {"stream server"} else {}
     for flag in row.flags:
         spelling = respelt.get(flag, flag).replace("_", "-")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from weft.cli.config_file import Entry, entries
 from weft.cli.flags_without_setting import ACCEPTED, Accepted
-from weft.cli.given import Given, Known, UsageError, known
+from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings
 from weft.settings import Settings, table
 from weft.settings.flags import negated
 from weft.settings.presets import PRESETS
@@ -28,7 +28,7 @@ __all__ = [
     "DEVICES",
     "HELP",
     "VERSION",
-    "Asked",
+    "OutputRequest",
     "Parsed",
     "read",
 ]
@@ -85,7 +85,7 @@ RESPELT: Mapping[str, Mapping[str, str]] = {
 """Short flags whose meaning `--compat` changes, with the equivalent long flags."""
 
 
-class Asked(Exception):  # noqa: N818 (not an error: it ends the scan)
+class OutputRequest(Exception):  # noqa: N818 (not an error: it ends the scan)
     """The command line requests help, the version or similar output instead of the command."""
 
     def __init__(self, what: tuple[str, ...]) -> None:
@@ -111,7 +111,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
         UsageError: Something is unknown, invalid or unsupported.
         Asked: The command line requests other output.
     """
-    spellings = known(only)
+    spellings = all_spellings(only)
     respelt = {
         compat: spellings | {short: spellings[long] for short, long in shorts.items() if long in spellings}
         for compat, shorts in RESPELT.items()
@@ -120,25 +120,25 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     flags, config = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
     variables = _variables(environ, only)
     path = config or environ.get(CONFIG_VARIABLE)
-    file = _file(path) if path else Given()
+    file = _file(path) if path else SourceValues()
     values: dict[str, Any] = {}
-    for given in (file, variables, flags):
-        values = _over(values, given.values)
+    for part in (file, variables, flags):
+        values = _over(values, part.values)
     if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
         raise UsageError(f"{_spelt('hf_file')} names a file of a repository, which {_spelt('hf_repo')} is to name")
     values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
-        said = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
-        raise UsageError(f"{said}; give one of them")
+        message = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
+        raise UsageError(f"{message}; give one of them")
     if values.get("reranking") and (pooling := values.get("pooling", "rank")) != "rank":
-        said = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} ranks nothing"
-        raise UsageError(f"{said}; give one of them")
+        message = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} ranks nothing"
+        raise UsageError(f"{message}; give one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
 
 
-def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
+def _compat(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> str | None:
     """Returns the value of `--compat`, which must be known before the meaning of short flags.
 
     `spellings` includes the respelled flags, each of which takes the same number of values in either meaning.
@@ -152,15 +152,15 @@ def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
     return named
 
 
-def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Merges values, the second with priority. A model or projector selected there replaces the first's."""
     for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
-        named = [name for name in names if name in given]
+        named = [name for name in names if name in overrides]
         if len(named) > 1:
             raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a {what}; give one of them")
         if named:
             values = {name: value for name, value in values.items() if name not in (*names, *beside)}
-    return {**values, **given}
+    return {**values, **overrides}
 
 
 def _spelt(name: str) -> str:
@@ -169,21 +169,21 @@ def _spelt(name: str) -> str:
     return "/".join(names) if names else "a model with its settings, as --gpt-oss-20b-default,"
 
 
-def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
+def scan(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> tuple[SourceValues, str | None]:
     """Returns the values of a command line, and the path of the configuration file."""
-    given, config = Given(), None
+    result, config = SourceValues(), None
     for flag in _flags(argv, spellings):
-        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
-            if flag.spelling in asked:
-                raise Asked(asked)
+        for request in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
+            if flag.spelling in request:
+                raise OutputRequest(request)
         if flag.spelling in CONFIG:
             [config] = flag.values
             continue
         if (what := spellings.get(flag.spelling)) is None:
             raise UsageError(_unknown(flag.argument, spellings))
         for text in flag.values:
-            what.give(given, f"argument {what.names(flag.spelling)}", text)
-    return given, config
+            what.give(result, f"argument {what.names(flag.spelling)}", text)
+    return result, config
 
 
 class _Flag(NamedTuple):
@@ -196,7 +196,7 @@ class _Flag(NamedTuple):
     """Its values; None for a flag without a value."""
 
 
-def _flags(argv: Sequence[str], spellings: Mapping[str, Known]) -> Iterator[_Flag]:
+def _flags(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> Iterator[_Flag]:
     """Yields each flag with its values, including those in the text of `--args`. Unknown flags have no values."""
     left = list(reversed(argv))
     while left:
@@ -231,12 +231,12 @@ def _further(text: str) -> list[str]:
         raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be read as a shell reads it: {str(error).lower()}") from None
 
 
-def _is_flag(argument: str, spellings: Mapping[str, Known]) -> bool:
+def _is_flag(argument: str, spellings: Mapping[str, Spelling]) -> bool:
     spelling, _ = _split(argument, spellings)
     return spelling in spellings or spelling in (*ARGS, *CONFIG)
 
 
-def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | None]:
+def _split(argument: str, spellings: Mapping[str, Spelling]) -> tuple[str, str | None]:
     """Splits a flag from a value in the same argument, as in `--ctx-size=512` and `-c512`."""
     if argument.startswith("--"):
         name, equals, value = argument.partition("=")
@@ -248,7 +248,7 @@ def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | No
     return argument, None
 
 
-def _following(name: str, n: int, attached: str | None, left: list[str], spellings: Mapping[str, Known]) -> list[str]:
+def _following(name: str, n: int, attached: str | None, left: list[str], spellings: Mapping[str, Spelling]) -> list[str]:
     """Returns the values of a flag: the attached one, or the following ones, which are removed from `left`."""
     if attached is not None:
         return [attached]
@@ -285,21 +285,21 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     return max(difflib.get_close_matches(word, list(spellings), n=5), key=nearness, default=None)
 
 
-def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Given:
-    given = Given()
+def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> SourceValues:
+    result = SourceValues()
     for name, flag in table().items():
         if only is not None and name not in only:
             continue
         for alias in flag.aliases():
             if alias.env is not None and environ.get(alias.env):
-                given.set(name, flag, alias, f"variable {alias.env}", environ[alias.env])
+                result.set(name, flag, alias, f"variable {alias.env}", environ[alias.env])
         can_be_off = any(alias.value is False for alias in flag.aliases())
         if can_be_off and any(alias.env is not None and negated(alias.env) in environ for alias in flag.aliases()):
-            given.values[name] = False
+            result.values[name] = False
     for accepted in ACCEPTED if only is None else ():
         for variable, text in _asking(accepted, environ):
-            given.pass_over(accepted, f"variable {variable}", text)
-    return given
+            result.add_accepted(accepted, f"variable {variable}", text)
+    return result
 
 
 def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
@@ -317,15 +317,15 @@ def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[st
         yield negative, None
 
 
-def _file(path: str) -> Given:
+def _file(path: str) -> SourceValues:
     """Returns the values of a configuration file, which may include settings of other commands."""
-    given, spellings = Given(), known()
+    result, spellings = SourceValues(), all_spellings()
     try:
         found = entries(path)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     for entry in found:
-        said = f"{path}: {entry.key}"
+        source = f"{path}: {entry.key}"
         if (what := spellings.get(entry.spelling)) is None:
             if isinstance(entry.value, dict):
                 raise UsageError(f"{path}: unknown section [{entry.key}]; settings stand outside of sections")
@@ -334,30 +334,30 @@ def _file(path: str) -> Given:
                 f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near.removeprefix('--')!r}?" if near else "")
             )
         if what.n_values == 0:
-            _switch(given, spellings, entry, said)
+            _switch(result, spellings, entry, source)
             continue
         try:
             values = what.texts(entry.value)
         except ValueError as error:
-            raise UsageError(f"{said}: {error}") from None
+            raise UsageError(f"{source}: {error}") from None
         for text in values:
-            what.give(given, said, text)
-    return given
+            what.give(result, source, text)
+    return result
 
 
-def _switch(given: Given, spellings: Mapping[str, Known], entry: Entry, said: str) -> None:
+def _switch(result: SourceValues, spellings: Mapping[str, Spelling], entry: Entry, source: str) -> None:
     """Applies a switch of the configuration file: true is the flag, false its opposite."""
     if not isinstance(entry.value, bool):
-        raise UsageError(f"{said}: it is a switch, true or false")
+        raise UsageError(f"{source}: it is a switch, true or false")
     what = spellings[entry.spelling]
     if entry.value:
-        what.give(given, said, None)
+        what.give(result, source, None)
         return
     bare = entry.spelling.removeprefix("--")
     opposite = f"--{bare.removeprefix('no-')}" if bare.startswith("no-") else f"--no-{bare}"
     if (other := spellings.get(opposite)) is not None:
-        other.give(given, said, None)
+        other.give(result, source, None)
         return
     for name, _, alias in what.settings:
         if isinstance(alias.value, bool):
-            given.values[name] = not alias.value
+            result.values[name] = not alias.value

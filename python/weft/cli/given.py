@@ -10,21 +10,21 @@ from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag, FlagAlias
 
-__all__ = ["Given", "Known", "UsageError", "known"]
+__all__ = ["SourceValues", "Spelling", "UsageError", "all_spellings"]
 
 
 class UsageError(Exception):
     """A command line, a variable or a file is invalid; the message names it."""
 
 
-class Given(msgspec.Struct):
+class SourceValues(msgspec.Struct):
     """Values of settings, and warnings, from one source."""
 
     values: dict[str, Any] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
 
-    def set(self, name: str, flag: Flag, alias: FlagAlias, said: str, text: str | None) -> None:
-        """Sets a value. `text` is None if the flag has no value; `said` names the source in messages."""
+    def set(self, name: str, flag: Flag, alias: FlagAlias, source: str, text: str | None) -> None:
+        """Sets a value. `text` is None if the flag has no value; `source` names the source in messages."""
         if text is None:
             value = alias.value
         else:
@@ -32,22 +32,22 @@ class Given(msgspec.Struct):
             try:
                 value = alias.parse(text)
             except ValueError as error:
-                raise UsageError(f"{said}: {error}") from None
+                raise UsageError(f"{source}: {error}") from None
         if flag.join is not None and name in self.values:
             value = flag.join(self.values[name], value)
         self.values[name] = value
 
-    def pass_over(self, accepted: Accepted, said: str, text: str | None) -> None:
+    def add_accepted(self, accepted: Accepted, source: str, text: str | None) -> None:
         """Handles a flag without a setting: raises UsageError or adds a warning."""
         verdict = accepted.verdict(text)
         if verdict is Meaning.MISSING:
-            raise UsageError(f"{said} {verdict.value}: {accepted.why}")
-        warning = f"{said} {verdict.value}: {accepted.why}"
+            raise UsageError(f"{source} {verdict.value}: {accepted.why}")
+        warning = f"{source} {verdict.value}: {accepted.why}"
         if verdict is Meaning.IDLE and warning not in self.warnings:
             self.warnings.append(warning)
 
 
-class Known(NamedTuple):
+class Spelling(NamedTuple):
     """Meaning of a spelling: one or several settings, or a flag without a setting."""
 
     settings: tuple[tuple[str, Flag, FlagAlias], ...] = ()
@@ -76,12 +76,12 @@ class Known(NamedTuple):
         """Returns the name for messages."""
         return spelling if self.accepted is not None else "/".join(self._alias.names)
 
-    def give(self, given: Given, said: str, text: str | None) -> None:
-        """Applies the spelling with a value to `given`."""
+    def give(self, target: SourceValues, source: str, text: str | None) -> None:
+        """Applies the spelling with a value to `target`."""
         for name, flag, alias in self.settings:
-            given.set(name, flag, alias, said, text)
+            target.set(name, flag, alias, source, text)
         if self.accepted is not None:
-            given.pass_over(self.accepted, said, text)
+            target.add_accepted(self.accepted, source, text)
 
     def texts(self, value: Any) -> list[str]:  # noqa: ANN401 (any TOML)
         """Converts a value of the configuration file to command-line values; raises ValueError if that is impossible."""
@@ -91,14 +91,14 @@ class Known(NamedTuple):
         return texts(value, self._alias.parse, is_list=flag.join is not None, separator=flag.separator)
 
 
-def known(only: Collection[str] | None = None) -> dict[str, Known]:
+def all_spellings(only: Collection[str] | None = None) -> dict[str, Spelling]:
     """Returns the meaning of every spelling, restricted to the settings in `only` if given."""
     found: dict[str, list[tuple[str, Flag, FlagAlias]]] = {}
     for name, flag in table().items():
         for alias in flag.aliases():
             for spelling in alias.names if only is None or name in only else ():
                 found.setdefault(spelling, []).append((name, flag, alias))
-    spellings = {spelling: Known(tuple(settings)) for spelling, settings in found.items()}
+    spellings = {spelling: Spelling(tuple(settings)) for spelling, settings in found.items()}
     if only is not None:
         return spellings
-    return spellings | {spelling: Known(accepted=accepted) for accepted in ACCEPTED for spelling in accepted.names}
+    return spellings | {spelling: Spelling(accepted=accepted) for accepted in ACCEPTED for spelling in accepted.names}

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 
 from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.cli.given import known
+from weft.cli.given import all_spellings
 from weft.settings import table
 from weft.settings.flags import Flag
 
@@ -82,7 +82,7 @@ def _names(meaning: Meaning) -> str:
 
 def completion_script() -> str:
     """Returns a script for bash that completes flags and file names."""
-    names = " ".join(sorted({*known(), *ARGS, *CACHE_LIST, *CONFIG, *DEVICES, *HELP, *VERSION}))
+    names = " ".join(sorted({*all_spellings(), *ARGS, *CACHE_LIST, *CONFIG, *DEVICES, *HELP, *VERSION}))
     return (
         "_weft() {\n"
         '    local word="${COMP_WORDS[COMP_CWORD]}"\n'

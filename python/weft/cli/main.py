@@ -87,23 +87,23 @@ def _stop(error: ImportError, code: int) -> NoReturn:
     raise SystemExit(code) from error
 
 
-def _run(given: Sequence[str]) -> NoReturn:
+def _run(arguments: Sequence[str]) -> NoReturn:
     # Imports are deferred: `--help` does not need the engine and HTTP, and `--version` not even the table of all flags.
-    if [*given] == ["--version"]:
+    if [*arguments] == ["--version"]:
         _print_version()
         sys.exit(0)
-    if given and given[0] == "tune":
-        settings, _ = parse(given[1:], os.environ, TUNE)
+    if arguments and arguments[0] == "tune":
+        settings, _ = parse(arguments[1:], os.environ, TUNE)
         from weft.cli.tune import tune  # noqa: PLC0415
 
         sys.exit(tune(settings))
-    if given and given[0] == "top":
+    if arguments and arguments[0] == "top":
         from weft.cli.top.command import top  # noqa: PLC0415
 
-        sys.exit(top(given[1:]))
+        sys.exit(top(arguments[1:]))
     # Objects created from here on are permanent, so they are frozen to keep the garbage collector from traversing them.
     gc.disable()
-    settings, warnings = parse(given, os.environ)
+    settings, warnings = parse(arguments, os.environ)
     here()  # Raises errors here instead of in the worker.
     from weft.serving.serve import serve  # noqa: PLC0415
 
@@ -126,22 +126,22 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
     unknown, invalid or unsupported; with 0 after `--help` and similar flags.
     """
     # Not needed for `--version`.
-    from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, Asked, read  # noqa: PLC0415
+    from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, OutputRequest, read  # noqa: PLC0415
     from weft.cli.given import UsageError  # noqa: PLC0415
     from weft.cli.help import completion_script, help_text  # noqa: PLC0415
 
     try:
         return read(argv, environ, command.settings)
-    except Asked as asked:
-        if asked.what == VERSION:
+    except OutputRequest as request:
+        if request.what == VERSION:
             _print_version()
-        elif asked.what == COMPLETION:
+        elif request.what == COMPLETION:
             print(completion_script(), end="")
-        elif asked.what == CACHE_LIST:
+        elif request.what == CACHE_LIST:
             from weft.cli.cache_list import cache_list  # noqa: PLC0415
 
             sys.exit(cache_list())
-        elif asked.what == DEVICES:
+        elif request.what == DEVICES:
             from weft.cli.list_devices import list_devices  # noqa: PLC0415 (it loads the engine)
 
             list_devices()
