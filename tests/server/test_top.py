@@ -24,9 +24,9 @@ import pytest
 from rich.console import Console
 
 from tests.server.live import LiveServer, environ
-from weft.cli.top.asking import NoAnswerError, Server
+from weft.cli.top.client import NoAnswerError, Server
 from weft.cli.top.command import top
-from weft.cli.top.looks import Cache, Cells, Look, Node, Properties, Rates, Slot, Store, metrics
+from weft.cli.top.state import Cache, Cells, Node, Properties, Rates, ServerState, Slot, Store, metrics
 from weft.cli.top.view import page
 
 PROMPT = "Once upon a time, there was a fox who lived in the forest near the old village by the river."
@@ -79,9 +79,9 @@ async def test_once_is_plain_text_with_all_that_is_told(watched: LiveServer) -> 
 
 async def test_rates_are_of_the_time_between_two_looks(watched: LiveServer) -> None:
     asking = Server(watched.url, KEY)
-    before = await asyncio.to_thread(asking.look)
+    before = await asyncio.to_thread(asking.fetch_state)
     await asyncio.to_thread(complete, watched, 2, 10)
-    now = await asyncio.to_thread(asking.look)
+    now = await asyncio.to_thread(asking.fetch_state)
     rates, elapsed_s = Rates.between(before, now), now.when_s - before.when_s
     assert rates.drawn is not None
     assert rates.drawn * elapsed_s == pytest.approx(20)
@@ -160,7 +160,7 @@ def test_a_ctrl_c_is_not_lost_where_a_destructor_swallows_it(monkeypatch: pytest
         Swallowing()
         raise NoAnswerError("it is gone")
 
-    monkeypatch.setattr(Server, "look", look)
+    monkeypatch.setattr(Server, "fetch_state", look)
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
     assert top(["http://127.0.0.1:1"]) == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -265,7 +265,7 @@ def test_a_server_at_rest_is_not_asked_for_its_cache_again(pretended: tuple[str,
     asking = Server(url)
 
     def n_asked() -> int:
-        asking.look()
+        asking.fetch_state()
         return [path for path, _ in told.asked].count("/cache")
 
     assert [n_asked(), n_asked(), n_asked()] == [1, 1, 1]
@@ -280,7 +280,7 @@ def test_a_server_at_rest_is_not_asked_for_its_cache_again(pretended: tuple[str,
     told.answers["/metrics"] = (200, b"llamacpp:tokens_predicted_total 2\n")
     assert n_asked() == 6
     told.answers["/props"] = (200, b'{"is_sleeping": true}')
-    assert [n_asked(), asking.look().cache] == [6, None]
+    assert [n_asked(), asking.fetch_state().cache] == [6, None]
     told.answers["/props"] = (200, b"{}")
     assert n_asked() == 7
 
@@ -289,7 +289,7 @@ def test_a_key_is_shown_to_the_server_that_was_named_alone(pretended: tuple[str,
     url, told = pretended
     told.answers = {"/props": (302, f"{url}/elsewhere".encode())}
     with pytest.raises(NoAnswerError, match="answers 302"):
-        Server(url, KEY).look()
+        Server(url, KEY).fetch_state()
     assert told.asked == [("/props", f"Bearer {KEY}")]
 
 
@@ -310,7 +310,7 @@ def test_an_answer_that_cannot_be_understood_is_told(
     url, told = pretended
     told.answers |= answers
     with pytest.raises(NoAnswerError) as raised:
-        Server(url).look()
+        Server(url).fetch_state()
     assert message in str(raised.value)
     assert "\x1b" not in str(raised.value)
 
@@ -322,9 +322,9 @@ def test_metrics_are_read_with_their_labels_and_summed_without() -> None:
     assert (found['a{x="2"}'], found["b"]) == (3.5, 1000)
 
 
-def look(when_s: float, *counts: float) -> Look:
+def look(when_s: float, *counts: float) -> ServerState:
     names = ("llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total")
-    return Look(when_s, Properties(), None, dict(zip(names, counts, strict=True)), None)
+    return ServerState(when_s, Properties(), None, dict(zip(names, counts, strict=True)), None)
 
 
 @pytest.mark.parametrize(
@@ -336,10 +336,10 @@ def look(when_s: float, *counts: float) -> Look:
         # Started anew meanwhile.
         (look(1, 9, 1, 3), look(3, 5, 2, 6), Rates(hit_rate_in_all=0.75)),
         (look(1, 0, 0, 0), look(3, 0, 0, 0), Rates(0, 0, 0, None, None)),
-        (look(1, 0, 0, 0), Look(3, Properties(), None, None, None), Rates()),
+        (look(1, 0, 0, 0), ServerState(3, Properties(), None, None, None), Rates()),
     ],
 )
-def test_rates_are_differences_over_time(before: Look | None, now: Look, expected: Rates) -> None:
+def test_rates_are_differences_over_time(before: ServerState | None, now: ServerState, expected: Rates) -> None:
     assert Rates.between(before, now) == expected
 
 
@@ -351,7 +351,7 @@ def test_a_page_is_no_higher_than_its_terminal_and_says_what_is_left_out(height:
     console = Console(width=100, height=height, highlight=False, markup=False)
     with console.capture() as captured:
         now = datetime(2020, 1, 1, tzinfo=UTC)
-        console.print(page("URL", Look(0, Properties(), slots, {}, cache), Rates(), height=height, width=100, now=now))
+        console.print(page("URL", ServerState(0, Properties(), slots, {}, cache), Rates(), height=height, width=100, now=now))
     lines = captured.get().splitlines()
     assert len(lines) <= max(height, 20)
     assert "slots   6 of 256 busy    queue 0" in lines

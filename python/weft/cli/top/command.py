@@ -12,8 +12,8 @@ from typing import NoReturn
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from weft.cli.top.asking import NoAnswerError, Server
-from weft.cli.top.looks import Look, Rates
+from weft.cli.top.client import NoAnswerError, Server
+from weft.cli.top.state import Rates, ServerState
 from weft.cli.top.view import page, unanswered
 
 __all__ = ["top"]
@@ -71,7 +71,7 @@ class _Watch:
     def __init__(self, server: Server, console: Console) -> None:
         self._server = server
         self._console = console
-        self._last: Look | None = None
+        self._last: ServerState | None = None
         self._is_interrupted = False
 
     def interrupt(self, *_: object) -> NoReturn:
@@ -87,9 +87,9 @@ class _Watch:
     def once(self, interval_s: float) -> int:
         """Prints one page, with rates over one interval. Returns the exit code."""
         try:
-            self._look()
+            self._render()
             self._pause(interval_s)
-            self._console.print(self._look())
+            self._console.print(self._render())
         except NoAnswerError as error:
             print(f"top: {error}", file=sys.stderr)
             return 1
@@ -108,13 +108,13 @@ class _Watch:
 
     def _answered(self) -> RenderableType:
         try:
-            return self._look()
+            return self._render()
         except NoAnswerError as error:
             self._last = None
             return unanswered(str(error), datetime.now().astimezone())
 
-    def _look(self) -> RenderableType:
-        before, self._last = self._last, self._server.look()
+    def _render(self) -> RenderableType:
+        before, self._last = self._last, self._server.fetch_state()
         rates = Rates.between(before, self._last)
         height = self._console.height if self._console.is_terminal else PLAIN_HEIGHT
         now = datetime.now().astimezone()

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weft.cli.top.looks import Cache, Look, Rates, Slot
+from weft.cli.top.state import Cache, Rates, ServerState, Slot
 from weft.drawing.figure import cut, readable
 
 __all__ = ["page", "unanswered"]
@@ -24,14 +24,14 @@ AROUND = 12
 MIB = 2**20
 
 
-def page(url: str, look: Look, rates: Rates, *, height: int, width: int, now: datetime) -> RenderableType:
+def page(url: str, state: ServerState, rates: Rates, *, height: int, width: int, now: datetime) -> RenderableType:
     """Returns a page with all information that fits in a terminal of this size."""
-    n_slots = len(look.slots or ())
+    n_slots = len(state.slots or ())
     n_rows = max(height - AROUND, 2 * LEAST_ROWS)
     n_prefixes = max(LEAST_ROWS, n_rows - n_slots, n_rows // 2)
-    parts: list[RenderableType] = [_head(url, look, now), Text(), *_summary(look, rates), Text()]
-    parts += _slots(look.slots, max(LEAST_ROWS, n_rows - n_prefixes))
-    parts += [Text(), *_prefixes(look.cache, n_prefixes, width)]
+    parts: list[RenderableType] = [_head(url, state, now), Text(), *_summary(state, rates), Text()]
+    parts += _slots(state.slots, max(LEAST_ROWS, n_rows - n_prefixes))
+    parts += [Text(), *_prefixes(state.cache, n_prefixes, width)]
     return Group(*parts)
 
 
@@ -40,53 +40,53 @@ def unanswered(reason: str, now: datetime) -> RenderableType:
     return Text(f"weft top · {now:%H:%M:%S}\n\n{readable(reason)}", style="bold")
 
 
-def _head(url: str, look: Look, now: datetime) -> Text:
-    told = look.properties
-    model = told.model_alias or told.model_path.rpartition("/")[2]
-    asleep = " · the model is unloaded until somebody asks for it" if told.is_sleeping else ""
+def _head(url: str, state: ServerState, now: datetime) -> Text:
+    properties = state.properties
+    model = properties.model_alias or properties.model_path.rpartition("/")[2]
+    asleep = " · the model is unloaded until somebody asks for it" if properties.is_sleeping else ""
     return Text.assemble(("weft top", "bold"), f" · {url} · {readable(model)} · {now:%H:%M:%S}{asleep}")
 
 
-def _summary(look: Look, rates: Rates) -> Iterator[Text]:
-    slots = look.slots
+def _summary(state: ServerState, rates: Rates) -> Iterator[Text]:
+    slots = state.slots
     if slots is not None:
         n_busy = sum(slot.is_processing for slot in slots)
-        queue = "" if look.metrics is None else f"    queue {look.metrics.get('llamacpp:requests_deferred', 0):,.0f}"
+        queue = "" if state.metrics is None else f"    queue {state.metrics.get('llamacpp:requests_deferred', 0):,.0f}"
         yield Text.assemble("slots   ", (f"{n_busy} of {len(slots)} busy", "bold"), queue)
-    cells = _cells(look)
+    cells = _cells(state)
     if cells is not None:
         used, total, idle = cells
         n = round(BAR * used / max(total, 1))
         bar = ("#" * n, "cyan"), ("." * (BAR - n), "dim")
         yield Text.assemble("cells   ", *bar, f" {used:,} of {total:,} ({100 * used / max(total, 1):.0f} %), {idle:,} idle")
-    if look.cache is not None:
-        limit = look.cache.store.max_bytes
+    if state.cache is not None:
+        limit = state.cache.store.max_bytes
         room = "" if limit is None else f" of {limit / MIB:,.0f}"
         yield Text(
-            f"memory  {look.cache.store.n_bytes / MIB:,.1f}{room} MiB of cache beside the cells, {look.cache.n_nodes:,} nodes"
+            f"memory  {state.cache.store.n_bytes / MIB:,.1f}{room} MiB of cache beside the cells, {state.cache.n_nodes:,} nodes"
         )
-    if look.metrics is None:
+    if state.metrics is None:
         yield Text("rates   the server does not tell them: it was started without --metrics")
         return
-    told = [("drawn", rates.drawn), ("prompt computed", rates.computed), ("found", rates.found)]
-    yield Text("tokens  " + "    ".join(f"{name} {_rate(rate)}" for name, rate in told))
-    yield Text(f"hits    {_part(rates.hit_rate)} of the prompts now, {_part(rates.hit_rate_in_all)} since the start")
+    columns = [("drawn", rates.drawn), ("prompt computed", rates.computed), ("found", rates.found)]
+    yield Text("tokens  " + "    ".join(f"{name} {_rate(rate)}" for name, rate in columns))
+    yield Text(f"hits    {_percent(rates.hit_rate)} of the prompts now, {_percent(rates.hit_rate_in_all)} since the start")
 
 
-def _cells(look: Look) -> tuple[int, int, int] | None:
-    if look.metrics is not None:
-        used, total, idle = (int(look.metrics.get(f"weft:{name}", 0)) for name in ("cells_used", "cells", "cells_idle"))
+def _cells(state: ServerState) -> tuple[int, int, int] | None:
+    if state.metrics is not None:
+        used, total, idle = (int(state.metrics.get(f"weft:{name}", 0)) for name in ("cells_used", "cells", "cells_idle"))
         return used, total, idle
-    if look.cache is None:
+    if state.cache is None:
         return None
-    return look.cache.cells.used, look.cache.cells.total, look.cache.cells.idle
+    return state.cache.cells.used, state.cache.cells.total, state.cache.cells.idle
 
 
 def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"
 
 
-def _part(part: float | None) -> str:
+def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.0f} %"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-__all__ = ["COUNTERS", "Cache", "Cells", "Look", "Node", "Properties", "Rates", "Slot", "Store", "metrics"]
+__all__ = ["COUNTERS", "Cache", "Cells", "Node", "Properties", "Rates", "ServerState", "Slot", "Store", "metrics"]
 
 COUNTERS = ("llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total")
 """Counters of `/metrics`: generated tokens, computed prompt tokens, and cached prompt tokens."""
@@ -92,7 +92,7 @@ class Properties(msgspec.Struct):
     is_sleeping: bool = False
 
 
-class Look(NamedTuple):
+class ServerState(NamedTuple):
     """State of a server at one time. None marks what the server does not provide."""
 
     when_s: float
@@ -128,20 +128,20 @@ class Rates(NamedTuple):
     """Hit rate since the start of the server."""
 
     @classmethod
-    def between(cls, before: Look | None, now: Look) -> "Rates":
+    def between(cls, before: ServerState | None, now: ServerState) -> "Rates":
         """Returns the rates between two states; only the overall hit rate if the server was restarted between them."""
         if now.metrics is None:
             return cls()
         counts = [now.metrics.get(name, 0.0) for name in COUNTERS]
-        in_all = _part(counts[2], counts[1])
+        in_all = _ratio(counts[2], counts[1])
         if before is None or before.metrics is None or now.when_s <= before.when_s:
             return cls(hit_rate_in_all=in_all)
         differences = [count - before.metrics.get(name, 0.0) for name, count in zip(COUNTERS, counts, strict=True)]
         if min(differences) < 0:
             return cls(hit_rate_in_all=in_all)
         drawn, computed, found = (difference / (now.when_s - before.when_s) for difference in differences)
-        return cls(drawn, computed, found, _part(found, computed), in_all)
+        return cls(drawn, computed, found, _ratio(found, computed), in_all)
 
 
-def _part(found: float, computed: float) -> float | None:
+def _ratio(found: float, computed: float) -> float | None:
     return found / (found + computed) if found + computed > 0 else None

@@ -10,7 +10,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import msgspec
 
-from weft.cli.top.looks import COUNTERS, Cache, Look, Properties, Slot, metrics
+from weft.cli.top.state import COUNTERS, Cache, Properties, ServerState, Slot, metrics
 from weft.drawing.figure import readable
 
 __all__ = ["NoAnswerError", "Server"]
@@ -24,7 +24,7 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_NODES = 1_000
 """Number of most recently used cache nodes to request, among which the busiest are selected."""
 
-Told = TypeVar("Told")
+Response = TypeVar("Response")
 
 
 class NoAnswerError(Exception):
@@ -59,9 +59,9 @@ class Server:
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._opener = build_opener(_NoRedirects)
         self._cache: Cache | None = None
-        self._cached_at: object = None
+        self._counters_at_fetch: object = None
 
-    def look(self) -> Look:
+    def fetch_state(self) -> ServerState:
         """Returns the current state of the server.
 
         The cache is requested again only if the server has been active, because the request would keep an idle server from
@@ -71,28 +71,28 @@ class Server:
             NoAnswerError: The server did not respond, or its response is invalid.
         """
         properties = self._decode("/props", self._read("/props"), Properties)
-        told = self._told("/metrics")
-        values = None if told is None else metrics(told.decode(errors="replace"))
-        slots = self._decoded("/slots", list[Slot])
-        state = [values.get(name) for name in COUNTERS] if values is not None else slots
+        response = self._read_optional("/metrics")
+        values = None if response is None else metrics(response.decode(errors="replace"))
+        slots = self._fetch("/slots", list[Slot])
+        counters = [values.get(name) for name in COUNTERS] if values is not None else slots
         if properties.is_sleeping:
             self._cache = None
-        elif self._cache is None or state != self._cached_at or any(slot.is_processing for slot in slots or ()):
-            self._cache = self._decoded(f"/cache?limit={MAX_NODES}", Cache)
-        self._cached_at = state
-        return Look(time.monotonic(), properties, slots, values, self._cache)
+        elif self._cache is None or counters != self._counters_at_fetch or any(slot.is_processing for slot in slots or ()):
+            self._cache = self._fetch(f"/cache?limit={MAX_NODES}", Cache)
+        self._counters_at_fetch = counters
+        return ServerState(time.monotonic(), properties, slots, values, self._cache)
 
-    def _decoded(self, path: str, kind: type[Told]) -> Told | None:
-        told = self._told(path)
-        return None if told is None else self._decode(path, told, kind)
+    def _fetch(self, path: str, kind: type[Response]) -> Response | None:
+        response = self._read_optional(path)
+        return None if response is None else self._decode(path, response, kind)
 
-    def _decode(self, path: str, told: bytes, kind: type[Told]) -> Told:
+    def _decode(self, path: str, response: bytes, kind: type[Response]) -> Response:
         try:
-            return msgspec.json.decode(told, type=kind)
+            return msgspec.json.decode(response, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise NoAnswerError(f"{self.url}{path} is not what Weft would say: {error}") from None
 
-    def _told(self, path: str) -> bytes | None:
+    def _read_optional(self, path: str) -> bytes | None:
         """Returns a response body; None if the server does not provide it (404, 501) or not now (503)."""
         try:
             return self._read(path)
@@ -127,7 +127,7 @@ def _message(url: str, error: HTTPError) -> str:
     if error.code == 401:
         return f"{url} asks for a key: give it with --api-key or in LLAMA_API_KEY"
     try:
-        said = json.loads(error.read(65_536))["error"]["message"]
+        message = json.loads(error.read(65_536))["error"]["message"]
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        said = error.reason
-    return f"{url} answers {error.code}: {said}"
+        message = error.reason
+    return f"{url} answers {error.code}: {message}"
