@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from weft.errors import InvalidConfig
-from weft.fields.about import FieldMeta, described, wrong
+from weft.fields.about import FieldMeta, described, invalid_fields
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
 
@@ -361,7 +361,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         mmproj: object = self.mmproj
         if isinstance(mmproj, os.PathLike):
             msgspec.structs.force_setattr(self, "mmproj", os.fspath(mmproj))
-        for name, message in wrong(self):
+        for name, message in invalid_fields(self):
             raise InvalidConfig(name, message)
 
     @classmethod

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.fields.shown import cut
 
-__all__ = ["FieldMeta", "described", "field_meta", "wrong"]
+__all__ = ["FieldMeta", "described", "field_meta", "invalid_fields"]
 
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
@@ -48,7 +48,7 @@ def described(struct: Struct) -> Struct:
     return struct
 
 
-def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
+def invalid_fields(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Yields each field whose value has the wrong type or is out of bounds, with a message that describes valid values."""
     for name, hint in _hints(type(struct)).items():
         value = getattr(struct, name)
@@ -57,11 +57,11 @@ def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
         try:
             msgspec.convert(value, plain)
         except msgspec.ValidationError:
-            is_right = False
+            is_valid = False
         else:
-            is_right = meta.takes(value)
-        if not is_right:
-            yield name, f"{name} is {cut(repr(value))}; it must be {_right(plain, meta)}"
+            is_valid = meta.takes(value)
+        if not is_valid:
+            yield name, f"{name} is {cut(repr(value))}; it must be {_expected(plain, meta)}"
 
 
 @cache
@@ -75,19 +75,19 @@ def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
     return get_args(hint)[1:]
 
 
-def _right(hint: Any, meta: FieldMeta) -> str:  # noqa: ANN401 (an annotation)
+def _expected(hint: Any, meta: FieldMeta) -> str:  # noqa: ANN401 (an annotation)
     """Returns a description of the valid values."""
     if get_origin(hint) in (Union, UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        right = " or ".join([_right(kind, meta) for kind in kinds])
-        return f"{right}, or None" if type(None) in get_args(hint) else right
+        expected = " or ".join([_expected(kind, meta) for kind in kinds])
+        return f"{expected}, or None" if type(None) in get_args(hint) else expected
     if get_origin(hint) is Literal:
         *words, last = get_args(hint)
         return f"{', '.join(words)} or {last}"
     if get_origin(hint) is tuple and get_args(hint)[-1] is not ...:
-        return "a pair of " + " and ".join(_right(part, meta) for part in get_args(hint))
+        return "a pair of " + " and ".join(_expected(part, meta) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return f"a list, each element of which is {_right(get_args(hint)[0], meta)}"
+        return f"a list, each element of which is {_expected(get_args(hint)[0], meta)}"
     names: dict[Any, str] = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text"}
     return names.get(hint, str(hint)) + _bounds(meta)
 
