@@ -17,7 +17,7 @@ from tests.certificates import CERTIFICATE, KEY
 from tests.helpers import wait_until
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer
-from weft.serving.connections import Connections, Send, _Hand, _network
+from weft.serving.connections import Connections, Send, _network, _ReservedHandle
 from weft.serving.handles import N_OTHERS, n_connections
 from weft.serving.place import N_STREAMS
 
@@ -51,7 +51,7 @@ class Port:
         self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
         self.number: int = self._listener.getsockname()[1]
         self.cuts = Counted()
-        self._hand = stack.enter_context(_Hand())
+        self._hand = stack.enter_context(_ReservedHandle())
         self.held: list[socket.socket] = []
 
     def connect(self, host: str = "127.0.0.1") -> socket.socket:
@@ -112,7 +112,7 @@ async def test_a_connection_is_not_cut_while_its_request_is_answered_and_has_its
 
     address, number = client.getsockname()
     scope = {"type": "http", "client": (address, str(number))}
-    request = asyncio.ensure_future(watch.watching(app)(scope, None, unheard))
+    request = asyncio.ensure_future(watch.wrap(app)(scope, None, unheard))
     await asyncio.sleep(0)
     port.sweep(watch)
     assert not is_cut(client)
@@ -144,7 +144,7 @@ async def test_the_end_of_an_answer_may_stay_unread_as_long_as_the_timeout_says(
         port.held[0].send(bytes(2**24))
 
     address, number = client.getsockname()
-    await watch.watching(app)({"type": "http", "client": (address, str(number))}, None, send)
+    await watch.wrap(app)({"type": "http", "client": (address, str(number))}, None, send)
     port.sweep(watch)
     assert port.cuts.slow == ["127.0.0.1"] * is_counted
     assert port.cuts.silent == []

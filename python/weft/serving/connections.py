@@ -23,16 +23,16 @@ import msgspec
 
 from weft.installed.platform import can_list_handles, open_handles, unacknowledged_bytes
 
-__all__ = ["App", "Connections", "Cuts", "Send"]
+__all__ = ["App", "Connections", "DisconnectCounters", "Send"]
 
 SWEEP_S = 1.0
 """Interval between two checks of all connections, in seconds; a quarter of the time limit if that is shorter. Checking three
 thousand connections takes 10 to 20 ms of processor time."""
 
-SETTLE_S = 0.05
+LOOP_DELAY_S = 0.05
 """Seconds that a busy event loop gets to handle requests that have already arrived."""
 
-HASTE = 10
+PRESSURE_DIVISOR = 10
 """Divisor of the time limit of connections without a request, when more than half of the maximum connections are in use."""
 
 Client = tuple[str, int]
@@ -43,7 +43,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Any, Send], Awaitable[None]]
 
 
-class Cuts(Protocol):
+class DisconnectCounters(Protocol):
     """Counters of closed connections."""
 
     def no_request(self, client: str) -> None:
@@ -56,7 +56,7 @@ class Cuts(Protocol):
         """Called if a client did not read the end of a response in time."""
 
 
-class _Work(msgspec.Struct):
+class _ClientRequests(msgspec.Struct):
     """Requests of one connection."""
 
     n_open: int = 0
@@ -66,7 +66,7 @@ class _Work(msgspec.Struct):
     is_whole: bool = False
     """True if the last response was passed to Granian completely. An incomplete one was counted where it was aborted."""
 
-    def watching(self, send: Send) -> Send:
+    def wrap(self, send: Send) -> Send:
         """Wraps `send` to record whether the response is complete."""
 
         async def send_and_learn(message: MutableMapping[str, Any]) -> None:
@@ -99,40 +99,40 @@ class Connections:
         self._limit_s = limit_s
         self._unread_s = unread_s
         self._n_max = n_max
-        self._known: dict[int, _Connection] = {}
+        self._connections: dict[int, _Connection] = {}
         """Connections by the inode of their socket, which is unique while it is open, unlike its handle."""
-        self._work: dict[Client, _Work] = {}
+        self._requests: dict[Client, _ClientRequests] = {}
         self._lock = threading.Lock()
-        """Protects `_work`, which the event loop's thread writes."""
+        """Protects `_requests`, which the event loop's thread writes."""
 
-    def watching(self, app: App) -> App:
+    def wrap(self, app: App) -> App:
         """Wraps an application to record its requests."""
 
-        async def watched(scope: MutableMapping[str, Any], receive: object, send: Send) -> None:
+        async def wrapped(scope: MutableMapping[str, Any], receive: object, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             # Granian passes the port as a string.
             address, port = scope["client"]
-            with self._request((address, int(port))) as work:
-                await app(scope, receive, work.watching(send))
+            with self._request((address, int(port))) as requests:
+                await app(scope, receive, requests.wrap(send))
 
-        return watched
+        return wrapped
 
     @contextmanager
-    def _request(self, client: Client) -> Iterator[_Work]:
+    def _request(self, client: Client) -> Iterator[_ClientRequests]:
         with self._lock:
-            work = self._work.setdefault(client, _Work())
-            work.n_open += 1
-            work.is_whole = False
+            requests = self._requests.setdefault(client, _ClientRequests())
+            requests.n_open += 1
+            requests.is_whole = False
         try:
-            yield work
+            yield requests
         finally:
             with self._lock:
-                work.n_open -= 1
-                work.ended_at = time.monotonic()
+                requests.n_open -= 1
+                requests.ended_at = time.monotonic()
 
-    def start(self, cuts: Cuts, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, cuts: DisconnectCounters, loop: asyncio.AbstractEventLoop) -> None:
         """Checks the connections periodically on a separate thread, until `loop` is closed.
 
         On Windows, where the handles of a process cannot be listed, no connection is closed: only Granian's time limits apply.
@@ -141,40 +141,40 @@ class Connections:
             return
         threading.Thread(target=self._run, args=(cuts, loop), name="weft-connections", daemon=True).start()
 
-    def _run(self, cuts: Cuts, loop: asyncio.AbstractEventLoop) -> None:
-        with _Hand() as hand, suppress(RuntimeError):  # The loop is closed.
+    def _run(self, cuts: DisconnectCounters, loop: asyncio.AbstractEventLoop) -> None:
+        with _ReservedHandle() as reserved, suppress(RuntimeError):  # The loop is closed.
             while True:
                 time.sleep(min(SWEEP_S, self._limit_s / 4))
                 # A request that the loop has not handled yet must not count as a delay of its client. Requests that arrived
                 # before the first iteration have been started after the second.
-                _await_turn(loop)
-                time.sleep(SETTLE_S)
-                _await_turn(loop)
-                self.sweep(hand, cuts)
+                _wait_for_loop(loop)
+                time.sleep(LOOP_DELAY_S)
+                _wait_for_loop(loop)
+                self.sweep(reserved, cuts)
 
-    def sweep(self, hand: "_Hand", cuts: Cuts) -> None:
+    def sweep(self, reserved: "_ReservedHandle", cuts: DisconnectCounters) -> None:
         """Checks all connections once."""
-        handles = self._find(hand)
+        handles = self._update_connections(reserved)
         now = time.monotonic()
-        limit_s = self._limit_s / HASTE if 2 * len(self._known) > self._n_max else self._limit_s
+        limit_s = self._limit_s / PRESSURE_DIVISOR if 2 * len(self._connections) > self._n_max else self._limit_s
         with self._lock:
-            self._forget_work(now)
-            idle = {inode: connection for inode, connection in self._known.items() if self._is_idle(connection)}
-            begun = {inode for inode in idle if idle[inode].client in self._work}
-            whole = {inode for inode in begun if self._work[idle[inode].client].is_whole}
+            self._drop_closed(now)
+            idle = {inode: connection for inode, connection in self._connections.items() if self._is_idle(connection)}
+            begun = {inode for inode in idle if idle[inode].client in self._requests}
+            whole = {inode for inode in begun if self._requests[idle[inode].client].is_whole}
             waiting_since = {
-                inode: self._work[connection.client].ended_at if inode in begun else connection.seen_at
+                inode: self._requests[connection.client].ended_at if inode in begun else connection.seen_at
                 for inode, connection in idle.items()
             }
         for inode in self._surplus(idle):
-            if self._cut(hand, handles[inode], idle[inode]) is not None:
+            if self._cut(reserved, handles[inode], idle[inode]) is not None:
                 cuts.too_many(idle[inode].client[0])
             del waiting_since[inode]
         for inode, since in waiting_since.items():
             if now - since < (self._limit_s if inode in begun else limit_s):
                 continue
             unread_s = self._unread_s if inode in begun else 0.0
-            n_unread = self._cut(hand, handles[inode], idle[inode], unread=now - since < unread_s)
+            n_unread = self._cut(reserved, handles[inode], idle[inode], unread=now - since < unread_s)
             if n_unread is None:
                 continue
             if inode not in begun:
@@ -182,21 +182,21 @@ class Connections:
             elif n_unread > 0 and inode in whole:  # Without unread data, closing between two requests is normal.
                 cuts.unread(idle[inode].client[0])
 
-    def _forget_work(self, now: float) -> None:
+    def _drop_closed(self, now: float) -> None:
         """Removes entries of closed connections, except recent ones, which may be newer than the list of handles."""
-        clients = {connection.client for connection in self._known.values()}
-        for client, work in list(self._work.items()):
-            if not work.n_open and client not in clients and now - work.ended_at > SWEEP_S:
-                del self._work[client]
+        clients = {connection.client for connection in self._connections.values()}
+        for client, requests in list(self._requests.items()):
+            if not requests.n_open and client not in clients and now - requests.ended_at > SWEEP_S:
+                del self._requests[client]
 
     def _is_idle(self, connection: _Connection) -> bool:
-        work = self._work.get(connection.client)
-        return not connection.is_cut and (work is None or work.n_open == 0)
+        requests = self._requests.get(connection.client)
+        return not connection.is_cut and (requests is None or requests.n_open == 0)
 
     def _surplus(self, idle: dict[int, _Connection]) -> list[int]:
         """Returns the idle connections that exceed a limit, the most recent first."""
         by_network: defaultdict[str, list[int]] = defaultdict(list)
-        for inode, connection in self._known.items():
+        for inode, connection in self._connections.items():
             if not connection.is_cut:
                 by_network[connection.network].append(inode)
         surplus: list[int] = []
@@ -205,8 +205,8 @@ class Connections:
         left = {inode for inodes in by_network.values() for inode in inodes} - set(surplus)
         return surplus + _youngest(idle, left, len(left) - self._n_max)
 
-    def _find(self, hand: "_Hand") -> dict[int, int]:
-        """Updates `_known` and returns the handle of each connection by its inode."""
+    def _update_connections(self, reserved: "_ReservedHandle") -> dict[int, int]:
+        """Updates `_connections` and returns the handle of each connection by its inode."""
         handles: dict[int, int] = {}
         known: dict[int, _Connection] = {}
         for handle in open_handles():
@@ -216,14 +216,14 @@ class Connections:
                 continue
             if not stat.S_ISSOCK(status.st_mode):
                 continue
-            connection = self._known.get(status.st_ino) or self._connection(hand, handle)
+            connection = self._connections.get(status.st_ino) or self._connection(reserved, handle)
             if connection is not None:
                 handles[status.st_ino], known[status.st_ino] = handle, connection
-        self._known = known
+        self._connections = known
         return handles
 
-    def _connection(self, hand: "_Hand", handle: int) -> _Connection | None:
-        with hand.taking(handle) as held:
+    def _connection(self, reserved: "_ReservedHandle", handle: int) -> _Connection | None:
+        with reserved.borrow(handle) as held:
             if held is None or held.family not in (socket.AF_INET, socket.AF_INET6):
                 return None
             try:
@@ -234,13 +234,13 @@ class Connections:
                 return None
             return _Connection(client, _network(client[0]), time.monotonic())
 
-    def _cut(self, hand: "_Hand", handle: int, connection: _Connection, *, unread: bool = False) -> int | None:
+    def _cut(self, reserved: "_ReservedHandle", handle: int, connection: _Connection, *, unread: bool = False) -> int | None:
         """Shuts a connection down. With `unread`, only if its client has read everything.
 
         Returns:
             Number of bytes that the client has not read; None if the connection was not shut down.
         """
-        with hand.taking(handle) as held, suppress(OSError):
+        with reserved.borrow(handle) as held, suppress(OSError):
             # The handle may have been reused for another socket.
             if held is None or _client(held) != connection.client:
                 return None
@@ -256,13 +256,13 @@ class Connections:
         return None
 
 
-def _await_turn(loop: asyncio.AbstractEventLoop) -> None:
+def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
     is_heard = threading.Event()
     loop.call_soon_threadsafe(is_heard.set)
     is_heard.wait()
 
 
-class _Hand:
+class _ReservedHandle:
     """A reserved file handle, into which other sockets' handles are duplicated, so that this works at the handle limit too."""
 
     def __enter__(self) -> Self:
@@ -275,7 +275,7 @@ class _Hand:
         os.close(self._empty)
 
     @contextmanager
-    def taking(self, handle: int) -> Iterator[socket.socket | None]:
+    def borrow(self, handle: int) -> Iterator[socket.socket | None]:
         """Yields the socket of a handle, which may be closed at any time; None if it is not a socket any more."""
         held: socket.socket | None = None
         try:

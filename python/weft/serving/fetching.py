@@ -57,7 +57,7 @@ class FetchingEngine(Engine):
         super().__init__(model.name if isinstance(model, Source) else model, config=config, on_progress=on_progress)
         self._has_bar = has_bar
         self._on_fetching = on_fetching
-        self._told_at = time.monotonic()
+        self._logged_at = time.monotonic()
         self._has_files = False
 
     @property
@@ -74,7 +74,7 @@ class FetchingEngine(Engine):
                 memory.
             EngineStopped: The engine was closed meanwhile.
         """
-        model, projector = await _aside(self._fetch)
+        model, projector = await _run_on_daemon_thread(self._fetch)
         if model is not None:
             self._path = str(model)
         if projector is not None:
@@ -105,14 +105,14 @@ class FetchingEngine(Engine):
     def _on_progress_of_download(self, progress: Progress) -> None:
         self._on_fetching(progress)
         now = time.monotonic()
-        if now - self._told_at < LOG_EVERY_S or sys.stderr.isatty():
+        if now - self._logged_at < LOG_EVERY_S or sys.stderr.isatty():
             return
-        self._told_at = now
+        self._logged_at = now
         total = "" if progress.n_total is None else f" of {size_text(progress.n_total)}"
         logger.info("downloading %s: %s%s", progress.file, size_text(progress.n_bytes), total)
 
 
-async def _aside(work: Callable[[], Made]) -> Made:
+async def _run_on_daemon_thread(work: Callable[[], Made]) -> Made:
     """Returns the result of `work`, run on a daemon thread, so that the process can exit without waiting for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Made] = loop.create_future()

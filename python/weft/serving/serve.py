@@ -123,13 +123,13 @@ class _Supervision(threading.Thread):
 
     def run(self) -> None:
         """Runs until the pipe is closed."""
-        while (told := self._next()) is not None:
-            self._server.respawn_failed_workers = told == READY
-            if told not in (LOADING, READY):
-                self.failure = told
+        while (message := self._receive()) is not None:
+            self._server.respawn_failed_workers = message == READY
+            if message not in (LOADING, READY):
+                self.failure = message
                 self._server.signal_handler_interrupt()
 
-    def _next(self) -> str | None:
+    def _receive(self) -> str | None:
         try:
             return str(self._server.line.recv())
         except (EOFError, OSError):

@@ -44,7 +44,7 @@ SWITCH_INTERVAL_S = 0.0001
 """Interpreter switch interval, in seconds: how long a thread may hold the GIL while the event loop waits for it."""
 
 LISTENING_INTERVAL_S = 0.001
-LISTENING_LOOKS = 1_000
+MAX_LISTENING_POLLS = 1_000
 """Poll interval in seconds, and maximum number of polls, until Granian listens; that takes milliseconds."""
 
 
@@ -107,9 +107,9 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     gc.freeze()
     gc.enable()
     Collector(lambda: app.service.is_idle).start(loop)
-    threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
+    threading.Thread(target=_stop_on_request, args=(line, app, loop), name="weft-line", daemon=True).start()
     connections.start(app.service.refusals, loop)
-    return connections.watching(cast("App", app))
+    return connections.wrap(cast("App", app))
 
 
 def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
@@ -142,7 +142,7 @@ async def _start(engine: Engine, places: Sequence[Place]) -> None:
     server is ready while it refuses connections.
     """
     await engine.start()
-    for _ in range(LISTENING_LOOKS):
+    for _ in range(MAX_LISTENING_POLLS):
         if all(is_listening(place.address) for place in places):
             return
         await asyncio.sleep(LISTENING_INTERVAL_S)
@@ -165,10 +165,10 @@ async def _listen_also(
             # Left behind by a worker that crashed.
             place.address.path.unlink(missing_ok=True)
         server = EmbeddedServer(
-            connections.watching(cast("App", app)), interface=Interfaces.ASGINL, **place.granian(settings, config)
+            connections.wrap(cast("App", app)), interface=Interfaces.ASGINL, **place.granian(settings, config)
         )
         task = asyncio.create_task(server.serve())
-        task.add_done_callback(partial(_tell_failure, place, line))
+        task.add_done_callback(partial(_report_failure, place, line))
         serving[task] = server
     yield
     for server in serving.values():
@@ -177,12 +177,12 @@ async def _listen_also(
         await asyncio.wait(serving, timeout=KILL_AFTER_S / 2)
 
 
-def _tell_failure(place: Place, line: Connection, task: asyncio.Task[None]) -> None:
+def _report_failure(place: Place, line: Connection, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         line.send(f"cannot listen on {place.address.name}: {str(error).partition(chr(10))[0]}")
 
 
-def _stop_when_told(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:
+def _stop_on_request(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:
     """Stops the engine when the supervisor requests it, and the process if the supervisor was killed.
 
     Otherwise an orphaned worker would keep the port in use.
