@@ -77,4 +77,4 @@ def test_another_failure_stays_what_it_is(installed: tuple[str, Path]) -> None:
 
 
 def test_no_driver_is_to_blame_where_none_is_needed() -> None:
-    assert driver.missing() is None
+    assert driver.missing_driver() is None

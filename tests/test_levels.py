@@ -76,7 +76,7 @@ def test_no_two_levels_have_the_same_name() -> None:
 @pytest.mark.parametrize(("machine", "first"), [("x86_64", {"fpu", "sse"}), ("aarch64", {"fp", "asimd"})])
 def test_a_processor_is_read_by_its_first_core(machine: str, first: set[str], tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(CPUINFO[machine].format("more most"))
-    assert levels.processor(tmp_path / "cpuinfo", machine) == frozenset(first | {"more", "most"})
+    assert levels.processor_features(tmp_path / "cpuinfo", machine) == frozenset(first | {"more", "most"})
 
 
 @pytest.mark.parametrize("machine", LEVELS)
@@ -88,9 +88,9 @@ def test_a_processor_that_tells_nothing_gets_the_slowest(machine: str, content: 
         content = None
     if content is not None:
         (tmp_path / "cpuinfo").write_text(content)
-    has = levels.processor(tmp_path / "cpuinfo", machine)
+    has = levels.processor_features(tmp_path / "cpuinfo", machine)
     assert has is None
-    assert levels.chosen(LEVELS[machine], has, {}) is LEVELS[machine][0]
+    assert levels.choose_level(LEVELS[machine], has, {}) is LEVELS[machine][0]
 
 
 STEPS = [step for chain in LEVELS.values() for step in pairwise(chain)]
@@ -99,33 +99,33 @@ STEPS = [step for chain in LEVELS.values() for step in pairwise(chain)]
 @pytest.mark.parametrize(("slower", "faster"), STEPS, ids=[faster.name for _, faster in STEPS])
 def test_a_processor_gets_the_best_that_it_has(slower: Level, faster: Level) -> None:
     [chain] = (chain for chain in LEVELS.values() if faster in chain)
-    assert levels.chosen(chain, faster.flags | {"fpu"}, {}) is faster
+    assert levels.choose_level(chain, faster.flags | {"fpu"}, {}) is faster
     for flag in faster.flags - slower.flags:
-        assert levels.chosen(chain, faster.flags - {flag}, {}) is slower
+        assert levels.choose_level(chain, faster.flags - {flag}, {}) is slower
 
 
 @pytest.mark.parametrize(("level", "features"), OF_ARM.values(), ids=OF_ARM)
 def test_processors_of_arm_get_their_levels(level: Level, features: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(CPUINFO["aarch64"].format(features))
-    assert levels.chosen(LEVELS["aarch64"], levels.processor(tmp_path / "cpuinfo", "aarch64"), {}) is level
+    assert levels.choose_level(LEVELS["aarch64"], levels.processor_features(tmp_path / "cpuinfo", "aarch64"), {}) is level
 
 
 def test_a_processor_that_is_too_old_is_told_what_helps() -> None:
     with pytest.raises(
         NoLevel, match=r"^the processor lacks ssse3, which this wheel needs; `make wheel` in a checkout builds one"
     ):
-        levels.chosen(X86_64, BASELINE.flags - {"ssse3"}, {})
+        levels.choose_level(X86_64, BASELINE.flags - {"ssse3"}, {})
 
 
 def test_a_wheel_may_lack_levels() -> None:
-    assert levels.chosen((BASELINE, AVX512), AMX.flags, {}) is AVX512
+    assert levels.choose_level((BASELINE, AVX512), AMX.flags, {}) is AVX512
 
 
 def test_the_variable_asks_for_a_slower_one() -> None:
-    assert levels.chosen(X86_64, AMX.flags, {"WEFT_CPU_LEVEL": "avx2"}) is AVX2
+    assert levels.choose_level(X86_64, AMX.flags, {"WEFT_CPU_LEVEL": "avx2"}) is AVX2
     # Who asks is believed where nothing is known.
-    assert levels.chosen(X86_64, None, {"WEFT_CPU_LEVEL": "avx512"}) is AVX512
-    assert levels.chosen(X86_64, AVX2.flags, {"WEFT_CPU_LEVEL": ""}) is AVX2
+    assert levels.choose_level(X86_64, None, {"WEFT_CPU_LEVEL": "avx512"}) is AVX512
+    assert levels.choose_level(X86_64, AVX2.flags, {"WEFT_CPU_LEVEL": ""}) is AVX2
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_level_that_is_asked_for_in_vain_is_refused_with_what_there_is(
     has: frozenset[str] | None, name: str, message: str
 ) -> None:
     with pytest.raises(WrongLevel, match=f"^{re.escape(message)}$"):
-        levels.chosen(X86_64, has, {"WEFT_CPU_LEVEL": name})
+        levels.choose_level(X86_64, has, {"WEFT_CPU_LEVEL": name})
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ print(os.path.basename(_native.__file__), os.environ.get("WEFT_INSTRUCTIONS"))
 
 
 def test_the_module_is_loaded_by_its_one_name(wheel: Path) -> None:
-    has = levels.processor()
+    has = levels.processor_features()
     ran = run(wheel, "-c", LOADED)
-    assert (ran.stdout.split(), ran.stderr) == ([levels.chosen(HERE, has, {}).file, "None"], "")
+    assert (ran.stdout.split(), ran.stderr) == ([levels.choose_level(HERE, has, {}).file, "None"], "")
 
 
 def test_a_level_that_is_asked_for_restrains_the_kernels_too(wheel: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_version_is_told_without_metadata(wheel: Path) -> None:
 
 def refusal() -> str:
     """What is said here where `fastest` is asked for."""
-    has = levels.processor()
+    has = levels.processor_features()
     assert has is not None, "Linux tells what a processor has"
     there, fitting = (listed([level.name for level in of]) for of in (HERE, [level for level in HERE if level.flags <= has]))
     return f"WEFT_CPU_LEVEL is 'fastest', which is no level; this wheel has {there}, of which this processor has {fitting}"

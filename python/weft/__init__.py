@@ -239,9 +239,9 @@ if not TYPE_CHECKING:
         try:
             module = import_module(home)
         except ImportError as error:
-            from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
+            from weft.installed.driver import missing_driver  # noqa: PLC0415 (needed only where an import fails)
 
-            if (driver := missing()) is not None:
+            if (driver := missing_driver()) is not None:
                 raise driver from error
             raise
         # Later look-ups find the global without a call.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from weft.installed.levels import NoLevel, WrongLevel, here
+from weft.installed.levels import NoLevel, WrongLevel, current_level
 
 if TYPE_CHECKING:
     from weft.cli.arguments import Parsed
@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # A variable of the environment is invalid, or no module of the wheel supports the processor.
         _stop(error, 2 if isinstance(error, WrongLevel) else 1)
     except ImportError:
-        from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
+        from weft.installed.driver import missing_driver  # noqa: PLC0415 (needed only where an import fails)
 
-        if (driver := missing()) is None:
+        if (driver := missing_driver()) is None:
             raise
         _stop(driver, 1)
 
@@ -104,7 +104,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     # Objects created from here on are permanent, so they are frozen to keep the garbage collector from traversing them.
     gc.disable()
     settings, warnings = parse(arguments, os.environ)
-    here()  # Raises errors here instead of in the worker.
+    current_level()  # Raises errors here instead of in the worker.
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
@@ -115,7 +115,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 def _print_version() -> None:
     from weft.installed.distribution import version  # noqa: PLC0415 (a slow import, needed only here)
 
-    level = here()
+    level = current_level()
     print(f"weft {version()}{f' ({level.name})' if level else ''}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from weft.errors import DriverMissing
 
-__all__ = ["DRIVERS", "Driver", "missing"]
+__all__ = ["DRIVERS", "Driver", "missing_driver"]
 
 SITE_PACKAGES = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ DRIVERS = {
 """Drivers by name of the distribution. `weft-llm` needs none: it uses the CPU or, on a Mac, the built-in GPU framework."""
 
 
-def missing() -> DriverMissing | None:
+def missing_driver() -> DriverMissing | None:
     """Returns the error for a missing driver, after an import of the compiled module has failed; None if no driver is missing.
 
     Called only after a failure, so normal starts do not search for libraries.

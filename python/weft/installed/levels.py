@@ -19,7 +19,18 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["LEVELS", "MACHINE", "VARIABLE", "Level", "NoLevel", "WrongLevel", "chosen", "here", "load", "processor"]
+__all__ = [
+    "LEVELS",
+    "MACHINE",
+    "VARIABLE",
+    "Level",
+    "NoLevel",
+    "WrongLevel",
+    "choose_level",
+    "current_level",
+    "load",
+    "processor_features",
+]
 
 VARIABLE = "WEFT_CPU_LEVEL"
 """Environment variable that selects a level by name; empty selects the best."""
@@ -88,7 +99,7 @@ class WrongLevel(NoLevel):
     """`WEFT_CPU_LEVEL` names a level that is unavailable or not supported by the processor."""
 
 
-def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str] | None:
+def processor_features(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str] | None:
     """Returns the features of the processor that programs may use, by Linux's names; None if they cannot be read."""
     try:
         with cpuinfo.open(encoding="ascii", errors="replace") as lines:
@@ -98,7 +109,7 @@ def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str]
     return frozenset(found.partition(":")[2].split()) if found else None
 
 
-def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mapping[str, str]) -> Level:
+def choose_level(available: tuple[Level, ...], features: frozenset[str] | None, environ: Mapping[str, str]) -> Level:
     """Returns the level to load: the one in `WEFT_CPU_LEVEL`, or the best available one for this processor.
 
     If the features of the processor are unknown, returns the slowest.
@@ -108,58 +119,60 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
         NoLevel: No level supports the processor.
     """
     if named := environ.get(VARIABLE):
-        asked = next((level for level in there if level.name == named), None)
-        if asked is None:
-            raise WrongLevel(f"{VARIABLE} is {named!r}, which is no level; {_told(there, has)}")
-        if has is not None and (lacks := asked.flags - has):
-            raise WrongLevel(f"{VARIABLE} is {named!r}, and the processor lacks {_list(sorted(lacks))}; {_told(there, has)}")
-        return asked
-    if has is None:
-        return there[0]
-    fitting = [level for level in there if level.flags <= has]
+        selected = next((level for level in available if level.name == named), None)
+        if selected is None:
+            raise WrongLevel(f"{VARIABLE} is {named!r}, which is no level; {_describe(available, features)}")
+        if features is not None and (missing := selected.flags - features):
+            raise WrongLevel(
+                f"{VARIABLE} is {named!r}, and the processor lacks {_join(sorted(missing))}; {_describe(available, features)}"
+            )
+        return selected
+    if features is None:
+        return available[0]
+    fitting = [level for level in available if level.flags <= features]
     if not fitting:
-        lacks = there[0].flags - has
+        missing = available[0].flags - features
         raise NoLevel(
-            f"the processor lacks {_list(sorted(lacks))}, which this wheel needs; `make wheel` in a checkout builds one for it"
+            f"the processor lacks {_join(sorted(missing))}, which this wheel needs; `make wheel` in a checkout builds one for it"
         )
     return fitting[-1]
 
 
-def _told(there: tuple[Level, ...], has: frozenset[str] | None) -> str:
+def _describe(available: tuple[Level, ...], features: frozenset[str] | None) -> str:
     """Returns the available levels, and the levels supported by the processor, as a phrase."""
-    all_of_them = f"this wheel has {_list([level.name for level in there])}"
-    if has is None:
+    all_of_them = f"this wheel has {_join([level.name for level in available])}"
+    if features is None:
         return f"{all_of_them}, and what the processor has cannot be read"
-    fitting = [level.name for level in there if level.flags <= has]
-    return f"{all_of_them}, of which this processor has {_list(fitting) or 'none'}"
+    fitting = [level.name for level in available if level.flags <= features]
+    return f"{all_of_them}, of which this processor has {_join(fitting) or 'none'}"
 
 
-def _list(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     """Joins names for a sentence: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def here() -> Level | None:
+def current_level() -> Level | None:
     """Returns the level that `weft._native` loads, without importing it; None if it was compiled for this machine only.
 
     Raises:
-        WrongLevel, NoLevel: See `chosen`; the import raises the same.
+        WrongLevel, NoLevel: See `choose_level`; the import raises the same.
     """
-    there = _there()
-    return chosen(there, processor(), os.environ) if there else None
+    available = _available_levels()
+    return choose_level(available, processor_features(), os.environ) if available else None
 
 
 def load(name: str) -> ModuleType:
     """Loads the compiled module for this processor under a name. Called once, during the import of `weft._native`.
 
     Raises:
-        WrongLevel, NoLevel: See `chosen`.
+        WrongLevel, NoLevel: See `choose_level`.
         ImportError: There is no compiled module.
     """
-    there = _there()
-    if not there:
+    available = _available_levels()
+    if not available:
         raise ImportError(f"there is no compiled module in {FOLDER}; in a checkout, `make extension` builds it", name=name)
-    level = chosen(there, processor(), os.environ)
+    level = choose_level(available, processor_features(), os.environ)
     if os.environ.get(VARIABLE) and level.kernels:
         # Read once by the module, when it selects kernels. A value set by the user has priority.
         os.environ.setdefault("WEFT_INSTRUCTIONS", level.kernels)
@@ -173,5 +186,5 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def _there() -> tuple[Level, ...]:
+def _available_levels() -> tuple[Level, ...]:
     return tuple(level for level in LEVELS.get(MACHINE, ()) if (FOLDER / level.file).exists())

@@ -141,9 +141,9 @@ def _application(settings: Settings, places: Sequence[Place], config: dict[str, 
     try:
         from weft.serving.worker import application  # noqa: PLC0415 (not imported in the supervisor, to keep it small)
     except ImportError as error:
-        from weft.installed.driver import missing  # noqa: PLC0415 (needed only where an import fails)
+        from weft.installed.driver import missing_driver  # noqa: PLC0415 (needed only where an import fails)
 
-        if (driver := missing()) is None:
+        if (driver := missing_driver()) is None:
             raise
         line.send(str(driver))
         raise SystemExit(1) from error
