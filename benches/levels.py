@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benches.streaming import DEMO, SYNTHETIC
-from weft.installed.levels import LEVELS, MACHINE, VARIABLE, processor
+from weft.installed.levels import LEVELS, MACHINE, VARIABLE, processor_features
 
 SIDE = Path(__file__).with_name("side.py")
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.25, help="of one side in one round")
     parser.add_argument("--threads", type=int, help="with one, no thread waits for another")
     asked = parser.parse_args()
-    has = processor()
+    has = processor_features()
     if has is None:
         parser.error("this machine does not tell what its processor has")
     names = [level.name for level in LEVELS[MACHINE] if level.flags <= has]

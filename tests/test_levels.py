@@ -261,7 +261,7 @@ def test_what_needs_no_compiled_module_asks_for_no_level(wheel: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--port", "0"]], ids=["version", "server"])
 def test_a_command_says_in_one_line_that_the_processor_is_too_old(wheel: Path, arguments: list[str]) -> None:
-    too_old = "import sys; from weft.installed import levels; levels.processor = lambda: frozenset({'swp'})"
+    too_old = "import sys; from weft.installed import levels; levels.processor_features = lambda: frozenset({'swp'})"
     ran = run(wheel, "-c", f"{too_old}; from weft.cli.main import main; main()", *arguments)
     [line] = ran.stderr.splitlines()
     assert (ran.returncode, ran.stdout) == (1, "")
