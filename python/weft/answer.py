@@ -19,7 +19,7 @@ MAX_BYTES = 256 * 1024 * 1024
 _TOKEN_BYTES = 192
 """Estimated bytes of one token, without the characters of its text."""
 
-_LIKELY_BYTES = 144
+_LOGPROB_BYTES = 144
 """Estimated bytes of one token id with its logprob."""
 
 
@@ -128,7 +128,7 @@ def _bytes_of(event: Event) -> int:
 
 
 def _bytes_of_logprobs(logprobs: Logprobs | None) -> int:
-    return 0 if logprobs is None else _LIKELY_BYTES * (1 + len(logprobs.top))
+    return 0 if logprobs is None else _LOGPROB_BYTES * (1 + len(logprobs.top))
 
 
 def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:

@@ -36,7 +36,7 @@ from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
 from weft.work import tuning
-from weft.work.cache import CacheWork
+from weft.work.cache import CacheOperations
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Engine(Embedding):
             raise RuntimeError("the engine was started before")
         self._state = "starting"
         try:
-            await self._begin()
+            await self._start_worker()
         except BaseException:
             self._state = "closed"
             raise
@@ -129,7 +129,7 @@ class Engine(Embedding):
         # Templates refer to the vocabulary of this model.
         self.__dict__.pop("_templates", None)
         self._native = None
-        await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
+        await self._threads.run(ThreadPool.LIFE, self._stop_worker, self._stop)
 
     async def wake(self) -> None:
         """Loads the model again after `sleep`, and restores the adapter scales. Does not block the event loop.
@@ -149,13 +149,13 @@ class Engine(Embedding):
             raise RuntimeError("the engine is not asleep")
         self._state = "starting"
         try:
-            await self._begin(self._scales)
+            await self._start_worker(self._scales)
         except BaseException:
             if not self._is_closed():
                 self._state = "asleep"
             raise
 
-    async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
+    async def _start_worker(self, scales: Sequence[tuple[int, float]] = ()) -> None:
         """Loads the model and starts the worker, with these adapter scales or else the configured ones."""
         native = await self._threads.run(ThreadPool.LIFE, self._load, self._report())
         # Also runs when the interpreter exits, since libraries must not be unloaded while the worker uses them.
@@ -166,15 +166,15 @@ class Engine(Embedding):
             if scales:
                 native.set_adapters(scales)
         except WeftError:
-            await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
+            await self._threads.run(ThreadPool.LIFE, self._stop_worker, self._stop)
             raise
         self._native = native
         self._state = "running"
 
     def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
         loaded = Model.load(self._path, self._config, on_progress=on_progress)
-        kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
-        return _native.Engine(loaded, self._config, tuned=None if kept is None else kept.choice)
+        tuned = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
+        return _native.Engine(loaded, self._config, tuned=None if tuned is None else tuned.choice)
 
     async def close(self) -> None:
         """Stops the worker and unloads the model. Idempotent; a closed engine cannot be started again.
@@ -186,9 +186,9 @@ class Engine(Embedding):
         self.__dict__.pop("_templates", None)
         self._native = None
         if self._stop is not None:
-            await self._threads.run(ThreadPool.LIFE, self._end, self._stop)
+            await self._threads.run(ThreadPool.LIFE, self._stop_worker, self._stop)
 
-    def _end(self, stop: Callable[[], object] | None) -> None:
+    def _stop_worker(self, stop: Callable[[], object] | None) -> None:
         """Stops a worker; if another thread is already stopping it, waits for that."""
         with self._stopping:
             if stop is not None:
@@ -305,12 +305,12 @@ class Engine(Embedding):
         def read(prompt: str | Sequence[int]) -> Sequence[int]:
             return self.tokenize(prompt) if isinstance(prompt, str) else prompt
 
-        def go_on(text: "Continuation") -> Sequence[int]:
+        def continuation_ids(text: "Continuation") -> Sequence[int]:
             return continuation_tokens(self.model, text) if isinstance(text, str) else text
 
         if any(isinstance(continuations, str) for _, continuations in tasks):
             raise InvalidRequest("continuations", "continuations must be a sequence of texts or of lists of tokens, not one text")
-        read_tasks = [(read(prompt), [go_on(text) for text in continuations]) for prompt, continuations in tasks]
+        read_tasks = [(read(prompt), [continuation_ids(text) for text in continuations]) for prompt, continuations in tasks]
         return await scores(self, read_tasks, Request(prompt=(), **options), n_probs)
 
     def infill(
@@ -393,7 +393,7 @@ class Engine(Embedding):
         given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
         more = {name: value for name, value in given.items() if value is not None}
         prompt = await self._templates.prompt(messages, **{**(chat or {}), **more})
-        request = _asked(prompt, options)
+        request = _chat_request(prompt, options)
         return ChatAnswer.of(await self.complete(request, max_bytes=max_bytes), prompt.answer_to(request))
 
     async def chat_request(
@@ -405,7 +405,7 @@ class Engine(Embedding):
             InvalidRequest: A message has the wrong type, or the template rejects the messages.
             EngineStopped: The engine was closed.
         """
-        return _asked(await self._templates.prompt(messages, **(chat or {})), options)
+        return _chat_request(await self._templates.prompt(messages, **(chat or {})), options)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
         """Returns the formatted prompt as a text, without the BOS token. Takes the options of `chat`.
@@ -451,7 +451,7 @@ class Engine(Embedding):
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._work().pin(prompt, adapters)
+        return await self._cache_operations().pin(prompt, adapters)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
         """Unpins a prefix, given itself or its id, so that it may be evicted. Returns False if it is not pinned.
@@ -541,7 +541,7 @@ class Engine(Embedding):
             ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
-        return await self._work().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
+        return await self._cache_operations().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads a file of `save_prefix`, so that requests with this prefix compute only the rest. Cancelling loads nothing.
@@ -559,7 +559,7 @@ class Engine(Embedding):
             ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be read.
         """
-        return await self._work().load(path, slot)
+        return await self._cache_operations().load(path, slot)
 
     async def copy_store(self, *, goes_on: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
         """Returns copies of the host cache, for `load_copies` after the engine has slept and woken.
@@ -575,7 +575,7 @@ class Engine(Embedding):
             EngineStopped: The engine was closed, possibly during the call.
         """
         max_bytes = min(self.stats().store.n_bytes, free_memory_bytes() // 2)
-        return await self._work().copies(max_bytes, goes_on)
+        return await self._cache_operations().copies(max_bytes, goes_on)
 
     async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
         """Loads the copies of `copy_store`, so that requests with these prefixes compute only the rest.
@@ -583,7 +583,7 @@ class Engine(Embedding):
         Raises:
             EngineStopped: The engine was closed, possibly during the call.
         """
-        await self._work().bring(copies)
+        await self._cache_operations().load_copies(copies)
 
     async def slot_tokens(self, slot: int) -> list[int]:
         """Returns the tokens in a slot that its running sequence, or else the last one, has computed.
@@ -615,7 +615,7 @@ class Engine(Embedding):
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, possibly during the call.
         """
-        return await self._work().erase(slot)
+        return await self._cache_operations().erase(slot)
 
     async def read_media(self, data: bytes) -> Media:
         """Decodes an image (PNG, JPEG, GIF, BMP, WebP) or audio (WAV, MP3, FLAC, Ogg Vorbis) file for use in prompts.
@@ -752,8 +752,8 @@ class Engine(Embedding):
         loop = asyncio.get_running_loop()
         return lambda fraction: loop.call_soon_threadsafe(on_progress, fraction)
 
-    def _work(self) -> CacheWork:
-        return CacheWork(self._running(), self._threads)
+    def _cache_operations(self) -> CacheOperations:
+        return CacheOperations(self._running(), self._threads)
 
     def _is_closed(self) -> bool:
         return self._state == "closed"
@@ -774,7 +774,7 @@ def _stop(native: _native.Engine, process_id: int) -> None:
         native.stop()
 
 
-def _asked(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
+def _chat_request(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
     """Returns the request for a formatted chat."""
     fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
     request = Request(**fields)

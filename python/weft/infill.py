@@ -98,8 +98,8 @@ def infill_tokens(
     n_batch = min(n_batch, 3 * n_ctx // 4)
     if len(begun) >= n_ctx:
         raise ContextOverflow(len(begun), n_ctx)
-    before = _part(prefix, max(0, len(prefix) - 3 * (n_batch // 4)), len(prefix))
-    after = _part(suffix, 0, max(0, n_batch // 4 - (2 + len(begun))))
+    before = _slice(prefix, max(0, len(prefix) - 3 * (n_batch // 4)), len(prefix))
+    after = _slice(suffix, 0, max(0, n_batch // 4 - (2 + len(begun))))
     first = [tokens["prefix"], *before, *begun]
     second = [tokens["suffix"], *after]
     if suffix_first:
@@ -107,15 +107,15 @@ def infill_tokens(
     bos = [vocabulary.bos_token] if vocabulary.adds_bos and vocabulary.bos_token is not None else []
     room = n_ctx // 16 if n_predict is None else 2 * n_predict
     n_more = max(0, n_ctx - n_batch - max(room, 2 * N_CONTROL))
-    more = _beside(vocabulary, snippets, n_more)
+    more = _context_tokens(vocabulary, snippets, n_more)
     return [*more[max(0, len(more) - n_more) :], *bos, *first, *second, tokens["middle"]]
 
 
-def _part(tokens: Sequence[int], start: int, end: int) -> list[int]:
+def _slice(tokens: Sequence[int], start: int, end: int) -> list[int]:
     return tokens.part(start, end) if isinstance(tokens, TokenIds) else list(tokens[start:end])
 
 
-def _beside(vocabulary: Vocabulary, snippets: Sequence[Snippet], n: int) -> list[int]:
+def _context_tokens(vocabulary: Vocabulary, snippets: Sequence[Snippet], n: int) -> list[int]:
     """Returns the prompt before prefix and suffix: repository, snippets and file name. Only its last `n` tokens are needed."""
 
     def read(text: str) -> list[int]:

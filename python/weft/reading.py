@@ -22,7 +22,7 @@ class Branches:
 
     def __init__(self, stream: "Stream") -> None:
         self._stream = stream
-        self._known: dict[int, BranchStream] = {}
+        self._branches: dict[int, BranchStream] = {}
         self._new: deque[BranchStream] = deque()
         self._reading = asyncio.Lock()
         self._is_over = False
@@ -53,10 +53,10 @@ class Branches:
                         self._branch(event.index)._take(event)  # noqa: SLF001 (both classes share the reading)
 
     def _branch(self, index: int) -> "BranchStream":
-        if index not in self._known:
-            self._known[index] = BranchStream(self._stream, index, self._until)
-            self._new.append(self._known[index])
-        return self._known[index]
+        if index not in self._branches:
+            self._branches[index] = BranchStream(self._stream, index, self._until)
+            self._new.append(self._branches[index])
+        return self._branches[index]
 
 
 class BranchStream:

@@ -115,7 +115,7 @@ async def scores(
         raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
     _check(tasks, engine.model.n_vocab)
     requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(n_probs, 1)))
-    made = [score async for score in _each(engine, requests, n_probs)]
+    made = [score async for score in _scores_in_order(engine, requests, n_probs)]
     rest = iter(made)
     return [[next(rest) for _ in continuations] for _, continuations in tasks]
 
@@ -139,14 +139,14 @@ def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], te
             yield msgspec.structs.replace(template, prompt=[*prompt, *continuation], prompt_logprobs_from=len(prompt))
 
 
-async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
+async def _scores_in_order(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
     """Yields scores in order. Requests are submitted ahead, so that they are computed together; the oldest is read first."""
     streams: deque[Stream] = deque()
     try:
         for request in requests:
             if len(streams) == N_AHEAD:
                 yield await _score(streams.popleft(), n_probs)
-            while (stream := _submitted(engine, request, can_wait=bool(streams))) is None:
+            while (stream := _try_submit(engine, request, can_wait=bool(streams))) is None:
                 yield await _score(streams.popleft(), n_probs)
             streams.append(stream)
         while streams:
@@ -156,7 +156,7 @@ async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -
             stream.close()
 
 
-def _submitted(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
+def _try_submit(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
     """Submits a request. Returns None if the queue is full and `can_wait`, in which case own requests will leave it."""
     try:
         return engine.generate(request)
@@ -167,19 +167,19 @@ def _submitted(engine: Generating, request: Request, *, can_wait: bool) -> Strea
 
 
 async def _score(stream: Stream, n_probs: int) -> Score:
-    told: list[ScoredToken] = []
+    scored: list[ScoredToken] = []
     usage: Usage | None = None
     try:
         while events := await stream.next_batch():
             for event in events:
                 if isinstance(event, PromptLogprobs):
-                    told += [_token(logprobs, n_probs) for logprobs in event.logprobs if logprobs is not None]
+                    scored += [_token(logprobs, n_probs) for logprobs in event.logprobs if logprobs is not None]
                 elif isinstance(event, Finished):
                     usage = event.usage
     finally:
         stream.close()
-    assert usage is not None, "a stream that ends without an error has told its branch's end"
-    return Score(logprob=math.fsum(token.logprob for token in told), tokens=tuple(told), usage=usage)
+    assert usage is not None, "a stream that ends without an error has reported the end of its branch"
+    return Score(logprob=math.fsum(token.logprob for token in scored), tokens=tuple(scored), usage=usage)
 
 
 def _token(logprobs: Logprobs, n_probs: int) -> ScoredToken:

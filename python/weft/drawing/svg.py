@@ -51,10 +51,10 @@ def draw(figure: Figure) -> str:
     size = f'width="{page_width:.0f}" height="{page_height:.0f}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {page_width:.0f} {page_height:.0f}" role="img">',
-        f"<title>{_told(figure.title)}</title>",
+        f"<title>{_escaped(figure.title)}</title>",
         f"<style>{STYLE.format(light=_colours(0), dark=_colours(2))}</style>",
         '<rect class="page" width="100%" height="100%" rx="8"/>',
-        f'<text class="title" x="{MARGIN}" y="{MARGIN + 10}">{_told(figure.title)}</text>',
+        f'<text class="title" x="{MARGIN}" y="{MARGIN + 10}">{_escaped(figure.title)}</text>',
     ]
     for box, (x, y) in zip(figure.boxes, places, strict=True):
         if box.parent is not None:
@@ -65,11 +65,11 @@ def draw(figure: Figure) -> str:
         y = legend_top + row * 22
         if look is not None:
             lines += _shape(look, MARGIN, y, 34, 16, is_busy=is_busy, is_marked=is_marked)
-        lines.append(f'<text class="note" x="{MARGIN + 44 * (look is not None)}" y="{y + 12:.1f}">{_told(about)}</text>')
+        lines.append(f'<text class="note" x="{MARGIN + 44 * (look is not None)}" y="{y + 12:.1f}">{_escaped(about)}</text>')
     return "\n".join([*lines, "</svg>\n"])
 
 
-def _told(text: str) -> str:
+def _escaped(text: str) -> str:
     return escape(readable(text))
 
 
@@ -106,7 +106,7 @@ def _edge(x: float, y: float, to_x: float, to_y: float, box_width: float) -> str
 
 
 def _box(box: Box, x: float, y: float, box_width: float) -> Iterator[str]:
-    yield f"<g><title>{_told(box.text)}</title>"
+    yield f"<g><title>{_escaped(box.text)}</title>"
     yield from _shape(box.look, x, y, box_width, BOX_HEIGHT, is_busy=box.is_busy, is_marked=box.is_marked)
     yield f'<text x="{x + 9:.1f}" y="{y + 16:.1f}">{escape(cut(box.text))}</text>'
     yield f'<text class="note" x="{x + 9:.1f}" y="{y + 31:.1f}">{escape(cut(box.note))}</text></g>'

@@ -73,18 +73,18 @@ class _Drawing:
 
     def first_walk(self, node: int) -> None:
         left = self._left(node)
-        beside = 0.0 if left == NONE else self.prelim[left] + 1
+        offset = 0.0 if left == NONE else self.prelim[left] + 1
         children = self.children[node]
         if not children:
-            self.prelim[node] = beside
+            self.prelim[node] = offset
             return
         self.execute_shifts(node)
         middle = (self.prelim[children[0]] + self.prelim[children[-1]]) / 2
         if left == NONE:
             self.prelim[node] = middle
         else:
-            self.prelim[node] = beside
-            self.mod[node] = beside - middle
+            self.prelim[node] = offset
+            self.mod[node] = offset - middle
 
     def apportion(self, node: int, default_ancestor: int) -> int:
         """Moves a subtree away from its left siblings, along their contours, and spreads the subtrees between."""

@@ -82,7 +82,7 @@ class Replica:
             explained: CacheExplanation | None = None
             asks_why = call.request.explain_cache
             while n_open:
-                events = await _heard(stream, asks_why=asks_why and explained is None)
+                events = await _next_events(stream, asks_why=asks_why and explained is None)
                 # Sent before the first token, which may have changed it; later events do not change it.
                 if asks_why and (why := stream.explanation) is not None and why != explained:
                     explained = why
@@ -185,7 +185,7 @@ class Replica:
         return await self._engine.erase_slot(slot)
 
 
-async def _heard(stream: Stream, *, asks_why: bool) -> list[Event] | None:
+async def _next_events(stream: Stream, *, asks_why: bool) -> list[Event] | None:
     """Returns the result of `next_batch`; None after a timeout, or when a requested explanation is available."""
     began = time.monotonic()
     while (left_s := began + LIVES_EVERY_S - time.monotonic()) > 0:

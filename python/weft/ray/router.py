@@ -36,12 +36,12 @@ class PrefixRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """Returns the replicas in the order in which to try them, each as its own rank; called by Ray."""
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        asked = _asked(pending_request)
-        if asked is not None and asked.only is not None and asked.only in by_name:
-            ranked = [asked.only]
+        message = _message_of(pending_request)
+        if message is not None and message.only is not None and message.only in by_name:
+            ranked = [message.only]
         else:
             # If the only permitted replica is gone, any other one responds with `ReplicaLost`.
-            ranked = self._ranked(asked if isinstance(asked, Call) else None, self._candidates(by_name))
+            ranked = self._ranked(message if isinstance(message, Call) else None, self._candidates(by_name))
         if pending_request is not None:
             # Without this, Ray would retry without a pause until one accepts the request.
             pending_request.routing_context.should_backoff = True
@@ -49,7 +49,7 @@ class PrefixRouter(RequestRouter):
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:  # noqa: ARG002, ANN401
         """Records a request that a replica has accepted; called by Ray."""
-        call = _asked(pending_request)
+        call = _message_of(pending_request)
         if isinstance(call, Call):
             self._choosing.sent(replica_id.unique_id, unpacked(call.tokens), now=time.time(), salt=call.salt)
 
@@ -72,7 +72,7 @@ class PrefixRouter(RequestRouter):
         ]
 
 
-def _asked(pending_request: PendingRequest | None) -> Call | Question | None:
+def _message_of(pending_request: PendingRequest | None) -> Call | Question | None:
     """Returns the message in a Ray request."""
     first = pending_request.args[0] if pending_request is not None and pending_request.args else None
     return first if isinstance(first, Call | Question) else None

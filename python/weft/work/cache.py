@@ -13,7 +13,7 @@ from weft.events import Finished
 from weft.prefix import PrefixFile
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
-__all__ = ["CacheWork"]
+__all__ = ["CacheOperations"]
 
 Prompt = str | Sequence[int]
 
@@ -26,7 +26,7 @@ MAX_MISFITS = 4
 """Number of copies that may exceed the size limit before the export ends."""
 
 
-class CacheWork:
+class CacheOperations:
     """Cache operations of one running engine."""
 
     def __init__(self, native: _native.Engine, threads: Threads) -> None:
@@ -105,7 +105,7 @@ class CacheWork:
                 n_bytes += copy.n_bytes
         return copies
 
-    async def bring(self, copies: Sequence[SavedPrefix]) -> None:
+    async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
         """Loads copies into the cache; skips copies that no longer fit."""
         for copy in reversed(copies):
             try:
