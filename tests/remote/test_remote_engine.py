@@ -179,7 +179,7 @@ async def test_a_replica_waits_for_events_no_longer_than_until_it_knows_why_a_pr
     monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
     stream = Silent()
     async with asyncio.timeout(30):
-        assert await remote_replica._heard(cast("weft.Stream", stream), asks_why=True) is None
+        assert await remote_replica._next_events(cast("weft.Stream", stream), asks_why=True) is None
     with pytest.raises(StopIteration):
         _ = stream.explanation
 
@@ -188,7 +188,7 @@ async def test_who_does_not_ask_why_waits_for_events_alone(monkeypatch: pytest.M
     monkeypatch.setattr(remote_replica, "LIVES_EVERY_S", 0.02)
     monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
     stream = Silent()
-    assert await remote_replica._heard(cast("weft.Stream", stream), asks_why=False) is None
+    assert await remote_replica._next_events(cast("weft.Stream", stream), asks_why=False) is None
     assert stream.explanation is None
 
 
