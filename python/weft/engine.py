@@ -778,4 +778,4 @@ def _chat_request(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
     """Returns the request for a formatted chat."""
     fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
     request = Request(**fields)
-    return request if prompt.held is None else prompt.held.request(request)
+    return request if prompt.constraint is None else prompt.constraint.apply(request)

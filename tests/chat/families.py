@@ -5,10 +5,10 @@ from typing import NamedTuple
 from weft.chat.answer.families import ALL, GENERIC
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm, reasoning_marks_of
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerReader, Part
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.answer.written import WrittenMessage
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ALL, GENERIC)}
 
@@ -244,9 +244,9 @@ def parts_of(reader: AnswerReader, *pieces: str) -> list[Part]:
     return parts + reader.end()
 
 
-def message_of(reader: AnswerReader, *pieces: str) -> WrittenMessage:
+def message_of(reader: AnswerReader, *pieces: str) -> ParsedMessage:
     """The whole message that comes of a text in pieces."""
-    message = WrittenMessage()
+    message = ParsedMessage()
     for part in parts_of(reader, *pieces):
         message.add(part)
     return message

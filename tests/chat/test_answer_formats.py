@@ -20,11 +20,11 @@ from weft.chat.answer.families.hermes import HERMES
 from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.answer.written import WrittenMessage
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat
 from weft.chat.messages import for_template
@@ -495,7 +495,7 @@ def test_a_message_that_ends_every_prompt_is_no_part_of_a_call() -> None:
 
 def test_reasoning_that_begins_and_ends_with_one_mark_is_read() -> None:
     form = FamilyForm(None, ReasoningMarks("%%", "%%"), None)
-    message = WrittenMessage()
+    message = ParsedMessage()
     reader = form.reader()
     for part in (*reader.read("%%why%%so"), *reader.end()):
         message.add(part)

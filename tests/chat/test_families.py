@@ -20,10 +20,10 @@ from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm, reasoning_marks_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Seq
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.answer.written import WrittenMessage
 from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.format import ChatPrompt
 from weft.chat.output_constraint import OutputConstraint
@@ -58,7 +58,7 @@ def rows(table: str) -> list[str]:
     return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 
-def told(message: WrittenMessage) -> tuple[str, str, list[tuple[str, str]]]:
+def told(message: ParsedMessage) -> tuple[str, str, list[tuple[str, str]]]:
     return message.content, message.thought, [(call.name, call.arguments) for call in message.calls]
 
 
@@ -89,7 +89,7 @@ def test_arguments_are_told_as_they_come(name: str) -> None:
     text = WRITTEN[name].text
     until_rome = text[: text.index("Rome", text.index("city")) + 2]
     reader = form_of(name).reader()
-    message = WrittenMessage()
+    message = ParsedMessage()
     for part in reader.read(until_rome):
         message.add(part)
     [call] = message.calls
@@ -264,10 +264,10 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
         assert [call.name for call in message.calls] == ["get_weather", "get"]
     held = message_of(form_of("Kimi K2").constrained().reader(), text)
     assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
-    request = OutputConstraint(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form_of("Kimi K2"), {}, None).apply(weft.Request(prompt="a"))
     assert request.thought is not None
     assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
-    required = OutputConstraint(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).request(weft.Request(prompt="a"))
+    required = OutputConstraint(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).apply(weft.Request(prompt="a"))
     assert required.thought is not None
     assert required.thought.ends == ("</think>",)
 
@@ -409,7 +409,7 @@ def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int
     parts.append(reader.read('" ' + "x" * (MAX_HELD - len(text))))
     parts.append(reader.read("y" + WRITTEN["Hermes"].text.partition("</think>")[2]))
     parts.append(reader.end())
-    message = WrittenMessage()
+    message = ParsedMessage()
     for part in chain.from_iterable(parts):
         message.add(part)
     assert message.content.startswith(text)
@@ -417,9 +417,9 @@ def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int
     assert len(begun) <= MAX_TRIES + 3
 
 
-def read_truncated(form: FamilyForm, *pieces: str) -> WrittenMessage:
+def read_truncated(form: FamilyForm, *pieces: str) -> ParsedMessage:
     """Reads an answer that was cut off behind these pieces."""
-    reader, message = form.reader(), WrittenMessage()
+    reader, message = form.reader(), ParsedMessage()
     for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=True)]:
         message.add(part)
     return message
@@ -531,7 +531,7 @@ def test_a_call_without_arguments_needs_no_closing_where_all_ends(name: str, tex
 @by_family
 async def test_the_engine_waits_for_the_calls_of_each_family(engine: weft.Engine, name: str) -> None:
     for use in (ToolUse(TOOLS), ToolUse((GET,), is_parallel=False)):
-        request = OutputConstraint(form_of(name, use), {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=2))
+        request = OutputConstraint(form_of(name, use), {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=2))
         assert request.grammar_lazy
         assert request.grammar_triggers
         answer = await engine.complete(request)
@@ -541,7 +541,7 @@ async def test_the_engine_waits_for_the_calls_of_each_family(engine: weft.Engine
 @by_family
 def test_a_trigger_is_where_a_call_begins(name: str) -> None:
     form = form_of(name, ToolUse(TOOLS))
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
     text = WRITTEN[name].text
     found = []
     for trigger in request.grammar_triggers:
@@ -565,7 +565,7 @@ def found_by(request: weft.Request, text: str) -> str | None:
 @by_family
 def test_what_is_read_as_a_call_was_held_to_one(name: str) -> None:
     form = form_of(name, ToolUse(TOOLS))
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
     rng = random.Random(f"held {name}")
     n_called = 0
     for _ in range(N_MUTATIONS):
@@ -595,7 +595,7 @@ SPELLINGS = [
 @pytest.mark.parametrize(("name", "text"), SPELLINGS)
 def test_a_call_is_held_to_however_it_is_spelt(name: str, text: str, use: ToolUse) -> None:
     form = form_of(name, use)
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
     if not use.is_required:
         assert found_by(request, text) == text
         assert found_by(request, f"\n {text}") == text
@@ -606,7 +606,7 @@ def test_a_call_is_held_to_however_it_is_spelt(name: str, text: str, use: ToolUs
 
 def test_an_object_is_a_call_where_it_begins_as_one() -> None:
     form = form_of("Llama 3", ToolUse(TOOLS))
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
     for text in (
         '{"parameters": {}, "name": "get"}',
         '{"id": "1", "name": "get", "parameters": {}}',
@@ -621,7 +621,7 @@ async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine:
     for length in (64, 128):
         many = tuple(Tool(f"{nth}-tool".rjust(length, "a"), {"type": "object", "properties": {}}) for nth in range(MAX_TOOLS))
         form = form_of(name, ToolUse(many))
-        request = OutputConstraint(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=1))
+        request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=1))
         answer = await engine.complete(request)
         assert answer.branches[0].reason == "length"
         called = WRITTEN[name].text.replace("get_weather", many[7].name)
@@ -632,7 +632,7 @@ async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(e
     # A word that the model says soon stands for the mark that a model of this family would begin a call with.
     family = Family(name="the", is_of=lambda _: True, calls=Seq("the", OneCall(json_call())), triggers=("the",), between=" and ")
     form = FamilyForm(family, None, ToolUse(TOOLS, is_parallel=False))
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
     answer = await engine.complete(request)
     for text in answer.texts:
         assert "the" in text
@@ -646,7 +646,7 @@ async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(e
 def held_to(name: str, **parameters: Json) -> str:
     """The grammar of the calls of one strict tool with these parameters."""
     use = ToolUse((Tool("f", {"type": "object", **parameters}, is_strict=True),), is_required=True)
-    return OutputConstraint(form_of(name, use), {}, None).request(weft.Request(prompt="a")).grammar or ""
+    return OutputConstraint(form_of(name, use), {}, None).apply(weft.Request(prompt="a")).grammar or ""
 
 
 @pytest.mark.parametrize(
@@ -759,7 +759,7 @@ def test_a_text_that_a_model_is_held_to_ends_where_it_is_read_to_end() -> None:
     for name, closing in (("Qwen3 Coder", "</parameter>"), ("Seed OSS", "</parameter>"), ("GLM 4.5", "</arg_value>")):
         tool = Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
         form = form_of(name, ToolUse((tool,), is_required=True, is_parallel=False))
-        grammar = Grammar(OutputConstraint(form, {}, None).request(weft.Request(prompt="a")).grammar or "")
+        grammar = Grammar(OutputConstraint(form, {}, None).apply(weft.Request(prompt="a")).grammar or "")
         text = WRITTEN[name].text
         begun = text[text.index("<tool_call>") if "<tool_call>" in text else text.index("<seed:tool_call>") :]
         begun = begun[: begun.index("Rome")]
@@ -885,7 +885,7 @@ def test_gemma_is_held_to_schemas(name: str) -> None:
 
 def test_what_an_answer_ends_with_is_no_part_of_it() -> None:
     for use, ends in ((ToolUse(TOOLS), ["a", "<start_function_response>"]), (ToolUse(()), ["a"])):
-        request = OutputConstraint(form_of("FunctionGemma", use), {"<start_function_response>": 7}, None).request(
+        request = OutputConstraint(form_of("FunctionGemma", use), {"<start_function_response>": 7}, None).apply(
             weft.Request(prompt="a", stop="a")
         )
         assert (request.stop, "<start_function_response>" in request.preserved_tokens) == (ends, True)
@@ -920,14 +920,14 @@ def test_the_grammar_of_the_same_tools_is_written_once(monkeypatch: pytest.Monke
     schema = msgspec.structs.replace(request, json_schema={"const": "said"})
     first = OutputConstraint(form_of("Hermes"), {}, None, cache=cache)
     n_read = len(read)
-    said = first.request(schema).grammar
+    said = first.apply(schema).grammar
     again = OutputConstraint(form_of("Hermes"), {}, None, cache=cache)
     assert 0 < n_read < len(read) == n_read + 1
-    assert again.request(request) == OutputConstraint(form_of("Hermes"), {}, None).request(request)
-    assert again.request(schema).grammar == said
+    assert again.apply(request) == OutputConstraint(form_of("Hermes"), {}, None).apply(request)
+    assert again.apply(schema).grammar == said
 
     others = OutputConstraint(form_of("Hermes", ToolUse(TOOLS[:1])), {}, None, cache=cache)
-    assert others.request(request).grammar != again.request(request).grammar
+    assert others.apply(request).grammar != again.apply(request).grammar
 
 
 def test_the_cache_of_call_grammars_is_bounded_in_bytes() -> None:
@@ -1031,15 +1031,15 @@ def test_a_call_is_read_and_allowed_in_each_form_that_models_write(name: str, te
         assert (message.content, [json.loads(call.arguments) for call in message.calls]) == ("", [json.loads(arguments)])
     for required in (False, True):
         use = ToolUse(TOOLS, is_required=required)
-        request = OutputConstraint(form_of(name, use), {}, None).request(weft.Request(prompt="a"))
+        request = OutputConstraint(form_of(name, use), {}, None).apply(weft.Request(prompt="a"))
         assert Grammar(request.grammar or "").allows(text)
-    begun = found_by(OutputConstraint(form, {}, None).request(weft.Request(prompt="a")), text)
+    begun = found_by(OutputConstraint(form, {}, None).apply(weft.Request(prompt="a")), text)
     assert begun == text
 
 
 @by_family
 def test_the_grammar_allows_what_the_family_writes(name: str) -> None:
-    request = OutputConstraint(form_of(name), {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form_of(name), {}, None).apply(weft.Request(prompt="a"))
     begun = found_by(request, WRITTEN[name].text)
     assert begun is not None
     assert Grammar(request.grammar or "").allows(begun)
@@ -1067,7 +1067,7 @@ def test_a_text_needs_no_quotes_where_a_value_may_be_any_text(
         ("GLM 4.5", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
     ):
         form = form_of(name, ToolUse((tool,), is_required=True))
-        grammar = Grammar(OutputConstraint(form, {}, None).request(weft.Request(prompt="a")).grammar or "")
+        grammar = Grammar(OutputConstraint(form, {}, None).apply(weft.Request(prompt="a")).grammar or "")
         assert grammar.allows(call.format(value)) == is_allowed
         if is_allowed:
             [read] = message_of(form.reader(), call.format(value)).calls
@@ -1078,7 +1078,7 @@ def test_arguments_of_elements_may_come_in_any_order_and_the_required_ones_must_
     properties = {name: {"type": "integer"} for name in "abcdefg"}
     schema: Json = {"type": "object", "properties": properties, "required": ["b", "d"]}
     use = ToolUse((Tool("f", schema), Tool("g", {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["b"]})))
-    grammar = Grammar(OutputConstraint(form_of("Seed OSS", use), {}, None).request(weft.Request(prompt="a")).grammar or "")
+    grammar = Grammar(OutputConstraint(form_of("Seed OSS", use), {}, None).apply(weft.Request(prompt="a")).grammar or "")
 
     def call(name: str, order: str) -> str:
         given = "".join(f"<parameter={each}>1</parameter>\n" for each in order)
@@ -1120,7 +1120,7 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
                 ("get_weather", WRITTEN[name].arguments),
                 ("get", "{}"),
             ]
-    request = OutputConstraint(form, {}, None).request(weft.Request(prompt="a"))
+    request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
     assert request.thought is not None
     assert any(call.startswith(end) for end in request.thought.ends)
 

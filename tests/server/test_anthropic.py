@@ -17,7 +17,7 @@ from tests.server.said import answers_are_read
 from tests.server.scripted import FullEngine, ScriptedEngine, connect, finished, token
 from tests.server.serving import serving
 from weft import InvalidRequest
-from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
 from weft.server.anthropic.schemas import CountTokens, CreateMessage
@@ -153,11 +153,11 @@ async def test_why_it_ended(reason: str, told: str) -> None:
 
 SCRIPT = [[token(0, text, nth)] for nth, text in enumerate("abcdef", 1)]
 SAID: dict[str | None, list[Part]] = {
-    "a": [Thought("I need ")],
-    "b": [Thought("the weather."), Content("Let me look.")],
-    "c": [CallBegun(0, "call_0", "weather"), CallArguments(0, '{"city":')],
+    "a": [Reasoning("I need ")],
+    "b": [Reasoning("the weather."), Content("Let me look.")],
+    "c": [CallStart(0, "call_0", "weather"), CallArguments(0, '{"city":')],
     "d": [],
-    "e": [CallArguments(0, ' "Oslo"}'), CallBegun(1, "call_1", "time")],
+    "e": [CallArguments(0, ' "Oslo"}'), CallStart(1, "call_1", "time")],
     "f": [CallArguments(1, '{"zone')],
     None: [CallArguments(1, '":1}')],
 }
@@ -219,7 +219,7 @@ async def test_a_thought_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_arguments_that_were_cut_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers_are_read(monkeypatch, {"a": [CallBegun(0, "call_0", "weather"), CallArguments(0, '{"city": "Os')]})
+    answers_are_read(monkeypatch, {"a": [CallStart(0, "call_0", "weather"), CallArguments(0, '{"city": "Os')]})
     async with scripted([token(0, "a")], [finished(0, reason="length")]) as (client, _):
         answer = await told(client)
     assert answer["content"] == [

@@ -6,7 +6,7 @@ import pytest
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidRequest
-from weft.chat.answer.written import WrittenMessage
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
@@ -146,7 +146,7 @@ def test_content_that_occurs_before_is_not_taken_for_the_begun_answer() -> None:
 )
 def test_an_answer_is_read_from_where_it_was_begun(message: Json, answer: str, reasoning: str, content: str) -> None:
     _, prompt = prompt_of(THINKS, message)
-    reader, written = prompt.answer.reader(), WrittenMessage()
+    reader, written = prompt.answer.reader(), ParsedMessage()
     for part in [*reader.read(answer), *reader.end()]:
         written.add(part)
     assert (written.thought, written.content) == (reasoning, content)

@@ -163,7 +163,7 @@ def test_parts_stay_a_list_where_llama_cpp_leaves_them_one(source: str, keeps: b
 )
 def test_a_template_keeps_earlier_reasoning_or_not(shown: str, keeps: bool) -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ " + shown + " }}{% endfor %}")
-    assert template.keeps_thoughts == keeps
+    assert template.keeps_reasoning == keeps
 
 
 @pytest.mark.parametrize(

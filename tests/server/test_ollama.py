@@ -20,7 +20,7 @@ from tests.server.said import answers_are_read
 from tests.server.scripted import FullEngine, ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft import InvalidRequest
-from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
 from weft.server.ollama import translate
@@ -171,10 +171,10 @@ async def test_why_it_ended(reason: str, told: str) -> None:
 
 SCRIPT = [[token(0, text, nth)] for nth, text in enumerate("abcd", 1)]
 SAID: dict[str | None, list[Part]] = {
-    "a": [Thought("Hm. ")],
-    "b": [Content("I'll look."), CallBegun(0, "call_0", "weather"), CallArguments(0, '{"city":')],
+    "a": [Reasoning("Hm. ")],
+    "b": [Content("I'll look."), CallStart(0, "call_0", "weather"), CallArguments(0, '{"city":')],
     "c": [CallArguments(0, '"Oslo"}')],
-    "d": [CallBegun(1, "call_1", "time")],
+    "d": [CallStart(1, "call_1", "time")],
 }
 CALLS: Json = [
     {"id": "call_0", "function": {"index": 0, "name": "weather", "arguments": {"city": "Oslo"}}},
@@ -199,7 +199,7 @@ async def test_thoughts_and_calls_of_tools(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_thought_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers_are_read(monkeypatch, {"a": [Thought("Hm.")], "b": [Content("Yes.")]})
+    answers_are_read(monkeypatch, {"a": [Reasoning("Hm.")], "b": [Content("Yes.")]})
     async with scripted(*SCRIPT[:2], [finished(0)]) as client:
         answer = await whole(client, "/api/generate", GENERATE)
     assert (answer["thinking"], answer["response"]) == ("Hm.", "Yes.")
@@ -211,7 +211,7 @@ async def test_a_thought_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_call_that_was_cut_off_has_no_object_of_arguments(
     monkeypatch: pytest.MonkeyPatch, reason: str, content: str
 ) -> None:
-    answers_are_read(monkeypatch, {"a": [CallBegun(0, "call_0", "weather"), CallArguments(0, '{"city":"Os')]})
+    answers_are_read(monkeypatch, {"a": [CallStart(0, "call_0", "weather"), CallArguments(0, '{"city":"Os')]})
     async with scripted([token(0, "a")], [finished(0, reason=reason)]) as client:
         answer = await whole(client, "/api/chat", CHAT)
     async with scripted([token(0, "a")], [finished(0, reason=reason)]) as client:

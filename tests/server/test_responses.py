@@ -19,7 +19,7 @@ from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
-from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import create_app
 from weft.server.responses import items, keeper, store
 from weft.server.responses import writing as writing_module
@@ -48,8 +48,8 @@ class Scripted:
     def read(self, text: str) -> list[Part]:
         kind, rest = (text[0], text[2:]) if text[1:2] == ":" else ("", text)
         parts: dict[str, Part] = {
-            "t": Thought(rest),
-            "c": CallBegun(0, f"call_{rest}", rest),
+            "t": Reasoning(rest),
+            "c": CallStart(0, f"call_{rest}", rest),
             "a": CallArguments(0, rest),
             "": Content(rest),
         }

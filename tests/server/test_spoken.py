@@ -7,7 +7,7 @@ from weft import Finished, Token, Usage
 from weft.chat.answer.families.hermes import HERMES
 from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
-from weft.chat.answer.parts import PLAIN, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import PLAIN, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.server.run.chat import BranchParsers
 
@@ -49,13 +49,13 @@ def said(spoken: BranchParsers, text: str) -> tuple[list[Part], bool]:
     return [*parts, *spoken.read(end)], spoken.calls(end)
 
 
-def joined(parts: list[Part], kind: type[Content | Thought]) -> str:
+def joined(parts: list[Part], kind: type[Content | Reasoning]) -> str:
     return "".join(part.text for part in parts if isinstance(part, kind))
 
 
 def calls(parts: list[Part]) -> list[tuple[int, str, str]]:
     """The number, the name and the arguments of each call."""
-    begun = [part for part in parts if isinstance(part, CallBegun)]
+    begun = [part for part in parts if isinstance(part, CallStart)]
     told = [part for part in parts if isinstance(part, CallArguments)]
     return [(one.call, one.name, "".join(part.text for part in told if part.call == one.call)) for one in begun]
 
@@ -79,7 +79,7 @@ def test_a_fork_is_read_as_its_branch_would_be_and_a_call_that_it_completes_is_i
 ) -> None:
     at = WRITTEN.index(behind) + len(behind)
     parts, is_call = said(reading(WRITTEN[:at]), WRITTEN[at:])
-    assert (joined(parts, Thought), joined(parts, Content).rstrip()) == (thought, content)
+    assert (joined(parts, Reasoning), joined(parts, Content).rstrip()) == (thought, content)
     assert calls(parts) == [(nth, "weather", f'{{"city": "{city}"}}') for nth, city in enumerate(cities)]
     assert is_call == bool(cities)
 
@@ -105,12 +105,12 @@ def test_numbered_ids_go_on_from_where_the_branch_of_a_fork_was(behind: str, ids
     at = KIMI.index(behind) + len(behind)
     spoken = BranchParsers(FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
     parts, _ = said(spoken, KIMI[at:])
-    assert [part.id for part in parts if isinstance(part, CallBegun)] == ids
+    assert [part.id for part in parts if isinstance(part, CallStart)] == ids
     # Another choice counts its own.
-    others = [part for piece in KIMI for part in spoken.read(token(0, piece)) if isinstance(part, CallBegun)]
+    others = [part for piece in KIMI for part in spoken.read(token(0, piece)) if isinstance(part, CallStart)]
     assert [part.id for part in others] == ["functions.weather:0", "functions.weather:1"]
 
 
 def test_other_branches_begin_with_nothing() -> None:
     spoken = reading("<think>It may")
-    assert spoken.read(token(0, "<think>so")) == [Thought("so")]
+    assert spoken.read(token(0, "<think>so")) == [Reasoning("so")]

@@ -73,7 +73,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Token positions where a later or edited turn may diverge; empty if the model can fork at any token."""
     answer: PlainForm | FamilyForm = PLAIN
     """How to parse an answer that no grammar constrains as a whole."""
-    held: OutputConstraint | None = None
+    constraint: OutputConstraint | None = None
     """Constraint on the answer; None if it is unconstrained."""
     system_end: int | None = None
     """Token position of the end of the system message; None if it was not requested or is unknown."""

@@ -66,7 +66,7 @@ class OutputConstraint:
         marks = self._form.reasoning_marks
         return () if marks is None else (marks.end, *marks.implicit_ends)
 
-    def request(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
+    def apply(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
         """Adds the constraint to a request.
 
         Args:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 import msgspec
 
 from weft.answer import Answer, Branch
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm
-from weft.chat.answer.written import WrittenMessage
 from weft.fields.about import FieldMeta, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
@@ -75,7 +75,7 @@ def _replies(branches: Sequence[Branch], form: AnswerForm) -> tuple[Reply, ...]:
 
 
 def _reply(branch: Branch, form: AnswerForm) -> Reply:
-    reader, written = form.reader(), WrittenMessage()
+    reader, written = form.reader(), ParsedMessage()
     text, is_truncated = branch.text, branch.reason not in WHOLE_REASONS
     # In pieces: the reader may scan all text again that it holds back.
     pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))

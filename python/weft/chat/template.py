@@ -103,7 +103,7 @@ class ChatTemplate:
         )
 
     @cached_property
-    def keeps_thoughts(self) -> bool:
+    def keeps_reasoning(self) -> bool:
         """True if the template renders the reasoning of earlier answers, given `preserve_reasoning`."""
         reasoning = "reasoning of the first answer"
         first, last = (

@@ -4,7 +4,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-__all__ = ["PLAIN", "AnswerForm", "AnswerReader", "CallArguments", "CallBegun", "Content", "Part", "PlainForm", "Thought"]
+__all__ = ["PLAIN", "AnswerForm", "AnswerReader", "CallArguments", "CallStart", "Content", "Part", "PlainForm", "Reasoning"]
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -13,13 +13,13 @@ class Content(msgspec.Struct, frozen=True):
     text: str
 
 
-class Thought(msgspec.Struct, frozen=True):
+class Reasoning(msgspec.Struct, frozen=True):
     """Text of the model's reasoning."""
 
     text: str
 
 
-class CallBegun(msgspec.Struct, frozen=True):
+class CallStart(msgspec.Struct, frozen=True):
     """Beginning of a tool call, which its arguments follow."""
 
     call: int
@@ -37,7 +37,7 @@ class CallArguments(msgspec.Struct, frozen=True):
     text: str
 
 
-Part = Content | Thought | CallBegun | CallArguments
+Part = Content | Reasoning | CallStart | CallArguments
 
 
 class AnswerReader(Protocol):

@@ -4,9 +4,9 @@ import json
 
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples
 from weft.chat.answer.tools import ToolUse
-from weft.chat.answer.written import WrittenMessage
 
 __all__ = ["reads_calls", "reads_content", "reads_reasoning"]
 
@@ -47,7 +47,7 @@ def _is_read(family: Family | None, reasoning_marks: ReasoningMarks | None, samp
         reasoning_marks is not None and reasoning_marks.start_is_text and bool(sample.reasoning)
     )
     form = FamilyForm(family, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
-    message = WrittenMessage()
+    message = ParsedMessage()
     text = _until_end(family, sample.text)
     try:
         reader = form.reader()

@@ -8,7 +8,7 @@ from enum import Enum
 from weft.chat.answer.family import Family, ReasoningMarks
 from weft.chat.answer.grammar import Either
 from weft.chat.answer.partial_mark import n_partial_mark
-from weft.chat.answer.parts import CallArguments, Content, Part, Thought
+from weft.chat.answer.parts import CallArguments, Content, Part, Reasoning
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
 from weft.fields.shown import shown
@@ -248,7 +248,7 @@ class FamilyReader:
             self._parts.append(Content(f"{self._reasoning_opening}{text}"))
             self._reasoning_opening = ""
         if self._reasoning_format is not ReasoningFormat.IN_CONTENT and (trimmed := self._without_outer_space(text)):
-            self._parts.append(Thought(trimmed))
+            self._parts.append(Reasoning(trimmed))
 
     def _without_outer_space(self, text: str) -> str:
         """Strips a text: leading space if it is dropped here, and trailing space, which is kept for later."""
@@ -465,8 +465,8 @@ def _merged(parts: list[Part]) -> list[Part]:
         last = merged[-1] if merged else None
         if isinstance(part, Content) and isinstance(last, Content):
             merged[-1] = Content(last.text + part.text)
-        elif isinstance(part, Thought) and isinstance(last, Thought):
-            merged[-1] = Thought(last.text + part.text)
+        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
+            merged[-1] = Reasoning(last.text + part.text)
         elif isinstance(part, CallArguments) and isinstance(last, CallArguments) and part.call == last.call:
             merged[-1] = CallArguments(part.call, last.text + part.text)
         else:

@@ -4,7 +4,7 @@ import secrets
 import string
 from collections.abc import Callable, Generator, Sequence
 
-from weft.chat.answer.parts import CallArguments, CallBegun, Part
+from weft.chat.answer.parts import CallArguments, CallStart, Part
 from weft.chat.answer.tools import Tool
 
 __all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "numbered_id", "short_id"]
@@ -105,7 +105,7 @@ class Source:
         while (call_id := self._make_id(name, number)) in self._ids:
             number += 1
         given, self.given_id = self.given_id, ""
-        self._open.append(CallBegun(self.n_calls, given if given and given not in self._ids else call_id, name))
+        self._open.append(CallStart(self.n_calls, given if given and given not in self._ids else call_id, name))
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
@@ -113,8 +113,8 @@ class Source:
         if call_id in self._ids:
             return
         for position in range(len(self._open) - 1, -1, -1):
-            if isinstance(start := self._open[position], CallBegun):
-                self._open[position] = CallBegun(start.call, call_id, start.name)
+            if isinstance(start := self._open[position], CallStart):
+                self._open[position] = CallStart(start.call, call_id, start.name)
                 return
 
     def add_arguments(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Source:
 
     def commit(self) -> None:
         """Commits all parts up to the current position."""
-        self._ids.update(part.id for part in self._open if isinstance(part, CallBegun))
+        self._ids.update(part.id for part in self._open if isinstance(part, CallStart))
         self._committed += self._open
         self._open = []
         self.text = self.text[self.at :]
@@ -133,7 +133,7 @@ class Source:
 
     def has_open_call(self) -> bool:
         """Returns True if a call has begun that is not committed yet."""
-        return any(isinstance(part, CallBegun) for part in self._open)
+        return any(isinstance(part, CallStart) for part in self._open)
 
     def mark(self) -> tuple[int, int, int, int]:
         """Returns the state for `backtrack`."""

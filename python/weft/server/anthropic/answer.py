@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import Finished, Progress, PromptLogprobs, Token
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.anthropic.schemas import (
     BlockDelta,
     BlockStart,
@@ -130,10 +130,10 @@ class ChunkEncoder(_ResponseState):
         match part:
             case Content():
                 return [*self._block_of(part, TextBlock("")), BlockDelta(self._block, TextDelta(part.text))]
-            case Thought():
+            case Reasoning():
                 opened = self._block_of(part, ThinkingBlock(""))
                 return [*opened, BlockDelta(self._block, ThinkingDelta(part.text))] if self._shows_reasoning else opened
-            case CallBegun():
+            case CallStart():
                 closed = self._close()
                 self._block, self._open = self._block + 1, CallArguments
                 return [*closed, BlockStart(self._block, ToolUseBlock(part.id, part.name, {}))]
@@ -151,7 +151,7 @@ class ChunkEncoder(_ResponseState):
     def _close(self) -> list[StreamEvent]:
         if self._open is None:
             return []
-        signed: list[StreamEvent] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Thought else []
+        signed: list[StreamEvent] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Reasoning else []
         self._open = None
         return [*signed, BlockStop(self._block)]
 
@@ -179,13 +179,13 @@ class ResponseBuilder(_ResponseState):
             self._take(part)
         if isinstance(event, Finished):
             self._end = self._stop_and_usage(event)
-        return TOKEN_BYTES + sum(len(part.name if isinstance(part, CallBegun) else part.text) for part in parts)
+        return TOKEN_BYTES + sum(len(part.name if isinstance(part, CallStart) else part.text) for part in parts)
 
     def _take(self, part: Part) -> None:
-        if isinstance(part, CallBegun):
+        if isinstance(part, CallStart):
             self._blocks.append((part, []))
             return
-        text = "" if isinstance(part, Thought) and not self._shows_reasoning else part.text
+        text = "" if isinstance(part, Reasoning) and not self._shows_reasoning else part.text
         if not isinstance(part, CallArguments) and (not self._blocks or type(self._blocks[-1][0]) is not type(part)):
             self._blocks.append((part, [text]))
         else:
@@ -209,9 +209,9 @@ class ResponseBuilder(_ResponseState):
 
 def _block(part: Part, text: str) -> TextBlock | ThinkingBlock | ToolUseBlock:
     match part:
-        case CallBegun():
+        case CallStart():
             return ToolUseBlock(part.id, part.name, _arguments(text))
-        case Thought():
+        case Reasoning():
             return ThinkingBlock(text)
         case _:
             return TextBlock(text)

@@ -120,7 +120,7 @@ def _capabilities(service: Service) -> dict[str, bool]:
         "supports_typed_content": template.takes_parts,
         "supports_system_role": template.takes_system,
         "supports_reasoning_effort": "reasoning_effort" in template.source,
-        "supports_preserve_reasoning": template.keeps_thoughts,
+        "supports_preserve_reasoning": template.keeps_reasoning,
         # Templates without tools receive their descriptions as text.
         "supports_tools": template.takes_tools,
         "supports_tool_calls": template.takes_calls,

@@ -9,7 +9,7 @@ import msgspec
 
 from weft import Finished, MixedPrompt, Token
 from weft._native import Model, TokenIds
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.replies import WHOLE_REASONS
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
@@ -163,7 +163,7 @@ class _ResponseState:
         """Tokens of the prompt and the completion, if the response includes them."""
         self._n_prompt = len(self._context or ())
         self._model = model
-        self._call: CallBegun | None = None
+        self._call: CallStart | None = None
         """The open tool call; `_arguments` are its arguments so far."""
         self._arguments: list[str] = []
 
@@ -189,13 +189,13 @@ class _ResponseState:
             case CallArguments():
                 self._arguments.append(part.text)
                 return
-            case CallBegun():
+            case CallStart():
                 self._end_call(delta, calls)
                 self._call = part
             case Content():
                 self._end_call(delta, calls)
                 delta.content += part.text
-            case Thought():
+            case Reasoning():
                 self._end_call(delta, calls)
                 delta.thought += part.text
 

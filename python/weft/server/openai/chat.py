@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
-from weft.chat.answer.written import WrittenMessage
+from weft.chat.answer.parsed_message import ParsedMessage
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
 from weft.server.openai.chat_schemas import (
@@ -144,9 +144,9 @@ class ChunkEncoder(_ResponseState):
         match part:
             case Content(text):
                 return Delta(content=text)
-            case Thought(text):
+            case Reasoning(text):
                 return Delta(reasoning_content=text)
-            case CallBegun(call, call_id, name):
+            case CallStart(call, call_id, name):
                 function = CalledFunction(name=name, arguments="")
                 if self._uses_function_call:
                     return Delta(function_call=function)
@@ -197,7 +197,7 @@ class ResponseBuilder(_ResponseState):
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         super().__init__(data, generation, service, answer)
-        self._messages: dict[int, WrittenMessage] = {}
+        self._messages: dict[int, ParsedMessage] = {}
         self._texts: list[str] = []
         """Raw text of the first branch, for `__verbose`."""
         self._tokens: list[int] = []
@@ -239,7 +239,7 @@ class ResponseBuilder(_ResponseState):
         return n_bytes
 
     def _add_parts(self, index: int, event: Token | Finished) -> None:
-        message = self._messages.setdefault(index, WrittenMessage())
+        message = self._messages.setdefault(index, ParsedMessage())
         for part in self._parsers.read(event):
             message.add(part)
 
@@ -264,7 +264,7 @@ class ResponseBuilder(_ResponseState):
             )
         return len(finished.text)
 
-    def _message(self, written: WrittenMessage) -> Message:
+    def _message(self, written: ParsedMessage) -> Message:
         message = Message("assistant", written.content or (None if written.calls else ""))
         if written.thought:
             message.reasoning_content = written.thought

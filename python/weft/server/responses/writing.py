@@ -8,8 +8,8 @@ from typing import cast
 import msgspec
 
 from weft import ContextOverflow, Finished, InvalidRequest, Progress, Token
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part
-from weft.chat.answer.parts import Thought as ThoughtPart
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part
+from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
 from weft.server.response_fields import PromptProgress
 from weft.server.responses import events
@@ -186,11 +186,11 @@ class ResponseWriter:
             case Content(text):
                 yield from self._open_item(Message)
                 yield self._add_text(text)
-            case ThoughtPart(text):
+            case ReasoningPart(text):
                 yield from self._open_item(Thought)
                 yield self._add_reasoning(text)
                 self._n_reasoning += self._n_pending
-            case CallBegun(_, call_id, name):
+            case CallStart(_, call_id, name):
                 yield from self._close("completed")
                 called = Call(id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
                 namespace, below, inner = name.partition(BELOW)

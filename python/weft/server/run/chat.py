@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from weft import Finished, InvalidRequest, Request, Token
-from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallBegun, Part
+from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallStart, Part
 from weft.chat.format import ChatPrompt
 from weft.chat.replies import WHOLE_REASONS
 from weft.server import request_fields
@@ -62,7 +62,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
         InvalidRequest: A field is invalid.
     """
     # The grammar that constrains tool calls may have many rules.
-    size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
+    size = request_fields.branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
     return await service.executor.run(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
@@ -75,14 +75,14 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
         parsed.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
     )
     parsed = msgspec.structs.replace(parsed, n_volatile=prompt.n_volatile)
-    if prompt.held is None:
+    if prompt.constraint is None:
         return msgspec.structs.replace(parsed, template=template)
     held = partial(
-        prompt.held.request,
+        prompt.constraint.apply,
         budget=settings.reasoning_budget,
-        message=request_fields.budget_message(data, settings, prompt.held.ends),
+        message=request_fields.budget_message(data, settings, prompt.constraint.ends),
     )
-    sent_as = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
+    sent_as = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.constraint.has_tools else {}
     try:
         template = held(template)
         branches = each_branch(parsed.branches, lambda branch: _with(branch, held(branch.template), sent_as))
@@ -132,7 +132,7 @@ class BranchParsers:
         if n_before := self._n_calls_before.get(event.index, 0):
             parts = [_renumbered(part, n_before) for part in parts]
         for part in parts:
-            if isinstance(part, CallBegun):
+            if isinstance(part, CallStart):
                 self._callers.add(event.index)
         return parts
 
@@ -147,9 +147,9 @@ class BranchParsers:
             for start in range(0, len(before), CHUNK_CHARACTERS)
             for part in reader.read(before[start : start + CHUNK_CHARACTERS])
         ]
-        n_calls = sum(isinstance(part, CallBegun) for part in parts_before)
+        n_calls = sum(isinstance(part, CallStart) for part in parts_before)
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
-        return [part for part in parts_before if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]
+        return [part for part in parts_before if isinstance(part, CallStart | CallArguments) and part.call >= n_whole]
 
     def calls(self, finished: Finished) -> bool:
         """Returns whether a branch called a tool and was not interrupted within a call or where another could have followed."""
@@ -163,4 +163,4 @@ class BranchParsers:
 
 def _renumbered(part: Part, n_before: int) -> Part:
     """Returns the part with its call index counted from the fork."""
-    return msgspec.structs.replace(part, call=part.call - n_before) if isinstance(part, CallBegun | CallArguments) else part
+    return msgspec.structs.replace(part, call=part.call - n_before) if isinstance(part, CallStart | CallArguments) else part

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 
-__all__ = ["WrittenCall", "WrittenMessage"]
+__all__ = ["ParsedCall", "ParsedMessage"]
 
 
-class WrittenCall(NamedTuple):
+class ParsedCall(NamedTuple):
     """Tool call."""
 
     id: str
@@ -16,13 +16,13 @@ class WrittenCall(NamedTuple):
     """JSON of an object; incomplete if the answer was truncated within the call."""
 
 
-class WrittenMessage:
+class ParsedMessage:
     """Message of an assistant: content, reasoning and calls."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
         self._thought: list[str] = []
-        self._calls: list[CallBegun] = []
+        self._calls: list[CallStart] = []
         self._arguments: dict[int, list[str]] = {}
 
     def add(self, part: Part) -> None:
@@ -30,9 +30,9 @@ class WrittenMessage:
         match part:
             case Content(text):
                 self._content.append(text)
-            case Thought(text):
+            case Reasoning(text):
                 self._thought.append(text)
-            case CallBegun():
+            case CallStart():
                 self._calls.append(part)
             case CallArguments(call, text):
                 self._arguments.setdefault(call, []).append(text)
@@ -48,6 +48,6 @@ class WrittenMessage:
         return "".join(self._thought)
 
     @property
-    def calls(self) -> list[WrittenCall]:
+    def calls(self) -> list[ParsedCall]:
         """Tool calls, in order."""
-        return [WrittenCall(call.id, call.name, "".join(self._arguments.get(call.call, []))) for call in self._calls]
+        return [ParsedCall(call.id, call.name, "".join(self._arguments.get(call.call, []))) for call in self._calls]
