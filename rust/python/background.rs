@@ -65,6 +65,7 @@ impl ProgressCallback {
     }
 
     /// Runs the signal handlers of the main thread, for Ctrl-C; returns false if one raises.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
     pub(super) fn check_signals(&self) -> bool {
         self.store(Python::attach(|py| py.check_signals()))
     }
