@@ -121,8 +121,8 @@ class Engine(worker.Engine):
         await super().start()
 
 worker.Engine = Engine
-worker._stop_when_told = lambda *_: None
-worker.Connections.watching = lambda _, app: app
+worker._stop_on_request = lambda *_: None
+worker.Connections.wrap = lambda _, app: app
 asyncio.set_event_loop(loop := asyncio.new_event_loop())
 ours, theirs = Pipe()
 listener = socket.socket()
