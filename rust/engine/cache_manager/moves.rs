@@ -187,7 +187,7 @@ fn warn_unsaved(error: &StateError) {
     warn("a prefix could not be saved", error);
 }
 
-/// Logs a refusal. One that is permanent for the model is no warning.
+/// Logs a refusal: as a warning, unless it is permanent for the model.
 fn warn(what: &str, error: &StateError) {
     match error {
         StateError::OwnPositions => tracing::debug!("{error}"),

@@ -1,4 +1,4 @@
-//! Hooks: the moments at which the stages of a step call the features, each call in a line of its own.
+//! Hooks: the moments at which the stages of a step call the features, each call on a separate line.
 //!
 //! *Architecture invariant:* outside of `features`, the engine calls a feature only by these hooks, and holds its state only as
 //! [`state`]. The types by which callers request one ([`Request`](crate::request::Request), `output/fork.rs`) are part of the interface.

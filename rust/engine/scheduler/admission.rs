@@ -112,7 +112,6 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     if lacks_slots || is_refused(scheduler, cache, key) {
         return false;
     }
-    let group = scheduler.queue.group(group_id);
     if group.prompt_holder.id().is_some() {
         budget.spend(1);
     } else {

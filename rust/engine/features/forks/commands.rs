@@ -45,7 +45,7 @@ pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
     }
 }
 
-/// Branches of forks continue from a state of their own.
+/// Branches of forks continue from a separate state.
 pub(crate) fn on_new_sequence(scheduler: &Scheduler, sequence: &mut Sequence) {
     if let Some(fork_state) = scheduler.features().forks.state_of(sequence.group_id) {
         sequence.resume_from(fork_state);
