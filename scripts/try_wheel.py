@@ -38,7 +38,7 @@ def main() -> int:
         )
         if imported.returncode:
             print(imported.stderr, file=sys.stderr)
-            return 0 if "weft.errors.DriverMissing: " in imported.stderr else 1
+            return 0 if "weft.errors.DriverMissingError: " in imported.stderr else 1
         return serve(python, folder)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.server.matchers import Json
-from weft import InvalidConfig
+from weft import InvalidConfigError
 from weft.serving.listening import Address, CannotListenError, claim, is_listening, tls
 from weft.settings import Settings
 
@@ -147,7 +147,7 @@ def test_a_key_and_its_certificate_are_taken() -> None:
     ids=["key", "certificate", "missing"],
 )
 def test_half_a_pair_is_an_error(given: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidConfig) as raised:
+    with pytest.raises(InvalidConfigError) as raised:
         tls(Settings(**given))  # type: ignore[arg-type]
     assert (raised.value.param, raised.value.message) == (next(iter(given)), message)
 
@@ -158,7 +158,7 @@ def test_half_a_pair_is_an_error(given: dict[str, str], message: str) -> None:
     ids=["another key", "no certificate", "no key", "swapped", "encrypted"],
 )
 def test_files_that_do_not_belong_together_are_an_error(key: str, certificate: str) -> None:
-    with pytest.raises(InvalidConfig, match="cannot show ") as raised:
+    with pytest.raises(InvalidConfigError, match="cannot show ") as raised:
         tls(Settings(ssl_key_file=key, ssl_cert_file=certificate))
     assert raised.value.param == "ssl_cert_file"
 

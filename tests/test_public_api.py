@@ -141,5 +141,5 @@ def test_the_compiled_module_reads_every_setting() -> None:
 def test_every_exception_is_ours_and_a_builtin_where_python_has_the_word() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(error, weft.WeftError) for error in classes)
-    values = {weft.ContextOverflow, weft.InvalidConfig, weft.InvalidRequest}
+    values = {weft.ContextOverflowError, weft.InvalidConfigError, weft.InvalidRequestError}
     assert {error for error in classes if issubclass(error, ValueError)} == values

@@ -461,7 +461,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "a sound": lambda: [constant("llama/media/media_file.rs", "MAX_SECONDS")],
     "pictures and sounds that are loaded for requests, with their vectors": lambda: [
         constant("llama/media/mod.rs", "MAX_LOADED_BYTES") >> 20,
-        describe(weft.QueueFull(1)).code,
+        describe(weft.QueueFullError(1)).code,
     ],
     "vectors of pictures and sounds that are kept for later requests": lambda: [
         constant("llama/media/mod.rs", "MAX_KEPT_BYTES") >> 20

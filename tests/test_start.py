@@ -35,7 +35,7 @@ def modules_after(code: str) -> set[str]:
     ("code", "without"),
     [
         pytest.param("import weft", HEAVY, id="import"),
-        pytest.param("import weft; weft.DEMO_MODEL, weft.QueueFull", HEAVY, id="light names"),
+        pytest.param("import weft; weft.DEMO_MODEL, weft.QueueFullError", HEAVY, id="light names"),
         pytest.param("import weft; weft.Engine", HEAVY - {"asyncio", "msgspec", "weft._native", "weft.engine"}, id="engine"),
         pytest.param(
             "import weft.cli.main\ntry: weft.cli.main.main(['--version'])\nexcept SystemExit: pass",

@@ -146,7 +146,7 @@ async def test_a_damaged_file_is_as_none(model: weft.Model, damage: bytes) -> No
 async def test_threads_that_no_engine_takes_are_refused(model: weft.Model, threads: int) -> None:
     tuning.write(file_of(model), msgspec.structs.replace(SLOW, threads=threads))
     assert "tuned" not in (await chosen()).summary
-    with pytest.raises(weft.InvalidConfig, match=f"tuned has 1 and {threads} threads; both must be 1 to 512"):
+    with pytest.raises(weft.InvalidConfigError, match=f"tuned has 1 and {threads} threads; both must be 1 to 512"):
         _native.Engine(model, weft.EngineConfig(), tuned=(False, 1, threads))
 
 
@@ -181,12 +181,12 @@ def test_a_quantised_v_leaves_only_flash_attention(model: weft.Model) -> None:
 
 
 def test_kernels_that_nobody_has_are_refused(model: weft.Model) -> None:
-    with pytest.raises(weft.InvalidConfig, match=r"kernels is 'ggml'; it must be auto, weft or llama\.cpp"):
+    with pytest.raises(weft.InvalidConfigError, match=r"kernels is 'ggml'; it must be auto, weft or llama\.cpp"):
         tune(model, kernels="ggml", budget_s=0.0)  # type: ignore[arg-type]
 
 
 def test_a_time_that_is_none_is_refused(model: weft.Model) -> None:
-    with pytest.raises(weft.InvalidConfig, match="budget_s is -1; it must be a number of seconds, 0 or more"):
+    with pytest.raises(weft.InvalidConfigError, match="budget_s is -1; it must be a number of seconds, 0 or more"):
         tune(model, budget_s=-1.0)
 
 

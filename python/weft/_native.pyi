@@ -3,8 +3,8 @@
 Reference of the classes that `weft` exports and of those behind `weft.Engine`. All of them are immutable, and every method may be
 called from any thread. Methods that block release the GIL.
 
-In a forked child process, every call that uses a model, an engine or a stream raises `ForkedProcess`, because their threads do
-not exist there.
+In a forked child process, every call that uses a model, an engine or a stream raises `ForkedProcessError`, because their threads
+do not exist there.
 """
 
 # ruff: noqa: PYI021 - The compiled module has no Python source, so this stub holds its documentation.
@@ -169,8 +169,9 @@ class Model:
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run, or a device is missing; `reason` has the details.
-            InvalidConfig: A number is out of range, a name is unknown, a pattern is invalid, a metadata override has another type
-                than in the file, a file of `lora` is not an adapter of this model, or that of `mmproj` not a projector for it.
+            InvalidConfigError: A number is out of range, a name is unknown, a pattern is invalid, a metadata override has another
+                type than in the file, a file of `lora` is not an adapter of this model, or that of `mmproj` not a projector for
+                it.
         """
 
     @staticmethod
@@ -187,7 +188,7 @@ class Model:
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run; `reason` has the details.
-            InvalidConfig: A value of `kv_overrides` has another type than in the file.
+            InvalidConfigError: A value of `kv_overrides` has another type than in the file.
         """
 
     @property
@@ -279,7 +280,7 @@ class Model:
         vocabulary. 0 if no bound is known: with Unigram, and if not every byte has a token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is not a text.
+            InvalidRequestError: `text` has a lone surrogate, or is not a text.
         """
 
     def metadata(self) -> dict[str, str]:
@@ -300,9 +301,9 @@ class Model:
             parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is not a text; or, if the vocabulary splits words with regular
+            InvalidRequestError: `text` has a lone surrogate, or is not a text; or, if the vocabulary splits words with regular
                 expressions, it has more than 262,144 consecutive characters of one kind.
-            NotSupported: There is no memory for the stack that a long run of such characters requires.
+            NotSupportedError: There is no memory for the stack that a long run of such characters requires.
             WorkCancelledError: The call runs in `Cancellation.run`, and was cancelled.
         """
 
@@ -313,21 +314,21 @@ class Model:
         even if the concatenated text would have a single token there.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is not a text.
+            InvalidRequestError: `text` has a lone surrogate, or is not a text.
         """
 
     def token_ids(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> TokenIds:
         """Returns the result of `tokenize` as one object; for a long text, creating a list of integers takes milliseconds.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is not a text.
+            InvalidRequestError: `text` has a lone surrogate, or is not a text.
         """
 
     def pieces_json(self, tokens: Sequence[int]) -> bytes:
         """Returns `{"id", "piece"}` of each token as JSON, comma-separated; a piece that is not UTF-8 is a list of bytes.
 
         Raises:
-            InvalidRequest: `tokens` are not token ids.
+            InvalidRequestError: `tokens` are not token ids.
         """
 
     @property
@@ -344,9 +345,9 @@ class Model:
         its own thread, when a request first needs it.
 
         Raises:
-            NotSupported: The model was loaded without a projector.
-            InvalidRequest: The data has another format, is damaged, too large, or not supported by this projector.
-            QueueFull: 1 GiB of media is loaded and in use.
+            NotSupportedError: The model was loaded without a projector.
+            InvalidRequestError: The data has another format, is damaged, too large, or not supported by this projector.
+            QueueFullError: 1 GiB of media is loaded and in use.
         """
 
     def tokenize_parts(
@@ -360,7 +361,7 @@ class Model:
             parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: A part has another type.
+            InvalidRequestError: A part has another type.
         """
 
     def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
@@ -369,14 +370,14 @@ class Model:
         An image or audio item, whose positions have negative ids, becomes `<__media__>`.
 
         Raises:
-            InvalidRequest: A token is not in the vocabulary.
+            InvalidRequestError: A token is not in the vocabulary.
         """
 
     def token_bytes(self, token: int) -> bytes:
         """Returns the bytes of one token, possibly not a complete character; for a control token, its spelling.
 
         Raises:
-            InvalidRequest: The token is not in the vocabulary.
+            InvalidRequestError: The token is not in the vocabulary.
         """
 
 @final
@@ -424,7 +425,7 @@ class Engine:
                 number of threads for prompts. They are the defaults of settings that `config` leaves open.
 
         Raises:
-            InvalidConfig: A setting is out of range, two contradict each other, or the KV cache does not fit in memory.
+            InvalidConfigError: A setting is out of range, two contradict each other, or the KV cache does not fit in memory.
             ModelLoadError: The model cannot generate text.
             DecodeError: The model could not compute a test decode.
         """
@@ -460,10 +461,10 @@ class Engine:
         with control tokens parsed, as llama-server does for a raw prompt.
 
         Raises:
-            InvalidRequest: A field has the wrong type or is out of range.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: A field has the wrong type or is out of range.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was stopped.
         """
 
     def adapters(self) -> list[Adapter]:
@@ -473,7 +474,7 @@ class Engine:
         """Sets the default of `Request.adapters`; adapters that are not listed are off.
 
         Raises:
-            InvalidRequest: There is no such adapter, or a scale is not finite; nothing is changed.
+            InvalidRequestError: There is no such adapter, or a scale is not finite; nothing is changed.
         """
 
     def embed(
@@ -493,20 +494,20 @@ class Engine:
             dimensions: Number of leading dimensions to keep, before normalization.
 
         Raises:
-            InvalidRequest: A text is empty or too long, there are no texts, or `normalize` or `dimensions` is out of range.
-            NotSupported: The model's pooling is rank, or it is an encoder and a text has media.
-            QueueFull: 2²⁰ tokens are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: A text is empty or too long, there are no texts, or `normalize` or `dimensions` is out of range.
+            NotSupportedError: The model's pooling is rank, or it is an encoder and a text has media.
+            QueueFullError: 2²⁰ tokens are already waiting.
+            EngineStoppedError: The engine was stopped.
         """
 
     def rerank(self, query: str | bytes, texts: Sequence[str | bytes]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """Queues a query with each of the texts and returns an awaitable for the result: a row of one number per text.
 
         Raises:
-            InvalidRequest: A pair is too long, or there are no texts.
-            NotSupported: The model's pooling is not rank.
-            QueueFull: 2²⁰ tokens are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: A pair is too long, or there are no texts.
+            NotSupportedError: The model's pooling is not rank.
+            QueueFullError: 2²⁰ tokens are already waiting.
+            EngineStoppedError: The engine was stopped.
         """
 
     def vector_stats(self) -> VectorStats:
@@ -515,28 +516,28 @@ class Engine:
     def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
         """Queues a request to pin a prompt: the part that is not cached is computed, and all of it stays cached until unpinned.
 
-        The stream yields one event, a `Finished` whose `made` is a `Prefix`. It raises `PinsFull` if pinned prefixes would take
-        more than half of the cache.
+        The stream yields one event, a `Finished` whose `made` is a `Prefix`. It raises `PinBudgetError` if pinned prefixes would
+        take more than half of the cache.
 
         Raises:
-            InvalidRequest: The prompt has no tokens or the wrong type.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: The prompt has no tokens or the wrong type.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was stopped.
         """
 
     def unpin(self, prefix_id: int) -> bool:
         """Unpins a prefix, so that it may be evicted; returns False if no prefix has that id. Waits for the running step.
 
         Raises:
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
         """
 
     def pinned(self) -> list[Prefix]:
         """Returns every pinned prefix, in pinning order. Waits for the running step.
 
         Raises:
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
         """
 
     def save(
@@ -558,10 +559,10 @@ class Engine:
             invoked_at: Position from which an activated adapter (aLoRA) applies; None is its last invocation in the prompt.
 
         Raises:
-            InvalidRequest: The prompt has no tokens or the wrong type.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: The prompt has no tokens or the wrong type.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was stopped.
             OverflowError: `invoked_at` is below 0, or 2³² or more.
         """
 
@@ -573,10 +574,10 @@ class Engine:
             slot: Slot to load the prefix into, once it is free; None is any.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            ContextOverflow: The prefix alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: There is no such slot.
+            ContextOverflowError: The prefix alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was stopped.
         """
 
     def write_prefix(self, prefix: SavedPrefix, path: str | os.PathLike[str]) -> int:
@@ -598,7 +599,7 @@ class Engine:
         """Returns all nodes of the prefix tree, parents before their children. Waits for the running step.
 
         Raises:
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
         """
 
     def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
@@ -608,7 +609,7 @@ class Engine:
         children, and no node is returned without its parent. Only the construction of Python objects holds the GIL.
 
         Raises:
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
             OverflowError: `limit` is below 0.
         """
 
@@ -618,8 +619,8 @@ class Engine:
         Waits for several steps, over which the hashing is spread.
 
         Raises:
-            InvalidRequest: The key has more than 64 bytes.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: The key has more than 64 bytes.
+            EngineStoppedError: The engine was stopped.
             OverflowError: `n_max` is below 0.
         """
 
@@ -632,8 +633,8 @@ class Engine:
         Waits for the running step.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: There is no such slot.
+            EngineStoppedError: The engine was stopped.
         """
 
     def erase_slot(self, slot: int) -> int | None:
@@ -642,8 +643,8 @@ class Engine:
         Returns None while a sequence runs there, without evicting anything. Waits for the running step.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            EngineStopped: The engine was stopped.
+            InvalidRequestError: There is no such slot.
+            EngineStoppedError: The engine was stopped.
         """
 
     @property
@@ -659,7 +660,7 @@ class Engine:
     def stop(self) -> None:
         """Stops the worker; waits, without the GIL, for the decode that is running. Idempotent.
 
-        Ends every open stream with `EngineStopped`; later requests raise it.
+        Ends every open stream with `EngineStoppedError`; later requests raise it.
         """
 
 @final
@@ -820,7 +821,7 @@ def tune(
             measurement.
 
     Raises:
-        InvalidConfig: The model does not support these cache formats, does not fit in memory, or `budget_s` is invalid.
+        InvalidConfigError: The model does not support these cache formats, does not fit in memory, or `budget_s` is invalid.
         DecodeError: The model could not compute a step.
     """
 
@@ -897,8 +898,8 @@ class Stream:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
             DecodeError: The model could not compute a step. This error and the next two are raised once; then the stream has
                 ended.
-            SlowReader: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
-            EngineStopped: The engine was stopped.
+            SlowConsumerError: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
+            EngineStoppedError: The engine was stopped.
             RuntimeError: No asyncio event loop is running on this thread.
         """
 
@@ -912,8 +913,8 @@ class Stream:
         Raises:
             DecodeError: The model could not compute a step. This error and the next two are raised once; then the stream has
                 ended.
-            SlowReader: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
-            EngineStopped: The engine was stopped.
+            SlowConsumerError: 10,000 events per branch, or 32 MiB of events, were unread, and nothing was read for 30 s.
+            EngineStoppedError: The engine was stopped.
             RuntimeError: No asyncio event loop is running on this thread.
         """
 
@@ -930,7 +931,7 @@ class Stream:
         In a beam search, cancelling one branch ends all of them. Has no effect if there is no such branch, or if it has ended.
 
         Raises:
-            InvalidRequest: `index` is not a branch number.
+            InvalidRequestError: `index` is not a branch number.
         """
 
     @overload
@@ -997,11 +998,11 @@ class Stream:
             Indices of the forks in this stream, or their own stream.
 
         Raises:
-            InvalidRequest: There is no such branch or position, the grammar does not allow the appended text, an option is
+            InvalidRequestError: There is no such branch or position, the grammar does not allow the appended text, an option is
                 invalid, or this stream has ended and forks would be added to it.
-            ContextOverflow: The text before the fork fills the context.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was closed.
+            ContextOverflowError: The text before the fork fills the context.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was closed.
         """
 
     def forked_seam(self, index: int) -> tuple[str, int]:
@@ -1013,7 +1014,7 @@ class Stream:
             and for an unknown branch. Available when `fork` has returned.
 
         Raises:
-            InvalidRequest: `index` is not an integer from 0 to 2³² − 1.
+            InvalidRequestError: `index` is not an integer from 0 to 2³² − 1.
         """
 
     def forked_at(self, index: int) -> tuple[int, int] | None:
@@ -1022,7 +1023,7 @@ class Stream:
         None if the branch is not a fork or does not exist. Available when `fork` has returned.
 
         Raises:
-            InvalidRequest: `index` is not an integer from 0 to 2³² − 1.
+            InvalidRequestError: `index` is not an integer from 0 to 2³² − 1.
         """
 
     def branches(self) -> Branches:
@@ -1089,7 +1090,7 @@ def schema_grammar(schema: str) -> str:
     """Returns the GBNF grammar, with the root rule `root`, of the JSON that matches a JSON schema, given as text.
 
     Raises:
-        InvalidRequest: The schema is invalid; the message has the reason, line and column.
+        InvalidRequestError: The schema is invalid; the message has the reason, line and column.
     """
 
 def trim_allocator() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 import msgspec
 
 from weft._native import Stream
-from weft.errors import AnswerTooLarge
+from weft.errors import AnswerTooLargeError
 from weft.events import CacheExplanation, Event, Finished, Logprobs, PromptLogprobs, Token, Usage
 from weft.fields.about import FieldMeta, described
 
@@ -89,7 +89,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             max_bytes: Maximum estimated size of the answer: 192 bytes per token, 144 per logprob, and one per character.
 
         Raises:
-            AnswerTooLarge: The answer exceeds `max_bytes`.
+            AnswerTooLargeError: The answer exceeds `max_bytes`.
             WeftError: Any error of the stream.
         """
         tokens: defaultdict[int, list[Token]] = defaultdict(list)
@@ -101,7 +101,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
                 for event in events:
                     n_bytes += _bytes_of(event)
                     if n_bytes > max_bytes:
-                        raise AnswerTooLarge(max_bytes)
+                        raise AnswerTooLargeError(max_bytes)
                     if isinstance(event, Token):
                         tokens[event.index].append(event)
                     elif isinstance(event, Finished):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.fields.about import FieldMeta, described, invalid_fields
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
@@ -61,8 +61,8 @@ OTHER_NAMES = {
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an engine. `None` leaves a choice to the engine.
 
-    The constructor raises `InvalidConfig` for a value of the wrong type or out of range. Conditions that depend on the model, the
-    memory or the machine are checked when the engine starts.
+    The constructor raises `InvalidConfigError` for a value of the wrong type or out of range. Conditions that depend on the
+    model, the memory or the machine are checked when the engine starts.
     """
 
     n_slots: Annotated[
@@ -152,7 +152,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     max_queue: Annotated[
-        int, FieldMeta("maximum requests that wait for a slot; further requests are rejected with QueueFull", 1, MAX_NUMBER)
+        int, FieldMeta("maximum requests that wait for a slot; further requests are rejected with QueueFullError", 1, MAX_NUMBER)
     ] = 1024
     max_token_gap_ms: Annotated[
         float | None,
@@ -362,7 +362,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(mmproj, os.PathLike):
             msgspec.structs.force_setattr(self, "mmproj", os.fspath(mmproj))
         for name, message in invalid_fields(self):
-            raise InvalidConfig(name, message)
+            raise InvalidConfigError(name, message)
 
     @classmethod
     def of(cls, config: "EngineConfig | None", options: dict[str, Any]) -> "EngineConfig":
@@ -370,7 +370,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             TypeError: There is no setting of that name; the message suggests the nearest.
-            InvalidConfig: A value has the wrong type or is out of range.
+            InvalidConfigError: A value has the wrong type or is out of range.
         """
         for name in options:
             if name not in cls.__struct_fields__:

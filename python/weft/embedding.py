@@ -7,7 +7,7 @@ import msgspec
 
 from weft import _native
 from weft._native import CompactEmbeddings, VectorStats
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.request import Prompt
 
 __all__ = ["Embedding", "Embeddings", "Ranking"]
@@ -61,12 +61,12 @@ class Embedding:
                 (Matryoshka representations).
 
         Raises:
-            InvalidRequest: A text has no tokens or more than `vector_stats().max_tokens`, there are no texts, their total exceeds
-                2²⁰ tokens or 2²⁴ numbers, or `normalize` or `dimensions` is out of range.
-            NotSupported: The model is a reranker, or is an encoder and a text has media.
-            QueueFull: 2²⁰ tokens are already waiting.
+            InvalidRequestError: A text has no tokens or more than `vector_stats().max_tokens`, there are no texts, their total
+                exceeds 2²⁰ tokens or 2²⁴ numbers, or `normalize` or `dimensions` is out of range.
+            NotSupportedError: The model is a reranker, or is an encoder and a text has media.
+            QueueFullError: 2²⁰ tokens are already waiting.
             DecodeError: The model could not compute them, or memory for them or for the context is not available.
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         made = await self.begin_embedding([texts] if isinstance(texts, str) else texts, normalize, dimensions)
         starts = made.starts
@@ -77,15 +77,15 @@ class Embedding:
         """Returns the relevance of each text to a query. Requires a reranker: a model with a classifier and pooling `rank`.
 
         Raises:
-            InvalidRequest: The query with a text exceeds `vector_stats().max_tokens`, there are no texts, or their total exceeds
-                2²⁰ tokens.
-            NotSupported: The model is not a reranker, or its pooling is not `rank`.
-            QueueFull: 2²⁰ tokens are already waiting.
+            InvalidRequestError: The query with a text exceeds `vector_stats().max_tokens`, there are no texts, or their total
+                exceeds 2²⁰ tokens.
+            NotSupportedError: The model is not a reranker, or its pooling is not `rank`.
+            QueueFullError: 2²⁰ tokens are already waiting.
             DecodeError: The model could not compute them, or memory for them or for the context is not available.
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         if isinstance(texts, str):
-            raise InvalidRequest("texts", "texts is a string; it must be a sequence of strings")
+            raise InvalidRequestError("texts", "texts is a string; it must be a sequence of strings")
         made = await self.begin_ranking(query, texts)
         return Ranking(scores=memoryview(made.data()).cast("f"), n_tokens=made.n_tokens)
 

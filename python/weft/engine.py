@@ -30,7 +30,7 @@ from weft.answer import MAX_BYTES, Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
-from weft.errors import EngineStopped, InvalidRequest, WeftError
+from weft.errors import EngineStoppedError, InvalidRequestError, WeftError
 from weft.installed.platform import free_memory_bytes
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
@@ -58,7 +58,7 @@ class Engine(Embedding):
             completion = await engine.complete("Once upon a time,", n=8, max_tokens=64)
 
     A started engine may be used from any thread and any event loop, and a process may have several engines. A forked child
-    process may not use it (`ForkedProcess`).
+    process may not use it (`ForkedProcessError`).
 
     Args:
         model: Path of a GGUF file (the first part of a split model); None is the demo model that ships with the package.
@@ -68,7 +68,7 @@ class Engine(Embedding):
 
     Raises:
         TypeError: There is no setting of that name; the message suggests the nearest.
-        InvalidConfig: A setting has the wrong type or is out of range.
+        InvalidConfigError: A setting has the wrong type or is out of range.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Engine(Embedding):
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run.
-            InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidConfigError: Settings contradict each other, or do not fit the model or the memory.
+            EngineStoppedError: The engine was closed, possibly during the call.
             RuntimeError: The engine was started before.
         """
         if self._is_closed():
-            raise EngineStopped
+            raise EngineStoppedError
         if self._state != "new":
             raise RuntimeError("the engine was started before")
         self._state = "starting"
@@ -116,11 +116,11 @@ class Engine(Embedding):
     async def sleep(self) -> None:
         """Unloads the model, its worker and everything that is cached, and frees their memory. `wake` loads the model again.
 
-        Ends every open stream with `EngineStopped` and unpins all prefixes; `copy_store` and `save_prefix` preserve computed
+        Ends every open stream with `EngineStoppedError` and unpins all prefixes; `copy_store` and `save_prefix` preserve computed
         prefixes. Waits, on another thread, for the decode that is running.
 
         Raises:
-            EngineStopped: The engine was closed.
+            EngineStoppedError: The engine was closed.
             RuntimeError: The engine is not running.
         """
         scales = [(adapter.id, adapter.scale) for adapter in self.adapters]
@@ -138,13 +138,13 @@ class Engine(Embedding):
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run.
-            InvalidConfig: The settings no longer fit the model or the memory.
-            InvalidRequest: The adapters that were active cannot be combined any more, because their files have changed.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidConfigError: The settings no longer fit the model or the memory.
+            InvalidRequestError: The adapters that were active cannot be combined any more, because their files have changed.
+            EngineStoppedError: The engine was closed, possibly during the call.
             RuntimeError: The engine is not asleep.
         """
         if self._is_closed():
-            raise EngineStopped
+            raise EngineStoppedError
         if not self.is_asleep:
             raise RuntimeError("the engine is not asleep")
         self._state = "starting"
@@ -162,7 +162,7 @@ class Engine(Embedding):
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         try:
             if self._is_closed():
-                raise EngineStopped
+                raise EngineStoppedError
             if scales:
                 native.set_adapters(scales)
         except WeftError:
@@ -179,7 +179,7 @@ class Engine(Embedding):
     async def close(self) -> None:
         """Stops the worker and unloads the model. Idempotent; a closed engine cannot be started again.
 
-        Ends every open stream with `EngineStopped`. Waits, on another thread, for the decode that is running.
+        Ends every open stream with `EngineStoppedError`. Waits, on another thread, for the decode that is running.
         """
         self._state = "closed"
         # Templates and the engine refer to each other.
@@ -221,10 +221,10 @@ class Engine(Embedding):
             **options: Other fields of the request; they override a `Request` that is passed as the prompt.
 
         Raises:
-            InvalidRequest: A field has the wrong type or is out of range.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was closed.
+            InvalidRequestError: A field has the wrong type or is out of range.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was closed.
         """
         fields: dict[str, Any] = {**options}
         if isinstance(prompt, Request):
@@ -248,7 +248,7 @@ class Engine(Embedding):
             **options: Other fields of the request.
 
         Raises:
-            AnswerTooLarge: The answer exceeds `max_bytes`.
+            AnswerTooLargeError: The answer exceeds `max_bytes`.
             WeftError: Any error of `generate`, or `DecodeError` if the model could not compute a step.
         """
         return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
@@ -280,11 +280,11 @@ class Engine(Embedding):
             **options: Fields of `Request` that apply to scoring.
 
         Raises:
-            InvalidRequest: A text has no token, or a field has the wrong type or is out of range.
-            ContextOverflow: The prompt with a continuation fills the context of a slot.
-            QueueFull: The queue is full with `max_queue` requests of other callers.
+            InvalidRequestError: A text has no token, or a field has the wrong type or is out of range.
+            ContextOverflowError: The prompt with a continuation fills the context of a slot.
+            QueueFullError: The queue is full with `max_queue` requests of other callers.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed.
+            EngineStoppedError: The engine was closed.
         """
         return (await self.score_many([(prompt, continuations)], n_probs=n_probs, **options))[0]
 
@@ -309,7 +309,9 @@ class Engine(Embedding):
             return continuation_tokens(self.model, text) if isinstance(text, str) else text
 
         if any(isinstance(continuations, str) for _, continuations in tasks):
-            raise InvalidRequest("continuations", "continuations must be a sequence of texts or of lists of tokens, not one text")
+            raise InvalidRequestError(
+                "continuations", "continuations must be a sequence of texts or of lists of tokens, not one text"
+            )
         read_tasks = [(read(prompt), [continuation_ids(text) for text in continuations]) for prompt, continuations in tasks]
         return await scores(self, read_tasks, Request(prompt=(), **options), n_probs)
 
@@ -338,7 +340,7 @@ class Engine(Embedding):
             **options: Other fields of the request.
 
         Raises:
-            InvalidRequest: The model was not trained for infilling, or a field has the wrong type or is out of range.
+            InvalidRequestError: The model was not trained for infilling, or a field has the wrong type or is out of range.
             WeftError: Any error of `generate`.
         """
         from weft.infill import infill_tokens  # noqa: PLC0415 (rarely needed)
@@ -385,7 +387,7 @@ class Engine(Embedding):
             **options: Other fields of the request.
 
         Raises:
-            InvalidRequest: A message or a field has the wrong type or is out of range, or the template rejects the messages.
+            InvalidRequestError: A message or a field has the wrong type or is out of range, or the template rejects the messages.
             WeftError: Any error of `complete`.
         """
         from weft.chat.replies import ChatAnswer  # noqa: PLC0415 (imports Jinja)
@@ -402,8 +404,8 @@ class Engine(Embedding):
         """Returns the request that `chat` makes, for use with `generate`, which streams the answer.
 
         Raises:
-            InvalidRequest: A message has the wrong type, or the template rejects the messages.
-            EngineStopped: The engine was closed.
+            InvalidRequestError: A message has the wrong type, or the template rejects the messages.
+            EngineStoppedError: The engine was closed.
         """
         return _chat_request(await self._templates.prompt(messages, **(chat or {})), options)
 
@@ -411,7 +413,7 @@ class Engine(Embedding):
         """Returns the formatted prompt as a text, without the BOS token. Takes the options of `chat`.
 
         Raises:
-            InvalidRequest: A message has the wrong type, or the template rejects the messages.
+            InvalidRequestError: A message has the wrong type, or the template rejects the messages.
         """
         return await self._templates.text(messages, **chat)
 
@@ -433,8 +435,8 @@ class Engine(Embedding):
         Also applies to embeddings and reranking.
 
         Raises:
-            InvalidRequest: There is no such adapter, or a scale is not finite; nothing is changed.
-            EngineStopped: The engine was closed.
+            InvalidRequestError: There is no such adapter, or a scale is not finite; nothing is changed.
+            EngineStoppedError: The engine was closed.
         """
         self._running().set_adapters(adapters)
 
@@ -444,12 +446,12 @@ class Engine(Embedding):
         Cancelling the call pins nothing. Only requests with the same `adapters` (see `Request`) can reuse the prefix.
 
         Raises:
-            InvalidRequest: The prompt has no tokens or the wrong type.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            PinsFull: Pinned prefixes would take more than half of the cache.
-            QueueFull: `max_queue` requests are already waiting.
+            InvalidRequestError: The prompt has no tokens or the wrong type.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            PinBudgetError: Pinned prefixes would take more than half of the cache.
+            QueueFullError: `max_queue` requests are already waiting.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._cache_operations().pin(prompt, adapters)
 
@@ -457,7 +459,7 @@ class Engine(Embedding):
         """Unpins a prefix, given itself or its id, so that it may be evicted. Returns False if it is not pinned.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._threads.run(
             ThreadPool.QUERY, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix
@@ -467,7 +469,7 @@ class Engine(Embedding):
         """Returns every pinned prefix, in pinning order.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._threads.run(ThreadPool.QUERY, self._running().pinned)
 
@@ -478,7 +480,7 @@ class Engine(Embedding):
         that it spends on such queries between two steps.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._threads.run(ThreadPool.QUERY, self._running().cached)
 
@@ -489,7 +491,7 @@ class Engine(Embedding):
         children, and no node is returned without its parent.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
             OverflowError: `limit` is below 0.
         """
         return await self._threads.run(ThreadPool.QUERY, self._running().recently_used, limit)
@@ -506,8 +508,8 @@ class Engine(Embedding):
             n_max: Maximum number of hashes. If there are more, every second block is included, or every fourth, and so on.
 
         Raises:
-            InvalidRequest: The key is too long.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidRequestError: The key is too long.
+            EngineStoppedError: The engine was closed, possibly during the call.
             OverflowError: `n_max` is below 0.
         """
         return await self._threads.run(ThreadPool.QUERY, self._running().prefix_digest, key, n_max)
@@ -533,11 +535,11 @@ class Engine(Embedding):
             invoked_at: Position from which an activated adapter (aLoRA) applies; None is its last invocation in the prompt.
 
         Raises:
-            InvalidRequest: The prompt has no tokens or the wrong type, or nothing could be copied.
-            ContextOverflow: The prompt alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
+            InvalidRequestError: The prompt has no tokens or the wrong type, or nothing could be copied.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
             ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
@@ -552,10 +554,10 @@ class Engine(Embedding):
 
         Raises:
             PrefixFileError: The file is damaged, or is of another model, cache type or an adapter that is not loaded.
-            InvalidRequest: There is no such slot.
-            ContextOverflow: The prefix alone fills the context of a slot.
-            QueueFull: `max_queue` requests are already waiting.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidRequestError: There is no such slot.
+            ContextOverflowError: The prefix alone fills the context of a slot.
+            QueueFullError: `max_queue` requests are already waiting.
+            EngineStoppedError: The engine was closed, possibly during the call.
             ModelLoadError: The model file is missing, or has changed since it was loaded.
             OSError: The file cannot be read.
         """
@@ -572,7 +574,7 @@ class Engine(Embedding):
             goes_on: Called before each copy; returning False ends the export with the copies made so far.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         max_bytes = min(self.stats().store.n_bytes, free_memory_bytes() // 2)
         return await self._cache_operations().copies(max_bytes, goes_on)
@@ -581,7 +583,7 @@ class Engine(Embedding):
         """Loads the copies of `copy_store`, so that requests with these prefixes compute only the rest.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         await self._cache_operations().load_copies(copies)
 
@@ -591,8 +593,8 @@ class Engine(Embedding):
         Prompts that are pinned, saved, or loaded without a slot run in a free slot and do not change its tokens.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidRequestError: There is no such slot.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         tokens, _, _ = await self.held_by_slot(slot)
         return tokens
@@ -603,8 +605,8 @@ class Engine(Embedding):
         The last is the position from which an activated adapter (aLoRA) applies, as in `save_prefix`, or None.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidRequestError: There is no such slot.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._threads.run(ThreadPool.QUERY, self._running().held_by_slot, slot)
 
@@ -612,8 +614,8 @@ class Engine(Embedding):
         """Evicts the tokens in a slot, once it is idle, and returns their number. Other cached prefixes are unaffected.
 
         Raises:
-            InvalidRequest: There is no such slot.
-            EngineStopped: The engine was closed, possibly during the call.
+            InvalidRequestError: There is no such slot.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         return await self._cache_operations().erase(slot)
 
@@ -624,10 +626,10 @@ class Engine(Embedding):
         request first needs it. Encodings are cached, up to 256 MiB in total, and in the prefix tree like any part of a prompt.
 
         Raises:
-            NotSupported: The model was loaded without a projector (`EngineConfig.mmproj`).
-            InvalidRequest: The data has another format, is damaged, too large, or not supported by this projector.
-            QueueFull: 1 GiB of media is loaded and in use.
-            EngineStopped: The engine was closed.
+            NotSupportedError: The model was loaded without a projector (`EngineConfig.mmproj`).
+            InvalidRequestError: The data has another format, is damaged, too large, or not supported by this projector.
+            QueueFullError: 1 GiB of media is loaded and in use.
+            EngineStoppedError: The engine was closed.
         """
         return await self._threads.run(ThreadPool.MEDIA, self.model.read_media, data)
 
@@ -642,7 +644,8 @@ class Engine(Embedding):
             parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot match.
+            InvalidRequestError: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot
+                match.
         """
         return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
@@ -658,7 +661,8 @@ class Engine(Embedding):
             parse_special: Parses the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot match.
+            InvalidRequestError: `text` has a lone surrogate, or a sequence that the vocabulary's regular expressions cannot
+                match.
         """
         if len(text) <= LONG_TEXT:
             return self.tokenize(text, add_special=add_special, parse_special=parse_special)
@@ -671,7 +675,7 @@ class Engine(Embedding):
         An image or audio item, whose positions have negative ids, becomes `<__media__>`.
 
         Raises:
-            InvalidRequest: A token is not in the vocabulary.
+            InvalidRequestError: A token is not in the vocabulary.
         """
         return self.model.detokenize(tokens)
 
@@ -762,7 +766,7 @@ class Engine(Embedding):
         if self._native is not None:
             return self._native
         if self._is_closed():
-            raise EngineStopped
+            raise EngineStoppedError
         if self.is_asleep:
             raise RuntimeError("the engine is asleep; `await engine.wake()` loads the model again")
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")

@@ -3,30 +3,28 @@
 The compiled engine raises them too. Handle the class and its attributes; message texts may change.
 """
 
-# ruff: noqa: N818 - Most of these names describe a condition of the engine and have no suffix "Error".
-
 import os
 from typing import Literal
 
 __all__ = [
-    "AnswerTooLarge",
-    "ContextOverflow",
+    "AnswerTooLargeError",
+    "ContextOverflowError",
     "DecodeError",
-    "DriverMissing",
-    "EngineStopped",
-    "ForkedProcess",
-    "InvalidConfig",
-    "InvalidRequest",
+    "DriverMissingError",
+    "EngineStoppedError",
+    "ForkedProcessError",
+    "InvalidConfigError",
+    "InvalidRequestError",
     "ModelLoadError",
-    "NodeDropped",
-    "NotSupported",
-    "PinsFull",
+    "NodeDroppedError",
+    "NotSupportedError",
+    "PinBudgetError",
     "PrefixFileError",
     "PrefixSaveError",
-    "QueueFull",
-    "SlowReader",
+    "QueueFullError",
+    "SlowConsumerError",
     "TreeFileError",
-    "TreeFull",
+    "TreeFullError",
     "WeftError",
     "WorkCancelledError",
 ]
@@ -62,15 +60,15 @@ class _InvalidParameterError(WeftError, ValueError):
         return self.message
 
 
-class InvalidConfig(_InvalidParameterError):
+class InvalidConfigError(_InvalidParameterError):
     """A setting of the engine is out of range, or two settings contradict each other."""
 
 
-class InvalidRequest(_InvalidParameterError):
+class InvalidRequestError(_InvalidParameterError):
     """A field of a request has the wrong type or is out of range."""
 
 
-class NotSupported(WeftError):
+class NotSupportedError(WeftError):
     """The model, or the way in which it was loaded, does not support the operation."""
 
     def __init__(self, message: str) -> None:
@@ -82,7 +80,7 @@ class NotSupported(WeftError):
         return self.message
 
 
-class ContextOverflow(WeftError, ValueError):
+class ContextOverflowError(WeftError, ValueError):
     """The prompt alone fills the context of a slot."""
 
     def __init__(self, n_prompt: int, n_ctx: int, is_least: bool = False) -> None:
@@ -103,7 +101,7 @@ class ContextOverflow(WeftError, ValueError):
         return f"the prompt of {self.length} does not fit in the context of {self.n_ctx} tokens"
 
 
-class QueueFull(WeftError):
+class QueueFullError(WeftError):
     """A queue limit was reached: requests that wait for a slot, tokens, or bytes of media. Retry later."""
 
     def __init__(self, n_waiting: int, unit: str = "requests") -> None:
@@ -117,7 +115,7 @@ class QueueFull(WeftError):
         return f"the queue is full ({self.n_waiting} {self.unit}); retry later"
 
 
-class SlowReader(WeftError):
+class SlowConsumerError(WeftError):
     """The stream was closed because its consumer was too far behind and read nothing for 30 seconds."""
 
     def __init__(self, n_behind: int, limit: int, unit: Literal["events", "bytes"] = "events") -> None:
@@ -135,7 +133,7 @@ class SlowReader(WeftError):
         )
 
 
-class AnswerTooLarge(WeftError):
+class AnswerTooLargeError(WeftError):
     """A collected answer exceeded the size limit. Its stream was closed."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -176,7 +174,7 @@ class PrefixSaveError(WeftError):
         return f"cannot save the prefix: {self.reason}"
 
 
-class PinsFull(WeftError):
+class PinBudgetError(WeftError):
     """Pinned prefixes would take more than half of the cache. Unpin another prefix first."""
 
     def __init__(self, n_bytes: int, n_pinned_bytes: int, limit: int) -> None:
@@ -195,7 +193,7 @@ class PinsFull(WeftError):
         )
 
 
-class NodeDropped(WeftError, RuntimeError):
+class NodeDroppedError(WeftError, RuntimeError):
     """A tree node was dropped before or during the operation."""
 
     def __init__(self, node_id: int) -> None:
@@ -207,7 +205,7 @@ class NodeDropped(WeftError, RuntimeError):
         return f"node {self.node_id} was dropped from its tree"
 
 
-class TreeFull(WeftError):
+class TreeFullError(WeftError):
     """The tree's limit does not allow another node, or the text being generated. Drop other nodes, or raise the limit."""
 
     def __init__(self, limit: int, unit: Literal["nodes", "bytes"]) -> None:
@@ -247,7 +245,7 @@ class DecodeError(WeftError):
         return f"decoding failed: {self.reason}"
 
 
-class EngineStopped(WeftError, RuntimeError):
+class EngineStoppedError(WeftError, RuntimeError):
     """The engine was closed, or its worker died."""
 
     def __str__(self) -> str:
@@ -261,7 +259,7 @@ class WorkCancelledError(WeftError):
         return "the operation was cancelled"
 
 
-class ForkedProcess(WeftError, RuntimeError):
+class ForkedProcessError(WeftError, RuntimeError):
     """The engine was used in a forked child process, which does not have its threads."""
 
     def __init__(self, started_in: int, used_in: int) -> None:
@@ -278,7 +276,7 @@ class ForkedProcess(WeftError, RuntimeError):
         )
 
 
-class DriverMissing(WeftError, ImportError):
+class DriverMissingError(WeftError, ImportError):
     """The installed distribution computes on a GPU, and the GPU's driver is missing."""
 
     def __init__(self, distribution: str, library: str, advice: str) -> None:

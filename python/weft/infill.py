@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from weft._native import TokenIds
-from weft.errors import ContextOverflow, InvalidRequest
+from weft.errors import ContextOverflowError, InvalidRequestError
 
 __all__ = ["Snippet", "infill_tokens"]
 
@@ -89,15 +89,15 @@ def infill_tokens(
         suffix_first: Puts the suffix before the prefix, as some models require.
 
     Raises:
-        InvalidRequest: The vocabulary has no infilling tokens.
-        ContextOverflow: `begun` alone fills the context.
+        InvalidRequestError: The vocabulary has no infilling tokens.
+        ContextOverflowError: `begun` alone fills the context.
     """
     if lacks := missing(vocabulary):
-        raise InvalidRequest("prefix", f"the model cannot fill gaps: its vocabulary has no token for the {lacks[0]}")
+        raise InvalidRequestError("prefix", f"the model cannot fill gaps: its vocabulary has no token for the {lacks[0]}")
     tokens = vocabulary.infill_tokens
     n_batch = min(n_batch, 3 * n_ctx // 4)
     if len(begun) >= n_ctx:
-        raise ContextOverflow(len(begun), n_ctx)
+        raise ContextOverflowError(len(begun), n_ctx)
     before = _slice(prefix, max(0, len(prefix) - 3 * (n_batch // 4)), len(prefix))
     after = _slice(suffix, 0, max(0, n_batch // 4 - (2 + len(begun))))
     first = [tokens["prefix"], *before, *begun]

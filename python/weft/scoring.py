@@ -8,7 +8,7 @@ from typing import Annotated, Protocol, TypeAlias, TypedDict
 import msgspec
 
 from weft._native import Model, Stream
-from weft.errors import InvalidRequest, QueueFull
+from weft.errors import InvalidRequestError, QueueFullError
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
 from weft.fields.about import FieldMeta, described
 from weft.request import Request
@@ -93,12 +93,12 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
     Adds neither a BOS token nor the leading space of some vocabularies, and does not parse control tokens.
 
     Raises:
-        InvalidRequest: The text has a lone surrogate.
+        InvalidRequestError: The text has a lone surrogate.
     """
     try:
         spelt = text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest("continuations", "a continuation has a lone surrogate, which is no text") from None
+        raise InvalidRequestError("continuations", "a continuation has a lone surrogate, which is no text") from None
     return model.tokenize_on(spelt, parse_special=False)
 
 
@@ -108,11 +108,11 @@ async def scores(
     """Returns the scores of the continuations of each prompt, in token ids. `template` is a request whose prompt is replaced.
 
     Raises:
-        InvalidRequest: A prompt or a continuation has no tokens, or `n_probs` is out of range.
+        InvalidRequestError: A prompt or a continuation has no tokens, or `n_probs` is out of range.
         WeftError: Any error of a request.
     """
     if not 0 <= n_probs <= MAX_PROBS:
-        raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
+        raise InvalidRequestError("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
     _check(tasks, engine.model.n_vocab)
     requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(n_probs, 1)))
     made = [score async for score in _scores_in_order(engine, requests, n_probs)]
@@ -123,14 +123,14 @@ async def scores(
 def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], n_vocab: int) -> None:
     for prompt, continuations in tasks:
         if not len(prompt):
-            raise InvalidRequest("prompt", "the prompt holds no tokens; give at least one")
+            raise InvalidRequestError("prompt", "the prompt holds no tokens; give at least one")
         for position, continuation in enumerate(continuations):
             if not len(continuation):
-                raise InvalidRequest("continuations", f"continuation {position} holds no tokens; give at least one")
+                raise InvalidRequestError("continuations", f"continuation {position} holds no tokens; give at least one")
             for token in (min(continuation), max(continuation)):
                 if not 0 <= token < n_vocab:
                     message = f"continuation {position} has token {token}, which is not in the vocabulary ({n_vocab} tokens)"
-                    raise InvalidRequest("continuations", message)
+                    raise InvalidRequestError("continuations", message)
 
 
 def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request) -> Iterator[Request]:
@@ -160,7 +160,7 @@ def _try_submit(engine: Generating, request: Request, *, can_wait: bool) -> Stre
     """Submits a request. Returns None if the queue is full and `can_wait`, in which case own requests will leave it."""
     try:
         return engine.generate(request)
-    except QueueFull:
+    except QueueFullError:
         if can_wait:
             return None
         raise

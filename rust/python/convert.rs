@@ -1,4 +1,4 @@
-//! Conversion of requests to the crate's plain data. `InvalidRequest` names the caller's parameter.
+//! Conversion of requests to the crate's plain data. `InvalidRequestError` names the caller's parameter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::diversity;
-use super::errors::InvalidRequest;
+use super::errors::InvalidRequestError;
 use super::media::{self, PyMixedPrompt};
 use super::output_rules::{self, OutputRules};
 use crate::error::Result;
@@ -223,7 +223,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             (None, schema) => schema.map(OutputConstraint::JsonSchema),
             (Some(_), Some(_)) => {
                 let message = "json_schema cannot be combined with grammar; omit one of them";
-                return Err(InvalidRequest::new_err(("json_schema", message)));
+                return Err(InvalidRequestError::new_err(("json_schema", message)));
             }
         };
     let output_rules = output_rules::read(object, constraint_input.is_some())?;
@@ -233,7 +233,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
 
 /// Converts the value of the parameter `name`, which must be `what`: no other type, no number beyond its Rust type.
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
-    value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
+    value.extract().map_err(|_| InvalidRequestError::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }
 
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
@@ -241,7 +241,7 @@ fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     let kind = |name: &String| {
         SamplerKind::named(name).ok_or_else(|| {
             let known = SamplerKind::NAMES.map(|(name, _)| name).join(", ");
-            InvalidRequest::new_err(("samplers", format!("samplers has '{name}'; each must be one of {known}")))
+            InvalidRequestError::new_err(("samplers", format!("samplers has '{name}'; each must be one of {known}")))
         })
     };
     names.iter().map(kind).collect()
@@ -252,12 +252,12 @@ fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
         Ok(0) => Ok(Mirostat::Off),
         Ok(1) => Ok(Mirostat::V1),
         Ok(2) => Ok(Mirostat::V2),
-        _ => Err(InvalidRequest::new_err(("mirostat", format!("mirostat is {}; it must be 0, 1 or 2", shown(value))))),
+        _ => Err(InvalidRequestError::new_err(("mirostat", format!("mirostat is {}; it must be 0, 1 or 2", shown(value))))),
     }
 }
 
 fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
-    let reject = |_| InvalidRequest::new_err((name, format!("{name} is {ms}; it must be {limits}")));
+    let reject = |_| InvalidRequestError::new_err((name, format!("{name} is {ms}; it must be {limits}")));
     Duration::try_from_secs_f64(ms / 1000.0).map_err(reject)
 }
 
@@ -325,7 +325,7 @@ impl Text {
 pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
         let what = if value.is_instance_of::<PyString>() { "a string without lone surrogates" } else { "a string" };
-        InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value))))
+        InvalidRequestError::new_err((name, format!("{name} is {}; it must be {what}", shown(value))))
     })
 }
 
@@ -341,7 +341,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
         _ => {
             let or_text = if matches!(name, "prompt" | "suffix_prompt" | "append") { "a string or " } else { "" };
             let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
-            Err(InvalidRequest::new_err((name, message)))
+            Err(InvalidRequestError::new_err((name, message)))
         }
     }
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
 use super::convert::{request_field, shown};
-use super::errors::InvalidRequest;
+use super::errors::InvalidRequestError;
 use crate::request::{BeamSearch, Diversity};
 
 /// Converts the diversity fields of a `weft.Request` for `n` completions.
@@ -14,7 +14,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let diverse: Option<PyBackedStr> = request_field!(object, "diverse", "'arithmetic' or 'beam'");
     let beam_width: Option<u32> = request_field!(object, "beam_width", "an integer of 2 or more");
     let length_penalty: f32 = request_field!(object, "length_penalty", "a number from −10 to 10");
-    let reject = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
+    let reject = |param: &'static str, message: &str| Err(InvalidRequestError::new_err((param, message.to_owned())));
     let (is_arithmetic, is_stochastic) = match diverse.as_deref() {
         None => (false, false),
         Some("arithmetic") => (true, false),

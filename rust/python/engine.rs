@@ -13,7 +13,7 @@ use super::background::detached;
 use super::cached_nodes::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::embedding::{PyVectorStats, TextQueue};
-use super::errors::{ContextOverflow, InvalidRequest};
+use super::errors::{ContextOverflowError, InvalidRequestError};
 use super::forking::StreamSettings;
 use super::limits::PyLimits;
 use super::logging;
@@ -115,7 +115,7 @@ impl Drop for PyEngine {
 /// Rejects a prompt that cannot fit, before tokenization.
 fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
     let n_tokens_min = model.least_tokens(prompt);
-    if n_tokens_min >= n_ctx as usize { Err(ContextOverflow::new_err((n_tokens_min, n_ctx, true))) } else { Ok(()) }
+    if n_tokens_min >= n_ctx as usize { Err(ContextOverflowError::new_err((n_tokens_min, n_ctx, true))) } else { Ok(()) }
 }
 
 #[pymethods]
@@ -195,7 +195,7 @@ impl PyEngine {
             let message = format!(
                 "normalize is {normalize}; it must be -1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm"
             );
-            InvalidRequest::new_err(("normalize", message))
+            InvalidRequestError::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
         Ok(detached(py, || queue.embed(texts, normalization, dimensions))?)

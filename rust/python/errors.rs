@@ -11,18 +11,18 @@ use crate::error::{BranchErrorExt, Error};
 use crate::llama;
 
 import_exception!(weft.errors, ModelLoadError);
-import_exception!(weft.errors, InvalidConfig);
-import_exception!(weft.errors, InvalidRequest);
-import_exception!(weft.errors, NotSupported);
-import_exception!(weft.errors, ContextOverflow);
-import_exception!(weft.errors, QueueFull);
-import_exception!(weft.errors, SlowReader);
+import_exception!(weft.errors, InvalidConfigError);
+import_exception!(weft.errors, InvalidRequestError);
+import_exception!(weft.errors, NotSupportedError);
+import_exception!(weft.errors, ContextOverflowError);
+import_exception!(weft.errors, QueueFullError);
+import_exception!(weft.errors, SlowConsumerError);
 import_exception!(weft.errors, PrefixFileError);
 import_exception!(weft.errors, PrefixSaveError);
-import_exception!(weft.errors, PinsFull);
+import_exception!(weft.errors, PinBudgetError);
 import_exception!(weft.errors, DecodeError);
-import_exception!(weft.errors, EngineStopped);
-import_exception!(weft.errors, ForkedProcess);
+import_exception!(weft.errors, EngineStoppedError);
+import_exception!(weft.errors, ForkedProcessError);
 import_exception!(weft.errors, WorkCancelledError);
 
 impl BranchErrorExt for PyErr {
@@ -32,16 +32,16 @@ impl BranchErrorExt for PyErr {
 
     fn of_branch(self, index: usize) -> Self {
         match Python::attach(|py| invalid_request(py, &self)) {
-            Some((param, message)) => InvalidRequest::new_err((param, format!("branches[{index}]: {message}"))),
+            Some((param, message)) => InvalidRequestError::new_err((param, format!("branches[{index}]: {message}"))),
             None => self,
         }
     }
 }
 
-/// Returns the field and the message of an `InvalidRequest`.
+/// Returns the field and the message of an `InvalidRequestError`.
 fn invalid_request(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
     let attribute = |name| error.value(py).getattr(name).ok()?.extract::<String>().ok();
-    error.is_instance_of::<InvalidRequest>(py).then_some(())?;
+    error.is_instance_of::<InvalidRequestError>(py).then_some(())?;
     Some((attribute("param")?, attribute("message")?))
 }
 
@@ -50,19 +50,19 @@ impl From<Error> for PyErr {
         // No wildcard: a new variant requires a class here to compile.
         match error {
             Error::ModelLoad { path, reason } => ModelLoadError::new_err((path, reason)),
-            Error::InvalidConfig { param, message } => InvalidConfig::new_err((param, message)),
-            Error::InvalidRequest { param, message } => InvalidRequest::new_err((param, message)),
-            Error::NotSupported { message } => NotSupported::new_err((message,)),
-            Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
-            Error::QueueFull { n_waiting, unit } => QueueFull::new_err((n_waiting, unit)),
-            Error::SlowConsumer { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit)),
+            Error::InvalidConfig { param, message } => InvalidConfigError::new_err((param, message)),
+            Error::InvalidRequest { param, message } => InvalidRequestError::new_err((param, message)),
+            Error::NotSupported { message } => NotSupportedError::new_err((message,)),
+            Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflowError::new_err((n_prompt, n_ctx)),
+            Error::QueueFull { n_waiting, unit } => QueueFullError::new_err((n_waiting, unit)),
+            Error::SlowConsumer { n_behind, limit, unit } => SlowConsumerError::new_err((n_behind, limit, unit)),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
             // The caller that loads the file adds its path.
             Error::PrefixRefused { reason } => PrefixFileError::new_err((String::new(), reason)),
             Error::Save { reason } => PrefixSaveError::new_err((reason,)),
-            Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinsFull::new_err((n_bytes, n_pinned_bytes, limit)),
+            Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinBudgetError::new_err((n_bytes, n_pinned_bytes, limit)),
             Error::Decode { reason } => DecodeError::new_err((reason,)),
-            Error::Stopped => EngineStopped::new_err(()),
+            Error::Stopped => EngineStoppedError::new_err(()),
             Error::Cancelled => WorkCancelledError::new_err(()),
         }
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyList};
 use super::awaitable::{Answer, PyNext};
 use super::background::detached;
 use super::convert::{self, Constraints};
-use super::errors::{EngineStopped, InvalidRequest};
+use super::errors::{EngineStoppedError, InvalidRequestError};
 use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, LoopWakers};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork, WakeHandle};
@@ -150,7 +150,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
         (None, "token" | "byte") => ForkPoint::End,
         (Some(at), "token") => ForkPoint::Token(convert::field("at", "a number of tokens or None", at)?),
         (Some(at), "byte") => ForkPoint::Byte(convert::field("at", "a number of bytes or None", at)?),
-        _ => return Err(InvalidRequest::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
+        _ => return Err(InvalidRequestError::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
     };
     let append = convert::text_or_tokens("append", &append)?;
     let parent_request = parent.settings.request_of(py, branch);
@@ -164,7 +164,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
             (request.unbind(), Some((input, with_own_seeds)))
         }
     };
-    let model = parent.settings.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
+    let model = parent.settings.model.upgrade().ok_or_else(|| EngineStoppedError::new_err(()))?;
     let parent_stream = parent.stream()?;
     let wakers = Arc::clone(&parent_stream.wakers);
     let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&wakers);

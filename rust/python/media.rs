@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::convert::{self, Text};
-use super::errors::InvalidRequest;
+use super::errors::InvalidRequestError;
 use crate::error::{Error, Result};
 use crate::llama::{LoadedMedia, MediaKind, MediaStats, Model, Projector};
 use crate::request::{Prompt, Run, Token};
@@ -115,7 +115,7 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
     let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(|| {
         let message = format!("prompt is {}; it must be a list of texts, token ids and media", convert::shown(value));
-        InvalidRequest::new_err(("prompt", message))
+        InvalidRequestError::new_err(("prompt", message))
     })?;
     parts.map(|given| part(given?)).collect()
 }

@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 use super::background::{ProgressCallback, detached};
 use super::compact::PyTokenIds;
 use super::convert;
-use super::errors::InvalidRequest;
+use super::errors::InvalidRequestError;
 use super::json::Json;
 use super::logging;
 use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
@@ -269,7 +269,7 @@ impl PyModel {
         let model = self.loaded()?;
         let bytes = model.piece(token).ok_or_else(|| {
             let message = format!("token {token} is not in the vocabulary ({} tokens)", model.n_vocab());
-            InvalidRequest::new_err(("token", message))
+            InvalidRequestError::new_err(("token", message))
         })?;
         Ok(PyBytes::new(py, bytes))
     }

@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::convert::{request_field, shown};
-use super::errors::InvalidRequest;
+use super::errors::InvalidRequestError;
 use crate::error::{Error, Result};
 use crate::llama::Model;
 use crate::request::{MAX_PRESERVED, Reasoning, Request, Token, Trigger};
@@ -69,7 +69,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
     let triggers = triggers.iter().map(trigger).collect::<PyResult<Vec<Trigger>>>()?;
     if is_lazy && !has_constraint {
         let message = "grammar_lazy requires a grammar; set grammar or json_schema";
-        return Err(InvalidRequest::new_err(("grammar_lazy", message)));
+        return Err(InvalidRequestError::new_err(("grammar_lazy", message)));
     }
     let preserved = request_field!(object, "preserved_tokens", "a sequence of strings");
     let reasoning: Option<Bound<'_, PyAny>> = object.getattr(intern!(object.py(), "thought"))?.extract()?;
@@ -86,7 +86,7 @@ struct GrammarTrigger {
 }
 
 fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
-    let reject = |message| InvalidRequest::new_err(("grammar_triggers", message));
+    let reject = |message| InvalidRequestError::new_err(("grammar_triggers", message));
     let invalid = || reject(format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shown(value)));
     let GrammarTrigger { kind, value: text, token } = value.extract().map_err(|_| invalid())?;
     match &*kind {
@@ -111,7 +111,7 @@ struct Thought {
 /// Converts reasoning without its closing tokens, and the message that precedes its end marker.
 fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
     let Thought { starts, ends, begins_inside, budget, message } = value.extract().map_err(|_| {
-        InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))))
+        InvalidRequestError::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))))
     })?;
     Ok((Reasoning { starts, ends, begins_inside, budget, closing: Vec::new() }, message))
 }

@@ -4,7 +4,7 @@ use std::process;
 
 use pyo3::prelude::*;
 
-use super::errors::ForkedProcess;
+use super::errors::ForkedProcessError;
 
 /// A value that depends on threads of this process.
 ///
@@ -23,12 +23,12 @@ impl<T> ThisProcess<T> {
     }
 
     /// # Errors
-    /// `ForkedProcess` in a child of the process that created the value.
+    /// `ForkedProcessError` in a child of the process that created the value.
     pub(super) fn get(&self) -> PyResult<&T> {
         let process_id = process::id();
         match &self.value {
             Some(value) if process_id == self.process_id => Ok(value),
-            _ => Err(ForkedProcess::new_err((self.process_id, process_id))),
+            _ => Err(ForkedProcessError::new_err((self.process_id, process_id))),
         }
     }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use super::convert::shown;
-use super::errors::InvalidConfig;
+use super::errors::InvalidConfigError;
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, MediaConfig, ModelConfig, Named, Placement,
     RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
@@ -110,7 +110,9 @@ impl<'py> Settings<'_, 'py> {
     /// Converts a setting that must be `what`.
     fn get<T: FromPyObjectOwned<'py>>(&self, name: &'static str, what: &str) -> PyResult<T> {
         let value = self.0.getattr(name)?;
-        value.extract().map_err(|_| InvalidConfig::new_err((name, format!("{name} is {}; it must be {what}", shown(&value)))))
+        value
+            .extract()
+            .map_err(|_| InvalidConfigError::new_err((name, format!("{name} is {}; it must be {what}", shown(&value)))))
     }
 
     fn named<T: Named>(&self, name: &'static str) -> PyResult<T> {
@@ -125,7 +127,7 @@ impl<'py> Settings<'_, 'py> {
     fn threads(&self, [cpus, strict_cpu, prio, poll]: [&'static str; 4], default: &Threads) -> PyResult<Threads> {
         let priority = |number: i32| {
             let message = || format!("{prio} is {number}; it must be -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)");
-            ThreadPriority::numbered(number).ok_or_else(|| InvalidConfig::new_err((prio, message())))
+            ThreadPriority::numbered(number).ok_or_else(|| InvalidConfigError::new_err((prio, message())))
         };
         let cpus: Option<Vec<u32>> = self.get(cpus, "a sequence of processors, from 0")?;
         let is_strict: Option<bool> = self.get(strict_cpu, SWITCH)?;
@@ -150,13 +152,14 @@ impl<'py> Settings<'_, 'py> {
                 .ok()
                 .and_then(|n_mib| n_mib.checked_mul(1 << 20))
                 .map(CacheRam::Bytes)
-                .ok_or_else(|| InvalidConfig::new_err(("cache_ram", format!("cache_ram is {n_mib}; it must be {WHAT}")))),
+                .ok_or_else(|| InvalidConfigError::new_err(("cache_ram", format!("cache_ram is {n_mib}; it must be {WHAT}")))),
         }
     }
 
     fn max_token_gap(&self) -> PyResult<TokenGap> {
         let Some(ms) = self.get::<Option<f64>>("max_token_gap_ms", NUMBER)? else { return Ok(TokenGap::Auto) };
-        let reject = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
+        let reject =
+            |_| InvalidConfigError::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
         Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(reject)
     }
 
@@ -169,7 +172,7 @@ impl<'py> Settings<'_, 'py> {
         {
             return Ok(proportions);
         }
-        Err(InvalidConfig::new_err(("tensor_split", format!("tensor_split is {proportions:?}; it must be {WHAT}"))))
+        Err(InvalidConfigError::new_err(("tensor_split", format!("tensor_split is {proportions:?}; it must be {WHAT}"))))
     }
 }
 
@@ -178,7 +181,7 @@ pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
     T::named(name).ok_or_else(|| {
         let names: Vec<&str> = T::NAMES.iter().map(|(name, _)| *name).collect();
         let (last, others) = names.split_last().expect("there are names");
-        InvalidConfig::new_err((param, format!("{param} is '{name}'; it must be {} or {last}", others.join(", "))))
+        InvalidConfigError::new_err((param, format!("{param} is '{name}'; it must be {} or {last}", others.join(", "))))
     })
 }
 
@@ -195,7 +198,7 @@ pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<V
         };
         let value = converted.ok_or_else(|| {
             let types = "True or False, an integer of 32 bits, a finite number or a string";
-            InvalidConfig::new_err(("kv_overrides", format!("{key} is {}; it must be {types}", shown(&value))))
+            InvalidConfigError::new_err(("kv_overrides", format!("{key} is {}; it must be {types}", shown(&value))))
         })?;
         Ok(KvOverride { key, value })
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use super::background::ProgressCallback;
-use super::errors::InvalidConfig;
+use super::errors::InvalidConfigError;
 use super::logging;
 use super::model::PyModel;
 use super::settings;
@@ -139,7 +139,7 @@ pub(super) fn tune(
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<PyTuning> {
     let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| {
-        InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
+        InvalidConfigError::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
     })?;
     let config = EngineConfig {
         type_k: settings::named("type_k", type_k)?,

@@ -710,7 +710,7 @@ def held_to(name: str, **parameters: Json) -> str:
     ],
 )
 def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json, said: str) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         held_to(name, **parameters)
     assert refused.value.param == "tools"
     assert said in refused.value.message
@@ -725,7 +725,7 @@ def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json,
 )
 def test_what_is_no_schema_is_refused(name: str, schema: Json) -> None:
     use = ToolUse((Tool("f", {"type": "object", "properties": {"a": schema}}),))
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         OutputConstraint(form_of(name, use), {}, None)
     assert refused.value.param == "tools"
     assert "the parameters of the tool f: " in refused.value.message

@@ -118,7 +118,7 @@ async def test_pins_and_files_serve_those_with_the_same_adapters(adapted: weft.E
     ],
 )
 async def test_what_is_no_set_of_adapters_is_refused(adapted: weft.Engine, adapters: Any, message: str) -> None:  # noqa: ANN401
-    with pytest.raises(weft.InvalidRequest) as caught:
+    with pytest.raises(weft.InvalidRequestError) as caught:
         await adapted.complete(PROMPT, adapters=adapters)
     assert caught.value.param == "adapters"
     assert caught.value.message.startswith(message)
@@ -135,7 +135,7 @@ async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: P
         "there is no such file": tmp_path / "nothing.gguf",
     }
     for words, path in cases.items():
-        with pytest.raises(weft.InvalidConfig, match=re.escape(words)) as caught:
+        with pytest.raises(weft.InvalidConfigError, match=re.escape(words)) as caught:
             await weft.Engine(lora=[path]).start()
         assert caught.value.param == "lora"
         assert str(path) in caught.value.message
@@ -143,7 +143,9 @@ async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: P
 
 def test_settings_that_are_no_adapters_are_refused_at_once() -> None:
     for lora in ([3], [("a.gguf", "much")], [("a.gguf", float("inf"))], "a.gguf"):
-        with pytest.raises(weft.InvalidConfig, match="a list, each element of which is a pair of a text and a finite number"):
+        with pytest.raises(
+            weft.InvalidConfigError, match="a list, each element of which is a pair of a text and a finite number"
+        ):
             weft.EngineConfig(lora=lora)  # type: ignore[arg-type]
 
 
@@ -189,7 +191,7 @@ async def test_a_prompt_without_the_invocation_is_the_models_own(activated: weft
     alone = await text_of(activated)
     assert await text_of(activated, adapters=[(0, 1.0)]) == alone
     assert await text_of(adapted, adapters=[(0, 1.0)]) != alone
-    with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1, but a text can have at most one activated adapter"):
+    with pytest.raises(weft.InvalidRequestError, match="adapters has 0 and 1, but a text can have at most one activated adapter"):
         await activated.complete(PROMPT, adapters=[(0, 1.0), (1, 1.0), (2, 1.0)])
 
 
@@ -231,7 +233,7 @@ async def test_an_encoder_reads_a_text_at_once_and_takes_no_activated_adapter(tm
             vectors.append((await engine.embed([[5, 7, 8, 9]])).vectors.tolist())
     assert vectors[0] != vectors[1]
     with pytest.raises(
-        weft.InvalidConfig, match=r"an activated adapter \(aLoRA\).* computes the whole text in one pass"
+        weft.InvalidConfigError, match=r"an activated adapter \(aLoRA\).* computes the whole text in one pass"
     ) as caught:
         await weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=[activated]).start()
     assert caught.value.param == "lora"

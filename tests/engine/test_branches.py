@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.request import BranchOptions
 
 
@@ -90,7 +90,7 @@ async def test_a_text_goes_on_where_the_prompt_ends(engine: weft.Engine) -> None
     ids=lambda value: str(value)[:40],
 )
 async def test_branches_that_cannot_be_are_refused_by_name(engine: weft.Engine, param: str, options: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         await engine.complete("Once", max_tokens=1, **options)  # type: ignore[arg-type]
     assert refused.value.param == param
     assert (await engine.complete("Once", max_tokens=1)).text
@@ -102,13 +102,13 @@ async def test_branches_that_cannot_be_are_refused_by_name(engine: weft.Engine, 
 async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
     engine: weft.Engine, wrong: dict[str, object]
 ) -> None:
-    with pytest.raises(InvalidRequest, match=r"^branches\[1\]: "):
+    with pytest.raises(InvalidRequestError, match=r"^branches\[1\]: "):
         await engine.complete("Once", max_tokens=1, branches=[{}, wrong, {}])  # type: ignore[list-item]
 
 
 async def test_a_prompt_that_is_too_long_with_one_suffix_queues_nothing(engine: weft.Engine) -> None:
     n_ctx = engine.limits.n_ctx_slot
     before = engine.stats()
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         await engine.complete(prompt_of(50, "long"), branches=[{}, {"suffix_prompt": prompt_of(n_ctx, "suffix")}], max_tokens=1)
     assert engine.stats().n_computed == before.n_computed

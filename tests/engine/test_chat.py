@@ -90,7 +90,7 @@ async def test_whatever_may_take_long_is_read_beside_the_event_loop(
 async def test_what_is_wrong_with_a_chat_is_said(
     engine: weft.Engine, messages: Json, options: Json, param: str, said: str
 ) -> None:
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         await engine.apply_template(messages, **options)
     assert raised.value.param == param
     assert said in raised.value.message

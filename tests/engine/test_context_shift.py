@@ -105,6 +105,6 @@ async def test_a_branch_without_a_limit_goes_on_until_its_stream_is_closed(small
 
 
 async def test_a_prompt_that_fills_the_context_is_refused(small: weft.Engine) -> None:
-    with pytest.raises(weft.ContextOverflow) as refused:
+    with pytest.raises(weft.ContextOverflowError) as refused:
         small.generate(prompt_of(N_CTX, "too long"), context_shift=True)
     assert (refused.value.n_prompt, refused.value.n_ctx) == (N_CTX, N_CTX)

@@ -47,7 +47,7 @@ async def test_a_digest_has_no_more_hashes_than_were_asked_for(engine: weft.Engi
 
 
 async def test_a_long_key_is_refused(engine: weft.Engine) -> None:
-    with pytest.raises(weft.InvalidRequest, match="key has 65 bytes; it may have at most 64"):
+    with pytest.raises(weft.InvalidRequestError, match="key has 65 bytes; it may have at most 64"):
         await engine.prefix_digest(bytes(MAX_SALT + 1))
     with pytest.raises(OverflowError):
         await engine.prefix_digest(KEY, n_max=-1)

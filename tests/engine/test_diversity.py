@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from tests.helpers import How, branches, n_processing, prompt_of, wait_until
-from weft import InvalidRequest
+from weft import InvalidRequestError
 
 OPEN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """All that the model could say."""
@@ -145,6 +145,6 @@ async def test_a_cancelled_search_leaves_its_slots(engine: weft.Engine) -> None:
     ids=str,
 )
 async def test_what_does_not_go_together_is_refused_by_name(engine: weft.Engine, asked: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         await engine.complete("Once", **{"max_tokens": 2} | asked)
     assert refused.value.param == param

@@ -75,7 +75,7 @@ INVALID: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("param", "value"), INVALID, ids=[f"{param}={value!r}" for param, value in INVALID])
 async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value: object) -> None:
     options: Any = {param: value}
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         engine.generate("A fox", **options)
     assert raised.value.param == param
     assert raised.value.message == str(raised.value) != ""
@@ -88,7 +88,7 @@ async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value:
 )
 async def test_an_invalid_prompt_is_named(engine: weft.Engine, prompt: object) -> None:
     options: Any = {"prompt": prompt}
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         engine.generate(**options)
     assert raised.value.param == "prompt"
 
@@ -101,7 +101,7 @@ async def test_an_unknown_option_is_a_type_error(engine: weft.Engine) -> None:
 
 async def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(small: weft.Engine) -> None:
     n_ctx = small.limits.n_ctx_slot
-    with pytest.raises(weft.ContextOverflow) as raised:
+    with pytest.raises(weft.ContextOverflowError) as raised:
         small.generate(prompt_of(n_ctx, "full"))
     assert (raised.value.n_prompt, raised.value.n_ctx) == (n_ctx, n_ctx)
     assert (await small.complete(prompt_of(n_ctx - 1, "fits"))).n_prompt == n_ctx - 1
@@ -111,10 +111,10 @@ async def test_a_text_that_cannot_fit_is_refused_by_its_length(small: weft.Engin
     longest, n_ctx = small.model.longest_piece, small.limits.n_ctx_slot
     assert longest is not None
     assert len(small.tokenize("a" * longest * n_ctx)) >= n_ctx
-    with pytest.raises(weft.ContextOverflow, match=f"the prompt of at least {n_ctx} tokens does not fit") as raised:
+    with pytest.raises(weft.ContextOverflowError, match=f"the prompt of at least {n_ctx} tokens does not fit") as raised:
         small.generate("a" * longest * n_ctx)
     assert (raised.value.n_prompt, raised.value.is_least) == (n_ctx, True)
-    with pytest.raises(weft.ContextOverflow) as raised:
+    with pytest.raises(weft.ContextOverflowError) as raised:
         small.generate("a" * (longest * (n_ctx - 1)))
     assert not raised.value.is_least
 
@@ -123,7 +123,7 @@ async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
     running = small.generate("A fox", ignore_eos=True)
     await anext(running)
     waiting = small.generate("A hedgehog", max_tokens=1)
-    with pytest.raises(weft.QueueFull) as raised:
+    with pytest.raises(weft.QueueFullError) as raised:
         small.generate("An owl")
     assert raised.value.n_waiting == 1
     running.close()
@@ -147,9 +147,9 @@ async def test_open_streams_end_with_engine_stopped() -> None:
     waits = asyncio.create_task(waiting.next_batch())
     await asyncio.sleep(0)
     await engine.close()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         await asyncio.wait_for(waits, 2)
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         async for _ in running:
             pass
     with pytest.raises(StopAsyncIteration):
@@ -160,9 +160,9 @@ async def test_a_closed_engine_says_so() -> None:
     engine = weft.Engine()
     await engine.close()
     await engine.close()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         engine.generate("A fox")
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         await engine.start()
 
 
@@ -219,7 +219,7 @@ SETTINGS: list[tuple[str, object, str]] = [
 def test_an_invalid_setting_is_refused_before_anything_is_loaded(param: str, value: object, right: str) -> None:
     settings: Any = {param: value}
     for make in (weft.Engine, weft.EngineConfig):
-        with pytest.raises(weft.InvalidConfig) as raised:
+        with pytest.raises(weft.InvalidConfigError) as raised:
             make(**settings)
         assert raised.value.param == param
         assert re.match(f"{param} is .*; it must be .*{re.escape(right)}", str(raised.value))
@@ -227,7 +227,7 @@ def test_an_invalid_setting_is_refused_before_anything_is_loaded(param: str, val
 
 def test_what_a_wrong_setting_was_is_cut_in_its_message() -> None:
     settings: Any = {"kernels": "k" * 10_000}
-    with pytest.raises(weft.InvalidConfig) as raised:
+    with pytest.raises(weft.InvalidConfigError) as raised:
         weft.Engine(**settings)
     assert len(str(raised.value)) < 300
 
@@ -274,7 +274,7 @@ def test_the_compiled_engine_refuses_what_lies_beyond_a_settings_bounds(param: s
     options[param] = [value] if isinstance(options[param], tuple) else int(value)
     # The class itself would refuse the value.
     config: Any = SimpleNamespace(**options)
-    with pytest.raises((weft.InvalidConfig, OverflowError)) as raised:
+    with pytest.raises((weft.InvalidConfigError, OverflowError)) as raised:
         _native.Engine(weft.Model.load(weft.DEMO_MODEL, config), config)
     assert param in str(raised.value)
 
@@ -340,7 +340,7 @@ async def test_a_cancelled_start_closes_the_engine() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         engine.generate("A fox")
 
 
@@ -349,7 +349,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
     task = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     await engine.close()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         await task
 
 
@@ -357,20 +357,20 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
     "error",
     [
         weft.ModelLoadError("a.gguf", "it is empty"),
-        weft.InvalidConfig("n_slots", "n_slots is 0"),
-        weft.InvalidRequest("n", "n is 0"),
-        weft.ContextOverflow(600, 512),
-        weft.ContextOverflow(600, 512, is_least=True),
-        weft.QueueFull(8),
+        weft.InvalidConfigError("n_slots", "n_slots is 0"),
+        weft.InvalidRequestError("n", "n is 0"),
+        weft.ContextOverflowError(600, 512),
+        weft.ContextOverflowError(600, 512, is_least=True),
+        weft.QueueFullError(8),
         weft.PrefixFileError("a.bin", "it is truncated"),
         weft.PrefixSaveError("its state is not known"),
-        weft.PinsFull(3, 2, 4),
-        weft.AnswerTooLarge(2**20),
-        weft.SlowReader(10_001, 10_000),
-        weft.SlowReader(2**26 + 1, 2**26, "bytes"),
+        weft.PinBudgetError(3, 2, 4),
+        weft.AnswerTooLargeError(2**20),
+        weft.SlowConsumerError(10_001, 10_000),
+        weft.SlowConsumerError(2**26 + 1, 2**26, "bytes"),
         weft.DecodeError("out of memory"),
-        weft.EngineStopped(),
-        weft.ForkedProcess(1, 2),
+        weft.EngineStoppedError(),
+        weft.ForkedProcessError(1, 2),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -389,9 +389,9 @@ warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of eve
 def told(call):
     try:
         call()
-    except weft.ForkedProcess as error:
+    except weft.ForkedProcessError as error:
         assert "spawn" in str(error) and error.used_in == os.getpid()
-        return "ForkedProcess"
+        return "ForkedProcessError"
 
 async def begin():
     engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
@@ -422,7 +422,7 @@ asyncio.run(go_on())
 
 def test_a_forked_child_is_told_to_spawn_and_ends() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=25, check=False)
-    assert done.stdout.splitlines() == [" ".join(["ForkedProcess"] * 15), "parent"], done.stderr
+    assert done.stdout.splitlines() == [" ".join(["ForkedProcessError"] * 15), "parent"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -83,7 +83,7 @@ class Users:
             self.n_left -= 1
             try:
                 await self.draw.choice(operations)()
-            except (weft.PinsFull, weft.ContextOverflow, weft.InvalidRequest, FileNotFoundError) as error:
+            except (weft.PinBudgetError, weft.ContextOverflowError, weft.InvalidRequestError, FileNotFoundError) as error:
                 # Pins may leave no room, nothing may be cached, and no file be there yet: that is said, and hurts nobody.
                 self.refused[type(error)] += 1
 

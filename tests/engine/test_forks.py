@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of, wait_until
-from weft import InvalidRequest
+from weft import InvalidRequestError
 
 
 async def begun(stream: weft.Stream, n: int, index: int = 0) -> str:
@@ -86,7 +86,7 @@ async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_for
     forked = {index: text for index, (text, _) in (await ends(stream)).items()}
     assert (shown + forked[1]).startswith("".join(texts))
     assert shown + texts[4] + forked[2] == "".join(texts[:9])
-    with pytest.raises(InvalidRequest, match="index is -1; it must be the index of a branch, from 0"):
+    with pytest.raises(InvalidRequestError, match="index is -1; it must be the index of a branch, from 0"):
         stream.forked_seam(-1)
 
 
@@ -113,7 +113,7 @@ async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engin
     for forked, _ in (await ends(own)).values():
         assert text + forked == "onetwothree"
     assert [forked for forked, _ in (await ends(anew)).values()] == ["four"]
-    with pytest.raises(InvalidRequest, match="grammar of the branch does not allow") as refused:
+    with pytest.raises(InvalidRequestError, match="grammar of the branch does not allow") as refused:
         await stream.fork(0, at=1, append="five", own_stream=True)
     assert refused.value.param == "append"
 
@@ -129,7 +129,7 @@ async def test_a_fork_of_a_fork_with_options_continues_its_grammar(engine: weft.
     third = await second.fork(0, own_stream=True, at=0)
     for forked in (second, third):
         assert [text[:2] + rest for rest, _ in (await ends(forked)).values()] == ["ABCDEFGH"]
-    with pytest.raises(InvalidRequest, match="grammar of the branch does not allow"):
+    with pytest.raises(InvalidRequestError, match="grammar of the branch does not allow"):
         await fork.fork(0, own_stream=True, at=2, append="D")
 
 
@@ -166,7 +166,7 @@ async def test_seeds_of_forks_are_what_the_manual_says(engine: weft.Engine) -> N
 async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: dict[str, object], param: str) -> None:
     stream = engine.generate("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         await stream.fork(**arguments, own_stream=True)  # type: ignore[call-overload]
     assert refused.value.param == param
 
@@ -174,7 +174,7 @@ async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: 
 async def test_forks_into_a_stream_that_has_ended_are_refused(engine: weft.Engine) -> None:
     stream = engine.generate("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
-    with pytest.raises(InvalidRequest, match="has ended") as refused:
+    with pytest.raises(InvalidRequestError, match="has ended") as refused:
         await stream.fork(0)
     assert refused.value.param == "stream"
 
@@ -234,7 +234,7 @@ async def test_a_thousand_operations_on_trees_leave_nothing_running(engine: weft
                     made = await stream.fork(
                         below(4), n=1 + below(3), at=[None, below(8)][below(2)], own_stream=below(2) == 0, max_tokens=below(16)
                     )
-                except InvalidRequest:
+                except InvalidRequestError:
                     continue
                 n_made += 1
                 if isinstance(made, weft.Stream):

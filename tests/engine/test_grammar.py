@@ -95,7 +95,7 @@ BROKEN = [
 async def test_what_is_broken_is_refused_with_its_place(
     engine: weft.Engine, options: dict[str, Any], param: str, message: str
 ) -> None:
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         engine.generate(PROMPT, **options)
     assert raised.value.param == param
     assert message in raised.value.message

@@ -42,7 +42,7 @@ async def test_short_texts_are_those_of_any_engine_and_long_ones_are_not(engine:
 
 
 async def test_a_context_whose_tokens_are_grouped_is_not_shifted(grouped: weft.Engine) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         await grouped.complete("Once", context_shift=True)
     assert refused.value.param == "context_shift"
 
@@ -56,7 +56,7 @@ async def test_a_context_whose_tokens_are_grouped_is_not_shifted(grouped: weft.E
     ],
 )
 async def test_what_cannot_be_grouped_is_refused_with_the_reason(options: EngineOptions, reason: str) -> None:
-    with pytest.raises(weft.InvalidConfig, match=reason) as refused:
+    with pytest.raises(weft.InvalidConfigError, match=reason) as refused:
         async with weft.Engine(**options):
             pass
     assert refused.value.param == "grp_attn_n"

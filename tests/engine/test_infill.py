@@ -85,7 +85,7 @@ def test_of_other_files_the_end_is_kept() -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_a_model_that_was_not_trained_for_it_is_refused(n: int) -> None:
     name = ("prefix", "suffix", "middle")[n]
-    with pytest.raises(weft.InvalidRequest, match=f"cannot fill gaps: its vocabulary has no token for the {name}"):
+    with pytest.raises(weft.InvalidRequestError, match=f"cannot fill gaps: its vocabulary has no token for the {name}"):
         filled(Vocabulary(n=n))
 
 
@@ -100,5 +100,5 @@ async def test_the_demo_model_fills_a_gap_from_python(engine: weft.Engine, *, lo
 
 
 def test_what_is_filled_already_must_fit() -> None:
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         filled(Vocabulary(), begun=[7] * 8_192)

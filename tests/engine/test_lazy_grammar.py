@@ -115,12 +115,12 @@ async def test_what_is_wrong_with_a_trigger_is_said(
     triggers: Any,  # noqa: ANN401 (what is no trigger too)
     message: str,
 ) -> None:
-    with pytest.raises(weft.InvalidRequest, match=re.escape(message)) as refused:
+    with pytest.raises(weft.InvalidRequestError, match=re.escape(message)) as refused:
         await engine.complete(PROMPT, grammar="root ::= .*", grammar_lazy=True, grammar_triggers=triggers)
     assert refused.value.param == "grammar_triggers"
 
 
 async def test_what_waits_must_be_there(engine: weft.Engine) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         await engine.complete(PROMPT, grammar_lazy=True, grammar_triggers=[GrammarTrigger("word", "a!")])
     assert refused.value.param == "grammar_lazy"

@@ -162,7 +162,7 @@ async def test_a_medium_of_another_model_is_refused(folder: Path) -> None:
         media = await first.read_media(png_of(1))
         mixed = first.model.tokenize_parts(["", media, "?"])
         for prompt in (list[Any](("", media, "?")), mixed):
-            with pytest.raises(weft.InvalidRequest, match="another model"):
+            with pytest.raises(weft.InvalidRequestError, match="another model"):
                 await second.complete(prompt, **GREEDY)
         own = await second.read_media(png_of(1))
         assert second.model.tokenize_parts([own]).n_tokens > 0
@@ -240,7 +240,7 @@ async def test_damaged_files_are_read_or_refused(projector: Projector, folder: P
             cut = draw.randrange(len(data)) if draw.random() < 0.3 else len(data)
             try:
                 media = await engine.read_media(bytes(data[:cut]))
-            except weft.InvalidRequest:
+            except weft.InvalidRequestError:
                 n_refused += 1
                 continue
             n_read += 1
@@ -266,14 +266,14 @@ async def test_damaged_files_are_read_or_refused(projector: Projector, folder: P
     ],
 )
 async def test_what_cannot_be_read_is_refused_with_the_reason(seeing: weft.Engine, data: bytes, reason: str) -> None:
-    with pytest.raises(weft.InvalidRequest, match=reason) as raised:
+    with pytest.raises(weft.InvalidRequestError, match=reason) as raised:
         await seeing.read_media(data)
     assert raised.value.param == "media"
 
 
 async def test_a_model_without_a_projector_reads_none(engine: weft.Engine) -> None:
     assert not engine.model.modalities.vision
-    with pytest.raises(weft.NotSupported, match="mmproj"):
+    with pytest.raises(weft.NotSupportedError, match="mmproj"):
         await engine.read_media(png_of(1))
 
 
@@ -282,7 +282,7 @@ async def test_a_file_that_is_no_projector_ends_the_start(folder: Path) -> None:
     wrong = folder / "wrong.gguf"
     wrong.write_bytes(mmproj.read_bytes()[:2_000])
     for path in (model, wrong, folder / "none.gguf", folder):
-        with pytest.raises(weft.InvalidConfig, match="projector") as raised:
+        with pytest.raises(weft.InvalidConfigError, match="projector") as raised:
             async with weft.Engine(model, mmproj=path, n_ctx=256):
                 pass
         assert raised.value.param == "mmproj"
@@ -290,23 +290,23 @@ async def test_a_file_that_is_no_projector_ends_the_start(folder: Path) -> None:
 
 async def test_a_projector_of_another_width_ends_the_start(folder: Path) -> None:
     _, mmproj = write_tiny_projector("llava", folder)
-    with pytest.raises(weft.InvalidConfig, match="projector"):
+    with pytest.raises(weft.InvalidConfigError, match="projector"):
         async with weft.Engine(mmproj=mmproj, n_ctx=256):
             pass
 
 
 async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> None:
     media = await seeing.read_media(png_of(1))
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         await seeing.complete([media] * 70 + ["?"], **GREEDY)
-    with pytest.raises(weft.InvalidRequest, match="prompt"):
+    with pytest.raises(weft.InvalidRequestError, match="prompt"):
         await seeing.complete([media, 5.5], **GREEDY)  # type: ignore[list-item]
-    with pytest.raises(weft.InvalidRequest, match="token"):
+    with pytest.raises(weft.InvalidRequestError, match="token"):
         await seeing.complete([1, -2, 3], **GREEDY)
     most = seeing.vector_stats().max_tokens
-    with pytest.raises(weft.InvalidRequest, match=rf"text 1 has \d+ tokens; it may have at most {most}"):
+    with pytest.raises(weft.InvalidRequestError, match=rf"text 1 has \d+ tokens; it may have at most {most}"):
         await seeing.embed(["a", [media] * (most // media.n_tokens + 1)])
-    with pytest.raises(weft.InvalidRequest, match="token -2 of text 0 is not in the vocabulary"):
+    with pytest.raises(weft.InvalidRequestError, match="token -2 of text 0 is not in the vocabulary"):
         await seeing.embed([[media, -2]])
 
 
@@ -346,7 +346,7 @@ async def test_whoever_leaves_while_a_picture_is_looked_at_leaves_nothing_behind
 async def test_an_encoder_makes_no_vectors_of_pictures(folder: Path) -> None:
     async with engine_of("llava", folder, kv_overrides={"llama.attention.causal": False}) as engine:
         assert (await engine.embed("a text")).vectors.shape == (1, 64)
-        with pytest.raises(weft.NotSupported, match="encoder, which computes embeddings of texts only"):
+        with pytest.raises(weft.NotSupportedError, match="encoder, which computes embeddings of texts only"):
             await engine.embed([["a", await engine.read_media(png_of(1))]])
 
 
@@ -397,7 +397,7 @@ async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Pat
         for _ in range(250):
             try:
                 held.append(await engine.read_media(picture))
-            except weft.QueueFull as full:
+            except weft.QueueFullError as full:
                 refused = str(full)
                 break
         assert len(held) > 10

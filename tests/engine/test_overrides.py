@@ -63,7 +63,7 @@ async def test_a_saved_prefix_is_loaded_with_the_same_metadata_alone(tmp_path: P
     ],
 )
 async def test_metadata_that_llama_cpp_could_not_take_is_refused(overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(weft.InvalidConfig, match=message) as refused:
+    with pytest.raises(weft.InvalidConfigError, match=message) as refused:
         await weft.Engine(config=SMALL, kv_overrides=overrides).start()
     assert refused.value.param == "kv_overrides"
 
@@ -130,6 +130,6 @@ async def test_a_pattern_that_moves_nothing_is_warned_about(caplog: pytest.LogCa
     ],
 )
 async def test_a_pattern_and_a_memory_that_there_are_not_are_refused(pattern: str, memory: str, message: str) -> None:
-    with pytest.raises(weft.InvalidConfig, match=message) as refused:
+    with pytest.raises(weft.InvalidConfigError, match=message) as refused:
         await weft.Engine(config=SMALL, tensor_overrides=[(pattern, memory)]).start()
     assert refused.value.param == "tensor_overrides"

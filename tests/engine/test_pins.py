@@ -123,7 +123,7 @@ async def test_a_long_text_does_not_hold_the_event_loop_up(
     monkeypatch.setattr(engine, "_native", SimpleNamespace(pin=pin, save=save))
     text = "a" * n_characters
     for work in (engine.pin(text), engine.save_prefix(text, tmp_path / "long")):
-        with pytest.raises(weft.ContextOverflow):
+        with pytest.raises(weft.ContextOverflowError):
             await work
     assert [thread != threading.get_ident() for thread in threads] == [is_aside, is_aside]
 
@@ -148,7 +148,7 @@ async def test_pins_take_at_most_half_of_the_cache(cache_ram: int) -> None:
     async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=cache_ram) as engine:
         half = (1024 * BYTES_PER_TOKEN if cache_ram == 0 else 2**20) // 2
         first = await engine.pin(prompt_of(100, "first"))
-        with pytest.raises(weft.PinsFull) as raised:
+        with pytest.raises(weft.PinBudgetError) as raised:
             await engine.pin(prompt_of(half // BYTES_PER_TOKEN, "second"))
         assert raised.value.n_pinned_bytes == first.n_bytes
         assert raised.value.limit == pytest.approx(half, rel=0.05)
@@ -175,7 +175,7 @@ async def test_a_pin_that_is_cancelled_pins_nothing() -> None:
 
 @pytest.mark.parametrize("prompt", [[], [2048], 5], ids=["no tokens", "no token", "a number"])
 async def test_what_is_no_prompt_is_not_pinned(engine: weft.Engine, prompt: list[int]) -> None:
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         await engine.pin(prompt)
     assert raised.value.param == "prompt"
 
@@ -187,7 +187,7 @@ async def test_a_closed_engine_answers_no_question() -> None:
     assert native is not None
     await engine.close()
     for ask in (engine.prefixes, engine.cached, lambda: engine.unpin(0), lambda: engine.erase_slot(0), lambda: engine.pin([1])):
-        with pytest.raises(weft.EngineStopped):
+        with pytest.raises(weft.EngineStoppedError):
             await ask()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         native.pinned()

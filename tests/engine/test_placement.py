@@ -36,7 +36,7 @@ async def test_a_model_that_is_placed_completes_as_before(placement: EngineOptio
     ],
 )  # fmt: skip
 async def test_a_placement_out_of_range_names_its_setting(placement: EngineOptions, param: str, message: str) -> None:
-    with pytest.raises(weft.InvalidConfig) as refused:
+    with pytest.raises(weft.InvalidConfigError) as refused:
         await weft.Engine(**placement).start()
     assert (refused.value.param, refused.value.message) == (param, message)
 

@@ -82,7 +82,7 @@ async def test_a_scale_lets_texts_be_longer_than_those_of_the_training(plain: Pa
         prompt = PROMPT * 45
         assert (await engine.complete(prompt, max_tokens=2, ignore_eos=True)).n_predicted == 2
     async with weft.Engine(plain, n_slots=1, n_ctx=16_384, n_threads=1) as engine:
-        with pytest.raises(weft.ContextOverflow):
+        with pytest.raises(weft.ContextOverflowError):
             await engine.complete(prompt, max_tokens=2)
 
 

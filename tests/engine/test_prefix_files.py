@@ -71,7 +71,7 @@ async def test_only_what_is_cached_is_saved_where_that_is_asked_for(other: weft.
     before = other.stats().n_computed
     file = await other.save_prefix([*known, 400, 401], tmp_path / "known.weft", compute=False)
     assert file.n_tokens == 80
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         await other.save_prefix(prompt_of(80, "unknown"), tmp_path / "unknown.weft", compute=False)
     assert raised.value.param == "prompt"
     assert not (tmp_path / "unknown.weft").exists()
@@ -201,7 +201,7 @@ async def test_loading_waits_for_the_slot_that_it_names(saved: weft.PrefixFile, 
     running.close()
     await loading
     assert await other.slot_tokens(1) == PROMPT
-    with pytest.raises(weft.InvalidRequest):
+    with pytest.raises(weft.InvalidRequestError):
         await other.load_prefix(saved.path, slot=2)
 
 
@@ -223,5 +223,5 @@ async def test_a_prefix_longer_than_a_slot_is_refused(saved: weft.PrefixFile) ->
     async with weft.Engine(n_slots=4, n_ctx=1024, kv_unified=False, n_threads=1) as engine:
         async with an_engine(kv_unified=True) as larger:
             await larger.save_prefix(prompt_of(600, "long"), saved.path + ".long")
-        with pytest.raises(weft.ContextOverflow):
+        with pytest.raises(weft.ContextOverflowError):
             await engine.load_prefix(saved.path + ".long")

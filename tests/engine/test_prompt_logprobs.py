@@ -97,6 +97,6 @@ async def test_nothing_is_told_that_was_not_asked_for(engine: weft.Engine) -> No
 
 @pytest.mark.parametrize("n", [-1, 1001, 1.5, "many"], ids=str)
 async def test_a_number_out_of_range_is_refused(engine: weft.Engine, n: int) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         engine.generate("A fox", prompt_logprobs=n)
     assert refused.value.param == "prompt_logprobs"

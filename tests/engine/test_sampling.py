@@ -112,7 +112,7 @@ async def test_samplers_may_be_spelt_as_llama_server_spells_them(engine: weft.En
 
 
 async def test_an_unknown_sampler_is_refused_by_its_name(engine: weft.Engine) -> None:
-    with pytest.raises(weft.InvalidRequest, match="'top_q'") as refusal:
+    with pytest.raises(weft.InvalidRequestError, match="'top_q'") as refusal:
         await engine.complete(PROMPT, samplers=["top_k", "top_q"])
     assert refusal.value.param == "samplers"
 
@@ -134,7 +134,7 @@ REFUSED: list[RequestOptions] = [
 
 @pytest.mark.parametrize("options", REFUSED, ids=[next(iter(options)) for options in REFUSED])
 async def test_what_has_no_meaning_is_refused_by_its_name(engine: weft.Engine, options: RequestOptions) -> None:
-    with pytest.raises(weft.InvalidRequest) as refusal:
+    with pytest.raises(weft.InvalidRequestError) as refusal:
         await engine.complete(PROMPT, **options)
     assert refusal.value.param == next(iter(options))
 
@@ -205,7 +205,7 @@ async def test_a_value_beyond_the_bounds_of_the_table_is_refused(engine: weft.En
     # A count that needs more than 32 bits is held by its type, which for `min_keep` has one more.
     if (name, value) == ("min_keep", 2**31):
         options = {name: 2**32}
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         engine.generate(PROMPT, **options)
     assert raised.value.param == name
 

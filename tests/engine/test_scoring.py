@@ -151,7 +151,7 @@ async def test_a_task_that_is_cancelled_leaves_nothing_running(engine: weft.Engi
 async def test_what_cannot_be_scored_is_refused(
     engine: weft.Engine, prompt: str | list[int], continuations: list[str | list[int]], n_probs: int, param: str
 ) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         await engine.score(prompt, continuations, n_probs=n_probs)
     assert refused.value.param == param
 
@@ -162,7 +162,7 @@ async def test_nothing_to_score_is_no_error(engine: weft.Engine) -> None:
 
 
 async def test_a_continuation_that_does_not_fit_is_refused(engine: weft.Engine) -> None:
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         await engine.score(prompt_of(900, "too long"), [prompt_of(3, "short"), prompt_of(300, "rest")])
     await wait_until(lambda: is_idle(engine))
 

@@ -37,7 +37,7 @@ async def test_asleep_it_says_so_and_ends_what_runs() -> None:
             await engine.wake()
         stream = engine.generate("Once upon a time,", max_tokens=400, ignore_eos=True)
         await engine.sleep()
-        with pytest.raises(weft.EngineStopped):
+        with pytest.raises(weft.EngineStoppedError):
             async for _ in stream:
                 pass
         for ask in (engine.stats, lambda: engine.generate("a"), lambda: engine.model):
@@ -72,7 +72,7 @@ async def test_adapters_that_cannot_count_as_they_did_leave_it_asleep(tmp_path: 
             write_adapter(file, seed=3, invoked_by=[7])
         for _ in range(2):
             with pytest.raises(
-                weft.InvalidRequest, match="adapters has 0 and 1, but a text can have at most one activated adapter"
+                weft.InvalidRequestError, match="adapters has 0 and 1, but a text can have at most one activated adapter"
             ):
                 await engine.wake()
             assert engine.is_asleep
@@ -89,7 +89,7 @@ async def test_a_closed_engine_neither_sleeps_nor_wakes() -> None:
     await engine.sleep()
     await engine.close()
     for ask in (engine.wake, engine.sleep):
-        with pytest.raises(weft.EngineStopped):
+        with pytest.raises(weft.EngineStoppedError):
             await ask()
 
 
@@ -127,7 +127,7 @@ async def test_closing_waits_for_a_worker_that_is_being_ended_already() -> None:
     engine._stop = stop
     may_go_on.set()
     await asyncio.gather(sleeping, closing)
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         await engine.wake()
 
 

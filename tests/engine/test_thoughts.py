@@ -94,6 +94,6 @@ async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engin
     ],
 )
 async def test_what_is_wrong_with_a_thought_is_said(engine: weft.Engine, options: dict[str, Any], param: str) -> None:
-    with pytest.raises(weft.InvalidRequest) as refused:
+    with pytest.raises(weft.InvalidRequestError) as refused:
         await engine.complete(PROMPT, **options)
     assert refused.value.param == param

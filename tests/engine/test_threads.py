@@ -145,7 +145,7 @@ async def test_a_priority_that_may_not_be_had_is_warned_about(caplog: pytest.Log
 
 async def test_processors_that_are_not_there_are_named() -> None:
     message = "cpus is [511]; it must include a processor that this process may use: ["
-    with pytest.raises(weft.InvalidConfig, match=re.escape(message)) as refused:
+    with pytest.raises(weft.InvalidConfigError, match=re.escape(message)) as refused:
         await weft.Engine(cpus=[511]).start()
     assert refused.value.param == "cpus"
 

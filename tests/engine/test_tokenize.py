@@ -37,14 +37,14 @@ async def test_other_tasks_run_while_a_long_text_is_tokenized(engine: weft.Engin
 
 async def test_the_tokens_of_a_long_text_are_a_prompt(engine: weft.Engine) -> None:
     tokens = await engine.async_tokenize("the " * (LONG_TEXT // 4 + 1))
-    with pytest.raises(weft.ContextOverflow) as refused:
+    with pytest.raises(weft.ContextOverflowError) as refused:
         engine.generate(tokens)
     assert refused.value.n_prompt == len(tokens)
 
 
 async def test_a_text_with_a_lone_surrogate_is_refused(engine: weft.Engine) -> None:
     for text in ("\ud800", "a" * LONG_TEXT + "\ud800"):
-        with pytest.raises(weft.InvalidRequest):
+        with pytest.raises(weft.InvalidRequestError):
             await engine.async_tokenize(text)
 
 

@@ -241,7 +241,7 @@ async def test_what_is_dropped_is_cancelled_with_all_below_it(tree: Tree, engine
     await wait_until(lambda: any(slot.n_predicted > 5 for slot in engine.stats().slots))
     tree_before = tree.nodes
     child.drop()
-    with pytest.raises(weft.NodeDropped, match=f"node {below.id} was dropped") as raised:
+    with pytest.raises(weft.NodeDroppedError, match=f"node {below.id} was dropped") as raised:
         await running
     assert raised.value.node_id == below.id
     await wait_until(lambda: is_idle(engine))
@@ -250,9 +250,9 @@ async def test_what_is_dropped_is_cancelled_with_all_below_it(tree: Tree, engine
     assert [node.is_dropped for node in tree_before] == [False, True, False, True]
     assert below.path_text == tree.root.text + child.text + " and so"
     for refused in (lambda: child.append("x"), lambda: child.edit(0, "x"), child.drop, child.stream):
-        with pytest.raises(weft.NodeDropped):
+        with pytest.raises(weft.NodeDroppedError):
             refused()
-    with pytest.raises(weft.NodeDropped):
+    with pytest.raises(weft.NodeDroppedError):
         await child.pin()
     with pytest.raises(KeyError):
         tree[child.id]
@@ -266,7 +266,7 @@ async def test_a_pinned_node_stays_computed_and_is_not_dropped(tree: Tree, engin
     assert [node.is_pinned for node in tree.nodes] == [False, True]
     assert await child.pin() is prefix
     assert [each.id for each in await engine.prefixes()] == [prefix.id]
-    with pytest.raises(weft.InvalidRequest, match=f"node {child.id} is pinned"):
+    with pytest.raises(weft.InvalidRequestError, match=f"node {child.id} is pinned"):
         child.drop()
     assert [await child.unpin(), await child.unpin()] == [True, False]
     assert [node.is_pinned for node in tree.nodes] == [False, False]
@@ -292,7 +292,7 @@ async def test_a_node_that_is_dropped_while_it_is_pinned_is_not(
         return prefix
 
     monkeypatch.setattr(engine, "pin", pin_slowly)
-    with pytest.raises(weft.NodeDropped):
+    with pytest.raises(weft.NodeDroppedError):
         await child.pin()
     assert await engine.prefixes() == []
 
@@ -306,7 +306,7 @@ async def test_branches_beyond_the_slots_wait_for_one_and_compute_nothing(model_
         grown = await asyncio.gather(*(child.extend(n=3, **LONG) for child in children))
         assert [len(each) for each in grown] == [3] * 7
         assert computed([node for each in grown for node in each]) == 7, "one token of each path"
-        with pytest.raises(weft.InvalidRequest, match="beam_width is 3"):
+        with pytest.raises(weft.InvalidRequestError, match="beam_width is 3"):
             await tree.root.extend(beam_width=3, max_tokens=4)
         assert len(tree) == 1 + 7 + 21
 
@@ -319,29 +319,29 @@ async def test_branches_that_differ_become_children_all_of_them(tree: Tree) -> N
 async def test_a_tree_holds_so_many_nodes_and_no_more(engine: weft.Engine) -> None:
     tree = Tree(engine, "Once upon a time", max_nodes=4)
     extension = tree.root.stream(n=2, max_tokens=2_000, ignore_eos=True)
-    with pytest.raises(weft.TreeFull) as raised:
+    with pytest.raises(weft.TreeFullError) as raised:
         await tree.root.extend(n=2, max_tokens=1)
     assert (raised.value.limit, raised.value.unit) == (4, "nodes")
     tree.root.append("x")
-    with pytest.raises(weft.TreeFull, match="at most 4 nodes"):
+    with pytest.raises(weft.TreeFullError, match="at most 4 nodes"):
         tree.root.append("y")
     extension.close()
     assert len(await tree.root.extend(n=2, max_tokens=1)) == 2
-    with pytest.raises(weft.TreeFull):
+    with pytest.raises(weft.TreeFullError):
         tree.root.stream()
 
 
 async def test_a_tree_takes_so_many_bytes_and_no_more(engine: weft.Engine) -> None:
     tree = Tree(engine, "Once upon a time", max_bytes=40_000)
-    with pytest.raises(weft.TreeFull) as raised:
+    with pytest.raises(weft.TreeFullError) as raised:
         await tree.root.extend(n=2, max_tokens=500, ignore_eos=True, keep_partial=True)
     assert (raised.value.limit, raised.value.unit) == (40_000, "bytes")
     assert tree.root.children == ()
     assert tree.n_bytes < 5_000
     await wait_until(lambda: is_idle(engine))
-    with pytest.raises(weft.TreeFull):
+    with pytest.raises(weft.TreeFullError):
         tree.root.append("x" * 10_000)
-    with pytest.raises(weft.TreeFull):
+    with pytest.raises(weft.TreeFullError):
         Tree(engine, "Once upon a time", max_bytes=100)
 
 
@@ -373,7 +373,7 @@ async def test_a_tree_takes_so_many_bytes_and_no_more(engine: weft.Engine) -> No
 async def test_what_is_wrong_is_refused_and_changes_nothing(
     tree: Tree, wrong: Callable[[Tree], object], param: str | None
 ) -> None:
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         wrong(tree)
     assert param in (None, raised.value.param)
     assert not [node for node in tree.nodes if not node.tokens or node.depth > 1]
@@ -412,8 +412,8 @@ async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_beh
             await asyncio.sleep(draw.random() * 0.02)
         assert tree.n_bytes == sum(each.n_bytes for each in tree.nodes)
     await asyncio.gather(*running, return_exceptions=True)
-    assert ends.keys() <= {"NoneType", "cancelled", "NodeDropped", "TreeFull"}
-    assert min(ends["NoneType"], ends["cancelled"], ends["NodeDropped"]) > 5
+    assert ends.keys() <= {"NoneType", "cancelled", "NodeDroppedError", "TreeFullError"}
+    assert min(ends["NoneType"], ends["cancelled"], ends["NodeDroppedError"]) > 5
     gc.collect()
     nodes = tree._nodes
     assert (nodes.n_reserved_nodes, nodes.n_reserved_bytes) == (0, 0)
@@ -424,7 +424,7 @@ async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_beh
 
 async def test_a_path_longer_than_the_context_is_refused(engine: weft.Engine) -> None:
     tree = Tree(engine, prompt_of(9_000, "long"))
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         await tree.root.extend(max_tokens=1)
     assert len(tree) == 1
 
@@ -490,11 +490,11 @@ async def test_the_paths_that_are_saved_computed_may_be_named(tmp_path: Path) ->
         assert names_in(tmp_path) == ["tree.json", f"tree.json.{first.id}.kv"]
         other = Tree(engine, "Another one").root.append("x")
         for strange in (other, *[Tree(engine, "x").root]):
-            with pytest.raises(weft.InvalidRequest, match=f"node {strange.id} is not in the tree"):
+            with pytest.raises(weft.InvalidRequestError, match=f"node {strange.id} is not in the tree"):
                 await tree.save(tmp_path / "tree.json", with_cache=[strange])
         for _ in range(MAX_CACHE_FILES):
             tree.root.append("x")
-        with pytest.raises(weft.InvalidRequest, match="at most 64"):
+        with pytest.raises(weft.InvalidRequestError, match="at most 64"):
             await tree.save(tmp_path / "tree.json", with_cache=True)
         (tmp_path / f"tree.json.{first.id}.kv").write_bytes(b"something else")
         with pytest.raises(weft.PrefixFileError):
@@ -570,13 +570,13 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
     tree = await grown(engine)
     path = tmp_path / "tree.json"
     await tree.save(path)
-    with pytest.raises(weft.TreeFull):
+    with pytest.raises(weft.TreeFullError):
         await Tree.load(engine, path, max_nodes=3)
     with pytest.raises(weft.TreeFileError, match="it has more than max_bytes, 100 bytes"):
         await Tree.load(engine, path, max_bytes=100)
     assert path.stat().st_size < tree.n_bytes
     assert told(await Tree.load(engine, path, max_bytes=tree.n_bytes)) == told(tree)
-    with pytest.raises(weft.TreeFull):
+    with pytest.raises(weft.TreeFullError):
         await Tree.load(engine, path, max_bytes=tree.n_bytes - 1)
     deep = b'{"format": "weft tree", "version": 1, "x": ' + b"[" * 100_000
     for content in (deep, b"", b"[]", b'{"format": "weft tree"', b"\xff\xfe", b"[" * 100_000):
@@ -609,7 +609,7 @@ async def test_a_tree_is_drawn(engine: weft.Engine) -> None:
     assert f"… and {len(tree) - 2} more" in tree.picture(limit=2)
     assert tree.picture("dot").count(" -> ") == len(tree) - 1
     for wrong, param in (({"format": "png"}, "format"), ({"limit": 0}, "limit"), ({"limit": 1_001}, "limit")):
-        with pytest.raises(weft.InvalidRequest) as raised:
+        with pytest.raises(weft.InvalidRequestError) as raised:
             tree.picture(**wrong)
         assert raised.value.param == param
     await tree.root.unpin()

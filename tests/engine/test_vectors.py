@@ -119,9 +119,11 @@ async def test_every_encoder_makes_the_vectors_of_its_architecture(tmp_path: Pat
         alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
         most = engine.vector_stats().max_tokens
         assert (await engine.embed([[7] * most])).vectors.shape == (1, 32)
-        with pytest.raises(weft.InvalidRequest, match=f"text 0 has {most + 1} tokens; it may have at most {most}, so shorten it"):
+        with pytest.raises(
+            weft.InvalidRequestError, match=f"text 0 has {most + 1} tokens; it may have at most {most}, so shorten it"
+        ):
             await engine.embed([[7] * (most + 1)])
-        with pytest.raises(weft.NotSupported, match=re.escape(f"the model ({kind}) is an encoder")):
+        with pytest.raises(weft.NotSupportedError, match=re.escape(f"the model ({kind}) is an encoder")):
             await engine.complete("a")
     assert most == tiny_bidirectional.N_POSITIONS
     assert cosines(together, expected).min() > 0.9999
@@ -164,7 +166,7 @@ async def test_positions_of_a_table_reach_no_further_than_it_does(encoders: dict
     scaled: Any = {"rope_scaling_type": "linear", "rope_freq_scale": 0.5}
     async with weft.Engine(encoders["bert"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
         assert engine.vector_stats().max_tokens == N_POSITIONS
-        with pytest.raises(weft.InvalidRequest, match=f"at most {N_POSITIONS}"):
+        with pytest.raises(weft.InvalidRequestError, match=f"at most {N_POSITIONS}"):
             await engine.embed([[5] * (N_POSITIONS + 1)])
     async with weft.Engine(encoders["nomic"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
         assert engine.vector_stats().max_tokens == 2 * N_POSITIONS
@@ -228,9 +230,9 @@ async def test_vectors_are_cut_and_scaled_as_asked(encoders: dict[Encoder, Path]
         whole = np.asarray((await engine.embed("a b c", normalize=-1)).vectors)[0]
         cut = np.asarray((await engine.embed("a b c", dimensions=8)).vectors)[0]
         taxicab = np.asarray((await engine.embed("a b c", normalize=1)).vectors)[0]
-        with pytest.raises(weft.InvalidRequest, match="must be 1 to 32"):
+        with pytest.raises(weft.InvalidRequestError, match="must be 1 to 32"):
             await engine.embed("a", dimensions=33)
-        with pytest.raises(weft.InvalidRequest, match="normalize is -2"):
+        with pytest.raises(weft.InvalidRequestError, match="normalize is -2"):
             await engine.embed("a", normalize=-2)
     assert np.allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
     assert np.allclose(taxicab, whole / np.abs(whole).sum(), atol=1e-6)
@@ -321,20 +323,20 @@ async def test_a_window_shares_what_it_still_sees_and_a_state_is_computed_whole(
 )
 async def test_a_text_that_cannot_be_is_refused(encoders: dict[Encoder, Path], given: Sequence[Any], message: str) -> None:
     async with engine_of(encoders["bert"]) as engine:
-        with pytest.raises(weft.InvalidRequest, match=message):
+        with pytest.raises(weft.InvalidRequestError, match=message):
             await engine.embed(given)
 
 
 async def test_what_a_model_is_not_made_for_is_refused_by_name(encoders: dict[Encoder, Path]) -> None:
     async with engine_of(encoders["bert"]) as engine:
-        with pytest.raises(weft.NotSupported, match=r"the model \(bert\) is an encoder"):
+        with pytest.raises(weft.NotSupportedError, match=r"the model \(bert\) is an encoder"):
             await engine.complete("a")
-        with pytest.raises(weft.NotSupported, match="cannot score texts"):
+        with pytest.raises(weft.NotSupportedError, match="cannot score texts"):
             await engine.rerank("a", ["b"])
     async with engine_of(encoders["reranker"]) as engine:
-        with pytest.raises(weft.NotSupported, match="scores instead of embeddings"):
+        with pytest.raises(weft.NotSupportedError, match="scores instead of embeddings"):
             await engine.embed("a")
-    with pytest.raises(weft.InvalidConfig, match="no classifier"):
+    with pytest.raises(weft.InvalidConfigError, match="no classifier"):
         await engine_of(encoders["bert"], pooling="rank").start()
 
 
@@ -357,5 +359,5 @@ async def test_a_close_ends_who_waits(encoders: dict[Encoder, Path]) -> None:
     task = asyncio.create_task(engine.embed([[7] * 100] * 4000))
     await wait_until(lambda: engine.vector_stats().n_waiting > 0)
     await engine.close()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         await task

@@ -15,7 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 
 import weft.ray
 from tests.ray.cluster import Cluster, wait_until
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.ray.application import _NOT_HERE
 from weft.settings import table
 
@@ -214,7 +214,7 @@ def test_their_number_follows_the_cells_that_are_taken(cluster: Cluster) -> None
     ],
 )
 def test_what_replicas_cannot_do_is_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises((TypeError, InvalidConfig), match=message):
+    with pytest.raises((TypeError, InvalidConfigError), match=message):
         weft.ray.build(**settings)  # type: ignore[arg-type]
 
 

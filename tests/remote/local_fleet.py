@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from weft.errors import WeftError
-from weft.ray.errors import ReplicaLost
+from weft.ray.errors import ReplicaLostError
 from weft.ray.messages import Call, Question, ReplicaReport, Sent, unpacked
 from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.replica import Replica
@@ -61,7 +61,7 @@ class LocalFleet:
                     self.dying[name] -= 1
                     if self.dying[name] < 0:
                         self.replicas.pop(name, None)
-                        raise ReplicaLost(name)
+                        raise ReplicaLostError(name)
                 yield _sent(message)
         finally:
             await answer.aclose()

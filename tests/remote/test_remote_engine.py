@@ -15,7 +15,7 @@ from weft.config import EngineConfig
 from weft.ray import replica as remote_replica
 from weft.ray import stream as remote_stream
 from weft.ray.digest import block_hashes, salt_of, unpack
-from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.remote import RemoteEngine
 
 PROMPT = "Once upon a time,"
@@ -83,7 +83,7 @@ async def test_a_stream_whose_replica_dies_ends_with_one_error(remote: RemoteEng
     fleet.dying = dict.fromkeys("ab", 2)
     stream = remote.generate(PROMPT, max_tokens=200, ignore_eos=True)
     assert await stream.next_batch()
-    with pytest.raises(ReplicaLost, match="has died; send the request again"):
+    with pytest.raises(ReplicaLostError, match="has died; send the request again"):
         await collect(stream)
     assert await stream.next_batch() == []
 
@@ -92,7 +92,7 @@ async def test_no_more_replicas_are_tried_than_there_may_be(remote: RemoteEngine
     fleet.dying = dict.fromkeys("ab", 0)
     fleet.replicas["c"] = fleet.replicas["a"]
     fleet.dying["c"] = 0
-    with pytest.raises(ReplicaLost, match="3 that were tried"):
+    with pytest.raises(ReplicaLostError, match="3 that were tried"):
         await remote.complete(PROMPT, max_tokens=2)
     assert len(fleet.calls) == remote_stream.MAX_TRIES == 3
 
@@ -102,7 +102,7 @@ async def test_a_request_that_nobody_takes_ends_with_an_error(
 ) -> None:
     fleet.deaf = {"a", "b"}
     monkeypatch.setattr("weft.ray.remote.TAKEN_WITHIN_S", 0.05)
-    with pytest.raises(NoReplica, match="no replica took the request"):
+    with pytest.raises(NoReplicaError, match="no replica took the request"):
         await remote.complete(PROMPT, max_tokens=2)
 
 
@@ -124,21 +124,21 @@ async def test_whoever_leaves_frees_the_slot_at_the_replica(remote: RemoteEngine
 
 
 async def test_what_a_replica_refuses_is_raised_as_here(remote: RemoteEngine) -> None:
-    with pytest.raises(weft.InvalidRequest) as raised:
+    with pytest.raises(weft.InvalidRequestError) as raised:
         await remote.complete(PROMPT, temperature=float("nan"))
     assert raised.value.param == "temperature"
-    with pytest.raises(weft.ContextOverflow):
+    with pytest.raises(weft.ContextOverflowError):
         remote.generate(prompt_of(3000, "too long"))
 
 
 async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None:
     stream = remote.generate(PROMPT, max_tokens=20)
-    with pytest.raises(weft.NotSupported, match="branch 0 is written by a replica"):
+    with pytest.raises(weft.NotSupportedError, match="branch 0 is written by a replica"):
         await stream.fork(0, n=2)
     assert (stream.forked_at(0), stream.forked_seam(0)) == (None, ("", 0))
-    with pytest.raises(weft.InvalidRequest, match="index is -1; it must be 0 or more"):
+    with pytest.raises(weft.InvalidRequestError, match="index is -1; it must be 0 or more"):
         stream.forked_at(-1)
-    with pytest.raises(weft.InvalidRequest, match="index is -1; it must be 0 or more"):
+    with pytest.raises(weft.InvalidRequestError, match="index is -1; it must be 0 or more"):
         stream.forked_seam(-1)
     await stream.aclose()
 
@@ -230,14 +230,14 @@ async def test_a_reader_who_reads_nothing_is_ended(remote: RemoteEngine, monkeyp
     monkeypatch.setattr(remote_stream, "PATIENCE_S", 0.0)
     stream = remote.generate(PROMPT, ignore_eos=True, context_shift=True)
     await wait_until(lambda: stream._feed.error is not None)  # type: ignore[attr-defined]
-    with pytest.raises(weft.SlowReader):
+    with pytest.raises(weft.SlowConsumerError):
         await stream.next_batch()
 
 
 async def test_a_replica_whose_worker_is_gone_is_not_well(fleet: LocalFleet) -> None:
     fleet.replicas["a"].check_health()
     await fleet.replicas["a"].close()
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         fleet.replicas["a"].check_health()
 
 
@@ -245,7 +245,7 @@ async def test_an_engine_that_is_closed_ends_what_is_open() -> None:
     engine = RemoteEngine(LocalFleet({}), None, EngineConfig(), KEY)
     await engine.close()
     assert not engine.is_running
-    with pytest.raises(weft.EngineStopped):
+    with pytest.raises(weft.EngineStoppedError):
         engine.generate(PROMPT)
 
 
@@ -299,9 +299,9 @@ async def test_a_stream_over_http_whose_replica_dies_ends_with_one_error(client:
 async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngine, fleet: LocalFleet) -> None:
     stream = remote.generate(PROMPT, slot=0, max_tokens=3)
     fleet.replicas["a"], gone = fleet.replicas["b"], fleet.replicas["a"]
-    with pytest.raises(ReplicaLost, match="the replica a has died"):
+    with pytest.raises(ReplicaLostError, match="the replica a has died"):
         await stream.next_batch()
-    with pytest.raises(ReplicaLost):
+    with pytest.raises(ReplicaLostError):
         await fleet.ask("c", "info")
     fleet.replicas["a"] = gone
 
@@ -313,7 +313,7 @@ async def test_a_replica_that_stands_still_is_taken_for_dead(
     stream = remote.generate(PROMPT, max_tokens=2_000, ignore_eos=True, context_shift=True)
     assert await stream.next_batch()
     fleet.still = {"a", "b"}
-    with pytest.raises(ReplicaLost, match="has died"):
+    with pytest.raises(ReplicaLostError, match="has died"):
         await collect(stream)
 
 

@@ -146,7 +146,7 @@ class ScriptedEngine:
     def _check_length(self, request: weft.Request) -> None:
         if (n_prompt := len(request.prompt)) >= self.limits.n_ctx_slot:
             self.refused_on.append(threading.get_ident())
-            raise weft.ContextOverflow(n_prompt, self.limits.n_ctx_slot)
+            raise weft.ContextOverflowError(n_prompt, self.limits.n_ctx_slot)
 
     def stats(self) -> Json:
         return SimpleNamespace(slots=self.slots)
@@ -188,7 +188,7 @@ class FullEngine(ScriptedEngine):
     def generate(self, request: weft.Request) -> Never:
         self._check_length(request)
         self.requests.append(request)
-        raise weft.QueueFull(1)
+        raise weft.QueueFullError(1)
 
 
 class ScriptedLogprobs:

@@ -16,7 +16,7 @@ from tests.server.matchers import COUNT, SOME_TEXT, Json, matching
 from tests.server.said import answers_are_read
 from tests.server.scripted import FullEngine, ScriptedEngine, connect, finished, token
 from tests.server.serving import serving
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
@@ -467,7 +467,7 @@ def test_an_error_names_the_place_of_the_body() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, picture]}
     chat = read(system="a", messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, picture, result, picture]}])
     places = [
-        chat.rename_parameter(InvalidRequest("messages", f"messages[{position}].content[{part}].image_url.url: no")).message
+        chat.rename_parameter(InvalidRequestError("messages", f"messages[{position}].content[{part}].image_url.url: no")).message
         for position, part in ((1, 1), (2, 1), (3, 0))
     ]
     assert places == [
@@ -475,8 +475,8 @@ def test_an_error_names_the_place_of_the_body() -> None:
         "messages[0].content[2].content[1].source: no",
         "messages[0].content[3].source: no",
     ]
-    assert chat.rename_parameter(InvalidRequest("messages", "messages[0].content is odd")).message == "system.content is odd"
-    assert chat.rename_parameter(InvalidRequest("messages", "messages[9] is odd")).message == "messages[9] is odd"
+    assert chat.rename_parameter(InvalidRequestError("messages", "messages[0].content is odd")).message == "system.content is odd"
+    assert chat.rename_parameter(InvalidRequestError("messages", "messages[9] is odd")).message == "messages[9] is odd"
 
 
 async def test_errors_have_the_dialects_shape_wherever_they_come_from() -> None:

@@ -13,7 +13,7 @@ from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft.chat.format import ChatFormat
-from weft.errors import EngineStopped
+from weft.errors import EngineStoppedError
 from weft.server import create_app
 
 LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
@@ -133,7 +133,7 @@ async def test_a_server_that_is_stopped_while_the_chat_template_is_compiled_logs
 
     def compile_too_late(_: ChatFormat) -> None:
         loop.call_soon_threadsafe(is_asked.set)
-        raise EngineStopped
+        raise EngineStoppedError
 
     monkeypatch.setattr(ChatFormat, "compile", compile_too_late)
     async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1))) as client:

@@ -17,7 +17,7 @@ from litestar.testing import AsyncTestClient
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft import InvalidConfig, QueueFull
+from weft import InvalidConfigError, QueueFullError
 from weft.chat import builtin, sandbox
 from weft.chat.format import ChatFormat
 from weft.chat.segment_tokenizer import MARK
@@ -100,14 +100,14 @@ async def test_the_settings_name_another_template(template: str, prompt: str, tm
     ids=["name", "jinja", "file", "both"],
 )
 def test_a_template_that_is_none_is_said_at_the_start(settings: Json, param: str, message: str) -> None:
-    with pytest.raises(InvalidConfig) as wrong:
+    with pytest.raises(InvalidConfigError) as wrong:
         ChatFormat(ScriptedEngine().as_engine(), Settings(**settings)).check_settings()
     assert wrong.value.param == param
     assert wrong.value.message.startswith(message)
 
 
 async def test_a_model_whose_own_template_is_broken_serves_all_but_chats(caplog: pytest.LogCaptureFixture) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.model.chat_template = "{% for %}"
     async with chatting(engine) as client:
         param, message = await refusal(client, messages=HELLO)
@@ -345,7 +345,7 @@ class Spelling(ScriptedEngine):
     """An engine with one control token, spelt `<A>`."""
 
     def __init__(self) -> None:
-        super().__init__(QueueFull(1))
+        super().__init__(QueueFullError(1))
         self.model.control_tokens = lambda: [5]
         self.model.token_bytes = lambda _: b"<A>"
         self.texts: list[tuple[str, bool]] = []
@@ -386,7 +386,7 @@ def chat(content: Json, **more: Json) -> Json:
     ids=["short", "long", "parts", "messages", "variables"],
 )
 async def test_long_chats_are_worked_on_aside(body: Json, is_aside: bool) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.limits.n_ctx_slot = 2**20
     async with chatting(engine) as client:
         await client.post("/v1/chat/completions", json=body)

@@ -14,7 +14,7 @@ from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import in_shape_of, serving
-from weft import InvalidConfig
+from weft import InvalidConfigError
 from weft.server import create_app
 from weft.server.auth import Keys
 from weft.settings import Settings
@@ -140,7 +140,7 @@ def test_a_file_without_keys_is_an_error_at_the_start(tmp_path: Path, content: b
     file = tmp_path / "keys"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InvalidConfig) as raised:
+    with pytest.raises(InvalidConfigError) as raised:
         create_app(ScriptedEngine().as_engine(), Settings(api_key_file=str(file)))
     assert (raised.value.param, raised.value.message) == ("api_key_file", reason.format(file))
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.request_fields.chat import ChatFields
@@ -182,6 +182,6 @@ def test_control_tokens_in_a_begun_answer_are_text(source: str, message: Json) -
 
 def test_every_private_character_in_the_chat_is_refused_as_before() -> None:
     every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
-    with pytest.raises(InvalidRequest, match="private-use"):
+    with pytest.raises(InvalidRequestError, match="private-use"):
         prompt_of(PLAIN, begun(every))
     assert prompt_of(PLAIN, begun(every[2:]))[0].endswith(every[2:])

@@ -10,7 +10,7 @@ import weft
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.format import ChatFormat
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
@@ -86,11 +86,11 @@ def test_no_arguments_are_an_empty_object(arguments: Any) -> None:  # noqa: ANN4
 @pytest.mark.parametrize("source", [NATIVE, TURNS], ids=["objects", "words"])
 @pytest.mark.parametrize("arguments", ["[1]", "5", '"a"', "{", [1], 5, True], ids=repr)
 def test_arguments_that_are_no_object_are_refused_with_the_name_of_the_call(source: str, arguments: Any) -> None:  # noqa: ANN401
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         text_of(source, calling("{}", arguments))
     assert refused.value.param == "messages"
     assert refused.value.message.startswith("messages[1].tool_calls[1].function.arguments of 'add' ")
-    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.function_call\.arguments of 'add'"):
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\]\.function_call\.arguments of 'add'"):
         text_of(source, {"role": "assistant", "content": "", "function_call": {"name": "add", "arguments": arguments}})
 
 

@@ -16,7 +16,7 @@ from tests.server.client_bodies import OPEN_WEBUI, OPEN_WEBUI_TITLE, SCHEMA, SIL
 from tests.server.live import events_of
 from tests.server.matchers import TEXT, Json
 from tests.server.scripted import ScriptedEngine
-from weft import QueueFull, Request
+from weft import QueueFullError, Request
 from weft.server import create_app
 
 SILLYTAVERN_MEANS: dict[str, Json] = {
@@ -79,7 +79,7 @@ OPEN_WEBUI_MEANS: dict[str, Json] = {
 
 async def request_for(route: str, body: dict[str, Json]) -> Request:
     """The request that reaches the engine."""
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         answer = await client.post(route, json=body)

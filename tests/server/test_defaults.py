@@ -11,7 +11,7 @@ from tests.server.scripted import ScriptedEngine
 from weft.cli.main import parse
 from weft.server import create_app
 
-REFUSAL = weft.QueueFull(8)
+REFUSAL = weft.QueueFullError(8)
 """Every request is refused: it has been seen by then."""
 
 

@@ -20,16 +20,16 @@ from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, Step, token
 from tests.server.serving import in_shape_of
 from weft import (
-    ContextOverflow,
+    ContextOverflowError,
     DecodeError,
-    EngineStopped,
-    InvalidRequest,
+    EngineStoppedError,
+    InvalidRequestError,
     ModelLoadError,
-    PinsFull,
+    PinBudgetError,
     PrefixFileError,
     PrefixSaveError,
-    QueueFull,
-    SlowReader,
+    QueueFullError,
+    SlowConsumerError,
 )
 from weft.fields.shown import MAX_SHOWN
 from weft.server import create_app, docs
@@ -43,28 +43,28 @@ def error_of(status: int, message: str, kind: str, **more: object) -> dict[str, 
 ADVICE = "shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
 
 ERRORS: dict[Exception, dict[str, object]] = {
-    ContextOverflow(70, 64): error_of(
+    ContextOverflowError(70, 64): error_of(
         400,
         f"request (70 tokens) exceeds the available context size (64 tokens); {ADVICE}",
         "exceed_context_size_error",
         n_prompt_tokens=70,
         n_ctx=64,
     ),
-    InvalidRequest("n", "n is 0"): error_of(400, "n is 0", "invalid_request_error", param="n"),
-    QueueFull(9): error_of(429, "the queue is full (9 requests); retry later", "rate_limit_error"),
-    EngineStopped(): error_of(503, "the engine has stopped", "unavailable_error"),
+    InvalidRequestError("n", "n is 0"): error_of(400, "n is 0", "invalid_request_error", param="n"),
+    QueueFullError(9): error_of(429, "the queue is full (9 requests); retry later", "rate_limit_error"),
+    EngineStoppedError(): error_of(503, "the engine has stopped", "unavailable_error"),
     DecodeError("out of memory"): error_of(500, "decoding failed: out of memory", "server_error"),
     PrefixFileError("a.bin", "it is truncated"): error_of(
         400, "cannot load the prefix in a.bin: it is truncated", "invalid_request_error"
     ),
-    PinsFull(3, 2, 4): error_of(
+    PinBudgetError(3, 2, 4): error_of(
         409, "cannot pin the prefix of 3 bytes: of at most 4 bytes, 2 are pinned; unpin another prefix", "conflict_error"
     ),
     PrefixSaveError("its state is not known"): error_of(500, "cannot save the prefix: its state is not known", "server_error"),
-    SlowReader(11, 10): error_of(
+    SlowConsumerError(11, 10): error_of(
         500, "the stream was ended because its consumer is 11 events behind; at most 10 may be unread", "server_error"
     ),
-    SlowReader(21, 20, "bytes"): error_of(
+    SlowConsumerError(21, 20, "bytes"): error_of(
         500, "the stream was ended because its consumer is 21 bytes behind; at most 20 may be unread", "server_error"
     ),
 }
@@ -92,7 +92,7 @@ async def test_an_error_is_a_status_until_the_first_event_and_an_event_afterward
 
 
 async def test_a_full_queue_says_when_to_try_again(path: str, how: How) -> None:
-    engine = ScriptedEngine(QueueFull(9))
+    engine = ScriptedEngine(QueueFullError(9))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         answer = await client.post(path, json={"prompt": "abc", "stream": how == "stream"})
@@ -110,7 +110,7 @@ async def test_our_own_bug_is_said_without_detail_and_logged(caplog: pytest.LogC
 
 
 async def test_several_prompts_are_submitted_all_or_none() -> None:
-    engine = ScriptedEngine([[token(0, "a")]], QueueFull(1))
+    engine = ScriptedEngine([[token(0, "a")]], QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         answer = await client.post("/completion", json={"prompt": ["abc", "abd"]})

@@ -9,7 +9,7 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine, connect
-from weft import EngineConfig, GrammarTrigger, QueueFull, Request, Thought
+from weft import EngineConfig, GrammarTrigger, QueueFullError, Request, Thought
 from weft.sampling_fields import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import COMPLETION_ONLY
@@ -197,7 +197,7 @@ async def test_each_field_reaches_the_engine(full: Full, path: str, body: dict[s
 
 @pytest.mark.parametrize(("route", "n_probs"), [("/completion", 0), ("/v1/completions", 1)])
 async def test_log_probabilities_of_the_drawn_token_alone_are_asked_of_the_engine(route: str, n_probs: int) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(route, json={"prompt": "ab", "logprobs": 0})
@@ -206,7 +206,7 @@ async def test_log_probabilities_of_the_drawn_token_alone_are_asked_of_the_engin
 
 @pytest.mark.parametrize(("route", "n_probs"), [("/completion", 2), ("/v1/completions", 5)])
 async def test_each_dialects_own_name_for_log_probabilities_counts_first(route: str, n_probs: int) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(route, json={"prompt": "ab", "n_probs": 2, "logprobs": 5})
@@ -216,7 +216,7 @@ async def test_each_dialects_own_name_for_log_probabilities_counts_first(route: 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("field", ["return_progress", "timings_per_token"])
 async def test_progress_is_asked_of_the_engine_only_where_a_stream_tells_it(path: str, field: str, stream: bool) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(path, json={"prompt": "ab", field: True, "stream": stream})
@@ -240,7 +240,7 @@ async def test_a_stream_is_pinged_as_often_as_its_request_says() -> None:
 
 
 async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:
-    engine = ScriptedEngine([], QueueFull(1))
+    engine = ScriptedEngine([], QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(path, json={"prompt": ["ab", [99, "d"]], "seed": 7, "n": 3})
@@ -305,7 +305,7 @@ async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str
 
 
 async def test_the_servers_own_bound_on_pauses_is_no_requests_default(path: str) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     # It may be one that no request may ask for.
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(engine=EngineConfig(max_token_gap_ms=90_000)))) as client:
@@ -317,7 +317,7 @@ async def test_what_a_request_says_counts_before_the_settings(path: str) -> None
     sampling = Sampling(temperature=0.5, samplers=("top_k",), logit_bias=((65, 1.0),))
     settings = Settings(sampling=sampling, stop=("x",), grammar='root ::= "a"', cache_prompt=False)
     body = {"temperature": 0.25, "stop": "y", "samplers": "t", "logit_bias": [], "json_schema": {}, "cache_prompt": True}
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:
         await answers(client, 200)

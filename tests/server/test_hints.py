@@ -238,7 +238,7 @@ async def test_one_that_cannot_be_let_go_yet_is_later(monkeypatch: pytest.Monkey
 
 async def test_nobody_hears_of_what_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     async def full(*_: object, **__: object) -> None:
-        raise weft.PinsFull(1, 2, 3)
+        raise weft.PinBudgetError(1, 2, 3)
 
     monkeypatch.setattr(weft.Engine, "pin", full)
     async with marking() as server:

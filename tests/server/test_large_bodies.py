@@ -18,7 +18,7 @@ from tests.helpers import wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine
-from weft import QueueFull, Request
+from weft import QueueFullError, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
 from weft.server.app import Application
@@ -249,7 +249,7 @@ async def test_a_large_body_goes_through_the_other_routes(client: httpx.AsyncCli
     ("settings", "limit"), [({}, (4 << 20) + 64 * 4_096 + 32 * 128), ({"max_body": 100_000}, 100_000)], ids=repr
 )
 async def test_a_body_is_as_long_as_it_may_be(path: str, settings: Json, limit: int) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
         await answers(client, 200)
@@ -324,7 +324,7 @@ def sender(n_bytes: int) -> Sender:
 async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Application]:
     """Its queue is full, and there is room for 100,000 bytes of bodies beside the small part of each."""
     monkeypatch.setattr(json_request, "MAX_TOGETHER_BYTES", 100_000)
-    engine = ScriptedEngine(*[QueueFull(1)] * 9)
+    engine = ScriptedEngine(*[QueueFullError(1)] * 9)
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(max_body=8 << 20))
     await app.service.start()

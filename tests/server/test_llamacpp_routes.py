@@ -10,7 +10,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import BOOLEAN, COUNT, SETTINGS, SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
-from weft import DEMO_MODEL, QueueFull, Request
+from weft import DEMO_MODEL, QueueFullError, Request
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields
 from weft.server.run.executor import LONG_TEXT
@@ -414,7 +414,7 @@ async def test_a_long_text_is_tokenized_as_a_short_one(client: httpx.AsyncClient
     ids=["tokenize", "a list", "pieces", "detokenize", "a prompt", "prompts", "a bias", "biases"],
 )
 async def test_what_takes_long_leaves_the_event_loop_alone(route: str, body: dict[str, Json]) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(route, json=body)

@@ -185,7 +185,7 @@ def test_adapters_are_named_on_the_command_line() -> None:
 async def test_two_activated_adapters_are_not_both_on_from_the_start(tmp_path: Path) -> None:
     paths = [write_adapter(tmp_path / f"{seed}.gguf", seed=seed, invoked_by=[1203, seed]) for seed in (1, 2)]
     with pytest.raises(
-        weft.InvalidConfig, match=r"1\.gguf and .*2\.gguf are both activated adapters .* --lora-init-without-apply"
+        weft.InvalidConfigError, match=r"1\.gguf and .*2\.gguf are both activated adapters .* --lora-init-without-apply"
     ):
         await weft.Engine(n_slots=2, n_ctx=2048, n_threads=1, lora=paths).start()
     engine = weft.Engine(n_slots=2, n_ctx=2048, n_threads=1, lora=[(paths[0], 0.0), paths[1]])

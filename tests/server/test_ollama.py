@@ -19,7 +19,7 @@ from tests.server.matchers import COUNT, LOGPROB, SOME_TEXT, Json, matching
 from tests.server.said import answers_are_read
 from tests.server.scripted import FullEngine, ScriptedEngine, finished, token
 from tests.server.serving import serving
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
@@ -405,9 +405,9 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, body:
 
 
 def test_an_error_of_a_picture_names_where_it_is() -> None:
-    error = translate.rename_parameter(InvalidRequest("image_data", "image_data[2].data is no picture"), is_chat=False)
+    error = translate.rename_parameter(InvalidRequestError("image_data", "image_data[2].data is no picture"), is_chat=False)
     assert (error.param, error.message) == ("images", "images[2] is no picture")
-    error = translate.rename_parameter(InvalidRequest("prompt", "prompt is too odd"))
+    error = translate.rename_parameter(InvalidRequestError("prompt", "prompt is too odd"))
     assert (error.param, error.message) == ("messages", "messages is too odd")
 
 
@@ -415,9 +415,9 @@ def test_an_error_names_the_field_of_the_body() -> None:
     told = [
         translate.rename_parameter(error).message
         for error in (
-            InvalidRequest("n_predict", "n_predict is -3"),
-            InvalidRequest("messages", "messages[1].content[0].image_url.url: no"),
-            InvalidRequest("json_schema", "json_schema is odd"),
+            InvalidRequestError("n_predict", "n_predict is -3"),
+            InvalidRequestError("messages", "messages[1].content[0].image_url.url: no"),
+            InvalidRequestError("json_schema", "json_schema is odd"),
         )
     ]
     assert told == ["options.num_predict is -3", "messages[1].images[0]: no", "format is odd"]

@@ -8,7 +8,7 @@ from tests.helpers import How
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, SOME_TEXT, TEXT, TIMINGS, Json, matching
 from tests.server.scripted import ScriptedEngine, token
-from weft import QueueFull
+from weft import QueueFullError
 from weft.server import create_app
 
 MESSAGES: Json = [{"role": "user", "content": "Tell me a story about a dog."}]
@@ -235,7 +235,7 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, field
     ids=str,
 )
 async def test_each_field_reaches_the_engine(body: Json, request_: Json) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "a"}], **body})
@@ -245,7 +245,7 @@ async def test_each_field_reaches_the_engine(body: Json, request_: Json) -> None
 
 
 async def test_an_error_in_mid_stream_is_an_event_and_the_last_one() -> None:
-    engine = ScriptedEngine([[token(0, "a")], QueueFull(3)])
+    engine = ScriptedEngine([[token(0, "a")], QueueFullError(3)])
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         given = await client.post("/v1/chat/completions", json={"messages": MESSAGES, "stream": True})

@@ -382,7 +382,7 @@ async def test_a_message_that_cannot_be_said_before_the_end_is_refused(
 async def test_a_server_whose_message_ends_the_thought_does_not_start() -> None:
     engine = AnsweringEngine(Script([Answer("")], THINKING))
     form = ChatFormat(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
-    with pytest.raises(weft.InvalidConfig, match="'</think>'"):
+    with pytest.raises(weft.InvalidConfigError, match="'</think>'"):
         form.check_settings()
 
 

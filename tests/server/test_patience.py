@@ -180,7 +180,7 @@ async def _ask(
 )
 async def test_a_body_is_not_waited_for_beyond_its_length(headers: list[tuple[bytes, bytes]], status: int) -> None:
     client = Client({"type": "http.request", "body": b'{"prompt":"a"}', "more_body": True})
-    await _ask(Settings(timeout_s=1), ScriptedEngine(weft.QueueFull(1)), client, headers=headers)
+    await _ask(Settings(timeout_s=1), ScriptedEngine(weft.QueueFullError(1)), client, headers=headers)
     assert client.sent[0]["status"] == status
 
 

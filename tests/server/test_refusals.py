@@ -23,7 +23,7 @@ import weft
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import serving
-from weft import ContextOverflow, EngineStopped, PinsFull, QueueFull, SlowReader
+from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
 from weft.server.app import Application
 from weft.server.errors import _TABLE, describe
 from weft.server.json_request import LARGE_BODY
@@ -109,20 +109,20 @@ ASKED: dict[Reason, Refused] = {
     Reason.TOO_MANY_BODIES: Refused(find_no_room),
     Reason.INVALID_BODY: Refused(posting("/completion", content=b"{")),
     Reason.INVALID_FIELD: Refused(posting("/completion", json={"prompt": "a", "n": "many"})),
-    Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflow(70, 64)),
-    Reason.QUEUE_FULL: Refused(ASK, QueueFull(9)),
+    Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflowError(70, 64)),
+    Reason.QUEUE_FULL: Refused(ASK, QueueFullError(9)),
     Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(turns, "MAX_LOCK_REQUESTS", 0)),
     Reason.ANSWER_TOO_LARGE: Refused(
         posting("/completion", json={"prompt": "a", "n_probs": 9}),
         [[LIKELY], [finished(0)], []],
         bound=(collected, "MAX_ANSWER_BYTES", 256),
     ),
-    Reason.PINS_FULL: Refused(ASK, PinsFull(3, 2, 4)),
+    Reason.PINS_FULL: Refused(ASK, PinBudgetError(3, 2, 4)),
     Reason.SLOTS_BUSY: Refused(find_all_busy),
-    Reason.NOT_READY: Refused(ASK, EngineStopped()),
+    Reason.NOT_READY: Refused(ASK, EngineStoppedError()),
     Reason.CLIENT_LEFT: Refused(leave),
     Reason.SLOW_READER: Refused(
-        posting("/completion", json={"prompt": "a", "stream": True}), [[token(0, "a")], SlowReader(11, 10)]
+        posting("/completion", json={"prompt": "a", "stream": True}), [[token(0, "a")], SlowConsumerError(11, 10)]
     ),
 }
 

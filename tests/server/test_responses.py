@@ -146,19 +146,19 @@ def test_what_fails_tells_so_once_and_what_was_written() -> None:
     of = writing(ends)
     of.begin()
     of.take(token(0, "Once"))
-    [*_, last] = of.fail(weft.EngineStopped())
+    [*_, last] = of.fail(weft.EngineStoppedError())
     told = told_by(last)
     EVENT.validate_python(told, strict=True)
     assert told["type"] == "response.failed"
     assert told["response"]["error"]["code"] == "server_error"
     assert told["response"]["output"][0]["content"][0]["text"] == "Once"
-    assert of.fail(weft.EngineStopped()) == []
+    assert of.fail(weft.EngineStoppedError()) == []
     of.cancel()
     assert (of.response.status, len(ends)) == ("failed", 1)
 
 
 async def test_a_stream_that_fails_ends_with_its_event() -> None:
-    async with serving([[token(0, "a")], weft.EngineStopped()]) as client:
+    async with serving([[token(0, "a")], weft.EngineStoppedError()]) as client:
         answer = await asked(client, stream=True)
         last = json.loads(answer.text.split("\ndata: ")[-1])
         assert last["type"] == "response.failed"
@@ -426,7 +426,7 @@ async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatc
 
 
 async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
-    engine = ScriptedEngine([[token(0, "a")], weft.EngineStopped()])
+    engine = ScriptedEngine([[token(0, "a")], weft.EngineStoppedError()])
     engine.loaded.set()
     app = create_app(engine.as_engine())
     ended: list[Json] = []

@@ -78,12 +78,12 @@ async def test_a_stream_is_read_again_from_any_byte(path: str) -> None:
 
 
 async def test_who_waits_for_what_never_began_hears_of_it_with_no_more_behind_it_each_time() -> None:
-    async with serving([weft.EngineStopped()]) as client:
+    async with serving([weft.EngineStoppedError()]) as client:
         assert (await client.post("/v1/completions", json=PATHS["/v1/completions"], headers=named("one"))).status_code == 503
         found = next(one for one in gc.get_objects() if isinstance(one, Recording) and one.name == "one")
         depths = []
         for _ in range(3):
-            with pytest.raises(weft.EngineStopped) as stopped:
+            with pytest.raises(weft.EngineStoppedError) as stopped:
                 await found.wait_started()
             depths.append(len(stopped.traceback))
     assert len(set(depths)) == 1
@@ -369,7 +369,7 @@ async def test_one_key_never_sees_anothers_streams() -> None:
 
 
 async def test_what_fails_before_its_first_byte_is_an_error_of_its_own() -> None:
-    async with serving([weft.EngineStopped()]) as client:
+    async with serving([weft.EngineStoppedError()]) as client:
         answer = await client.post("/v1/chat/completions", json=CHAT, headers=named("fails"))
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unavailable_error")
 
@@ -400,7 +400,7 @@ async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int
     assert any(begin >= made.n_dropped for begin in begins[:-1]) is (n_last == 10)
     for number in range(-1, 81):
         if begins[number + 1] < made.n_dropped or n_last > 2_000:
-            with pytest.raises(weft.InvalidRequest, match=f"^starting_after is {number};"):
+            with pytest.raises(weft.InvalidRequestError, match=f"^starting_after is {number};"):
                 offset_after(made, number)
         else:
             assert offset_after(made, number) == begins[number + 1]

@@ -21,7 +21,7 @@ from tests.helpers import turn_ns, wait_until
 from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer, environ, events_of, free_port
-from weft import InvalidConfig
+from weft import InvalidConfigError
 from weft.serving.line import reason_of
 
 
@@ -130,7 +130,7 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
     ],
 )
 def test_settings_are_named_as_a_user_spells_them_and_nothing_else_is(param: str, message: str, said: str) -> None:
-    assert reason_of(InvalidConfig(param, message)) == said
+    assert reason_of(InvalidConfigError(param, message)) == said
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ async def test_what_fails_once_the_model_is_loaded_unloads_it_again(
         await server.asleep()
 
         async def fail(_: object) -> None:
-            raise weft.InvalidConfig("chat_template", "it is not good any more")
+            raise weft.InvalidConfigError("chat_template", "it is not good any more")
 
         with monkeypatch.context() as patch:
             patch.setattr(server.engine, "load_copies", fail)
@@ -464,7 +464,7 @@ async def test_an_engine_that_dies_on_waking_is_found_dead(
         async def die(_: object) -> None:
             assert server.engine._native is not None
             server.engine._native.stop()
-            raise weft.EngineStopped
+            raise weft.EngineStoppedError
 
         monkeypatch.setattr(server.engine, "load_copies", die)
         assert (await server.client.post("/completion", json={"prompt": "a"})).status_code == 503

@@ -17,7 +17,7 @@ from tests.server.live import events_of
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, busy_slot, finished, token
 from tests.server.serving import serving
-from weft import EngineStopped, ModelLoadError
+from weft import EngineStoppedError, ModelLoadError
 from weft.server import create_app
 from weft.server.seeds import single_request_batching
 from weft.settings import Settings
@@ -137,7 +137,7 @@ async def test_the_request_or_else_the_settings_say_how_many(settings: Json, bod
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
-        engine._scripts = [[[token(0, "a")], EngineStopped()]]
+        engine._scripts = [[[token(0, "a")], EngineStoppedError()]]
         answer = await client.post("/v1/completions", json={"prompt": "abc"} | body)
     assert engine.requests[0].n == count
     assert answer.text.startswith(f'data: {{"event": "start", "count": {count}}}\n\n')
@@ -145,7 +145,7 @@ async def test_the_request_or_else_the_settings_say_how_many(settings: Json, bod
 
 @pytest.mark.parametrize("body", [{}, {"event_format": "openai"}, {"event_format": None}], ids=str)
 async def test_without_being_asked_it_is_openais(body: Json) -> None:
-    async with serving([[token(0, "a")], EngineStopped()]) as client:
+    async with serving([[token(0, "a")], EngineStoppedError()]) as client:
         answer = await client.post("/v1/completions", json={"prompt": "abc", "stream": True} | body)
     assert json.loads(events_of(answer.text)[0])["object"] == "text_completion"
 
@@ -163,7 +163,7 @@ async def test_an_unknown_format_is_refused_with_those_there_are() -> None:
 
 
 async def test_an_error_in_mid_stream_is_an_event_and_the_last() -> None:
-    async with serving([[token(0, "a")], EngineStopped()]) as client:
+    async with serving([[token(0, "a")], EngineStoppedError()]) as client:
         answer = await client.post("/v1/completions", json={"prompt": "abc", "n": 1} | SRB)
     assert events_of(answer.text) == [
         '{"event": "start", "count": 1}',
@@ -173,7 +173,7 @@ async def test_an_error_in_mid_stream_is_an_event_and_the_last() -> None:
 
 
 async def test_an_error_before_is_a_status() -> None:
-    async with serving(EngineStopped()) as client:
+    async with serving(EngineStoppedError()) as client:
         assert (await client.post("/v1/completions", json={"prompt": "abc"} | SRB)).status_code == 503
 
 

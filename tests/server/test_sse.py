@@ -15,7 +15,7 @@ from tests.server.conftest import answers
 from tests.server.live import events_of
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
-from weft import EngineStopped
+from weft import EngineStoppedError
 from weft.server import create_app
 from weft.server.run import sse, stream, writing
 from weft.server.run.collected import responses_budget
@@ -45,7 +45,7 @@ def test_the_end_of_openais_dialect_is_a_word() -> None:
 
 
 def test_an_error_in_mid_stream_has_the_shape_of_an_answer() -> None:
-    assert sse.error_frame(EngineStopped()) == (
+    assert sse.error_frame(EngineStoppedError()) == (
         b'data: {"error":{"code":503,"message":"the engine has stopped","type":"unavailable_error"}}\n\n'
     )
 

@@ -14,7 +14,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
-from weft import DecodeError, QueueFull
+from weft import DecodeError, QueueFullError
 from weft.cli.main import parse
 from weft.server import create_app
 from weft.server.seeds import prompt_files
@@ -76,7 +76,7 @@ async def test_a_prompt_is_computed_in_pieces_of_its_batch(client: httpx.AsyncCl
     ids=["the server's", "the request's"],
 )
 async def test_each_field_reaches_the_engine_and_what_is_unsaid_is_the_servers(body: Json, asked: Json) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     settings = parse(["--compat", "stream", "-k", "7", "-p", "1.5", "-T", "0.5"], {}).settings
     async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:

@@ -7,7 +7,7 @@ import weft
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft import QueueFull
+from weft import QueueFullError
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -16,7 +16,7 @@ ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 
 
 async def is_submitted_aside(route: str, body: Json, **settings: Json) -> bool:
-    engine = ScriptedEngine(QueueFull(1))
+    engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     engine.limits.max_queue = 1_000
     engine.limits.n_ctx_slot = 1 << 20

@@ -189,7 +189,7 @@ async def test_where_the_one_before_cannot_be_computed_again_it_is_followed_all_
     async with serving(cache_ram=1) as (client, engine):
         one, two = (engine.detokenize(prompt_of(250, name)[1:]) for name in ("one", "two"))
         await complete(client, system_prompt=one, n_predict=0)
-        pin, failures = engine.pin, iter((None, None, weft.QueueFull(1)))
+        pin, failures = engine.pin, iter((None, None, weft.QueueFullError(1)))
 
         async def pin_until_many_wait(tokens: Sequence[int]) -> weft.Prefix:
             if (failure := next(failures)) is not None:

@@ -38,7 +38,7 @@ class CallGrammarCache:
         The key contains only the tools: the family and the control tokens must be the same in each call.
 
         Raises:
-            InvalidRequest: The schema of a tool is invalid, or cannot be enforced.
+            InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
         """
         use = form.use or _NO_TOOLS
         key = msgspec.json.encode((use.is_parallel, use.tools))
@@ -71,7 +71,7 @@ def write_rules(form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Ru
         The rules, and the expression that matches a block of calls; None if there are no tools.
 
     Raises:
-        InvalidRequest: The schema of a tool is invalid, or cannot be enforced.
+        InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
     """
     use = form.use or _NO_TOOLS
     rules = Rules(use.tools, control_tokens, is_parallel=use.is_parallel)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
-from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
+from weft import ContextOverflowError, Engine, InvalidConfigError, InvalidRequestError, Media, MixedPrompt
 from weft.chat import builtin
 from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.family import Family, ReasoningMarks
@@ -150,20 +150,21 @@ class ChatFormat:
         """Reads and compiles the template of the settings. The model must be loaded.
 
         Raises:
-            InvalidConfig: The template does not exist or is invalid, or the budget message contains the mark that ends reasoning.
+            InvalidConfigError: The template does not exist or is invalid, or the budget message contains the mark that ends
+                reasoning.
         """
         if (name := self._from_settings[0]) is not None:
             try:
                 _ = self.template
             except TemplateError as error:
-                raise InvalidConfig(name, str(error)) from error
+                raise InvalidConfigError(name, str(error)) from error
         given = self._settings.chat_template_kwargs.get("enable_thinking")
         if not isinstance(given, bool | None):
-            raise InvalidConfig("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
+            raise InvalidConfigError("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
         message = self._settings.reasoning_budget_message
         if message and (marks := self._reasoning_marks) is not None and marks.end in message:
             why = f"contains {shown(marks.end)}, which ends reasoning and is added after the message"
-            raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
+            raise InvalidConfigError("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
         """Compiles the templates, which takes tens of milliseconds. Logs a warning if a template of the model is invalid."""
@@ -242,8 +243,8 @@ class ChatFormat:
         """Renders the prompt as text, without the token that begins it.
 
         Raises:
-            ContextOverflow: The text does not fit in the context even if all tokens have the maximum length.
-            InvalidRequest: The messages are invalid, or the template rejects them.
+            ContextOverflowError: The text does not fit in the context even if all tokens have the maximum length.
+            InvalidRequestError: The messages are invalid, or the template rejects them.
         """
         if (form := self._form(data)) is not self:
             return form.text(data)
@@ -258,15 +259,15 @@ class ChatFormat:
             with_system_end: True to compute where the system message ends.
 
         Raises:
-            ContextOverflow: The prompt does not fit in the context. Rendering and tokenization stop early.
-            InvalidRequest: The messages are invalid, or the template rejects them.
+            ContextOverflowError: The prompt does not fit in the context. Rendering and tokenization stop early.
+            InvalidRequestError: The messages are invalid, or the template rejects them.
         """
         if (form := self._form(data)) is not self:
             return form.prompt(data, media, with_system_end=with_system_end)
         chat = self._read(data)
         if chat.n_media != len(media):
             message = f"the messages have {chat.n_media} media parts, but {len(media)} were read"
-            raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with the result of read_media")
+            raise InvalidRequestError("messages", f"{message}; give them as parts of type 'media', with the result of read_media")
         rendered = self._render(chat)
         parts = self._tokens(rendered.segments, media)
         turn_ends = self._turn_ends(chat, parts, media)
@@ -355,7 +356,7 @@ class ChatFormat:
         given = (data.chat_template_kwargs or {}).get("enable_thinking", options.is_on)
         if not isinstance(given, bool | None):
             message = f"chat_template_kwargs.enable_thinking is {shown(given)}; it must be a boolean"
-            raise InvalidRequest("chat_template_kwargs", message)
+            raise InvalidRequestError("chat_template_kwargs", message)
         is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
         return msgspec.structs.replace(options, is_on=is_on if isinstance(is_on, bool) else None)
 
@@ -363,7 +364,7 @@ class ChatFormat:
         """Rejects chats with more messages than the context has tokens, before any work: a message has at least one token."""
         n_ctx = self._engine.limits.n_ctx_slot
         if len(messages) >= n_ctx:
-            raise ContextOverflow(len(messages), n_ctx, is_least=True)
+            raise ContextOverflowError(len(messages), n_ctx, is_least=True)
 
     def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
         """Returns True if the last message is a partial answer."""
@@ -372,28 +373,28 @@ class ChatFormat:
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
                 message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
-                raise InvalidRequest("continue_final_message", f"continue_final_message {message}")
+                raise InvalidRequestError("continue_final_message", f"continue_final_message {message}")
             if data.add_generation_prompt:
                 message = "continue_final_message and add_generation_prompt cannot both be true"
-                raise InvalidRequest("continue_final_message", message)
+                raise InvalidRequestError("continue_final_message", message)
             if not is_assistant:
                 message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
-                raise InvalidRequest("continue_final_message", message)
+                raise InvalidRequestError("continue_final_message", message)
             if has_calls:
                 message = "a message that calls tools cannot be continued; the results of its calls follow it"
-                raise InvalidRequest("continue_final_message", message)
+                raise InvalidRequestError("continue_final_message", message)
             return True
         if not (is_assistant and self._settings.prefill_assistant) or has_calls:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":
-            raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
+            raise InvalidRequestError("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
     def _render(self, chat: _Chat) -> _Rendered:
         try:
             return self._render_segments(chat)
         except TemplateError as error:
-            raise InvalidRequest("messages", str(error)) from error
+            raise InvalidRequestError("messages", str(error)) from error
 
     def _render_segments(self, chat: _Chat) -> _Rendered:
         template, marks = self.template, self._reasoning_marks
@@ -502,9 +503,9 @@ class ChatFormat:
         longest = self._engine.model.longest_piece
         return sys.maxsize if longest is None else longest * self._engine.limits.n_ctx_slot
 
-    def _overflow(self, size: int) -> ContextOverflow:
+    def _overflow(self, size: int) -> ContextOverflowError:
         n_ctx = self._engine.limits.n_ctx_slot
-        return ContextOverflow(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
+        return ContextOverflowError(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
 
     def _tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media]) -> list[int | Media]:
         return self._tokenizer.tokens(self._opening, segments, media)
@@ -533,7 +534,7 @@ class ChatFormat:
         earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
         try:
             return _n_common(self._tokens(self._render_segments(earlier).segments, media), parts)
-        except (TemplateError, ContextOverflow):
+        except (TemplateError, ContextOverflowError):
             # Some templates reject a chat without a question, so they have no common prefix with one.
             return None
 
@@ -542,19 +543,19 @@ class ChatFormat:
         """Name of the setting that selects a template, and the template's source."""
         given, path = self._settings.chat_template, self._settings.chat_template_file
         if given and path:
-            raise InvalidConfig("chat_template_file", "chat_template names a template already; give one of the two")
+            raise InvalidConfigError("chat_template_file", "chat_template names a template already; give one of the two")
         if path:
             try:
                 return "chat_template_file", Path(path).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise InvalidConfig("chat_template_file", f"the chat template {path} cannot be read: {error}") from error
+                raise InvalidConfigError("chat_template_file", f"the chat template {path} cannot be read: {error}") from error
         if not given:
             return None, None
         if given in builtin.names():
             return "chat_template", builtin.source(given)
         if "{" not in given:
             known = ", ".join(builtin.names())
-            raise InvalidConfig("chat_template", f"{given!r} is neither a Jinja template nor one of {known}")
+            raise InvalidConfigError("chat_template", f"{given!r} is neither a Jinja template nor one of {known}")
         return "chat_template", given
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.answer.families import GENERIC
 from weft.chat.answer.family import Family
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
@@ -34,12 +34,12 @@ def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
     """Returns the messages of a request after checking them.
 
     Raises:
-        InvalidRequest: There are no messages, or one is invalid.
+        InvalidRequestError: There are no messages, or one is invalid.
     """
     if messages is None:
-        raise InvalidRequest("messages", "messages must be given")
+        raise InvalidRequestError("messages", "messages must be given")
     if not messages:
-        raise InvalidRequest("messages", "the list of messages is empty")
+        raise InvalidRequestError("messages", "the list of messages is empty")
     for position, message in enumerate(messages):
         _check_message(f"messages[{position}]", message)
     return list(messages)
@@ -48,10 +48,10 @@ def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
 def _check_message(place: str, message: ChatMessage) -> None:
     # The template writes the role between control tokens, so it must not contain the spelling of one.
     if re.fullmatch("[A-Za-z0-9_-]{1,64}", message.role) is None:
-        raise InvalidRequest("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
+        raise InvalidRequestError("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
     calls = message.tool_calls or message.function_call
     if message.content is msgspec.UNSET and not (message.role == "assistant" and calls):
-        raise InvalidRequest("messages", f"{place}.content must be given")
+        raise InvalidRequestError("messages", f"{place}.content must be given")
     for index, call in enumerate(message.tool_calls or ()):
         _check_call(f"{place}.tool_calls[{index}].function", call.get("function"))
     if message.function_call is not None:
@@ -60,14 +60,14 @@ def _check_message(place: str, message: ChatMessage) -> None:
         for index, part in enumerate(message.content):
             if part.type not in ("text", *MEDIA_TYPES):
                 kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
-                raise InvalidRequest("messages", f"{place}.content[{index}]: {kind}")
+                raise InvalidRequestError("messages", f"{place}.content[{index}]: {kind}")
             if part.type == "text" and part.text is None:
-                raise InvalidRequest("messages", f"{place}.content[{index}].text must be given")
+                raise InvalidRequestError("messages", f"{place}.content[{index}].text must be given")
 
 
 def _check_call(place: str, function: Any) -> None:  # noqa: ANN401 (any JSON)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRequest("messages", f"{place} must be an object with the name of a function")
+        raise InvalidRequestError("messages", f"{place} must be an object with the name of a function")
     _arguments(function, place)
 
 
@@ -75,7 +75,7 @@ def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
     """Returns the arguments of a call as an object, which is empty if they are missing.
 
     Raises:
-        InvalidRequest: The arguments are neither an object nor the JSON of one.
+        InvalidRequestError: The arguments are neither an object nor the JSON of one.
     """
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -83,12 +83,12 @@ def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
             arguments = msgspec.json.decode(arguments) if arguments.strip() else None
         except msgspec.DecodeError as error:
             message = f"are not JSON ({str(error).lower()}): {shown(arguments)}"
-            raise InvalidRequest("messages", f"{place}.arguments of {shown(function['name'])} {message}") from None
+            raise InvalidRequestError("messages", f"{place}.arguments of {shown(function['name'])} {message}") from None
     if arguments is None:
         return {}
     if not isinstance(arguments, dict):
         message = f"must be an object or the JSON of one (got {shown(function['arguments'])})"
-        raise InvalidRequest("messages", f"{place}.arguments of {shown(function['name'])} {message}")
+        raise InvalidRequestError("messages", f"{place}.arguments of {shown(function['name'])} {message}")
     return arguments
 
 

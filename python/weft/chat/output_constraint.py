@@ -8,7 +8,7 @@ import msgspec
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.tools import ToolUse
 from weft.chat.call_grammar_cache import CallGrammarCache, write_rules
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.request import Request
 from weft.request.schema import schema_text
 from weft.request.thought import GrammarTrigger, Thought
@@ -43,7 +43,7 @@ class OutputConstraint:
             cache: Cache of grammars of earlier chats; None always writes the grammar.
 
         Raises:
-            InvalidRequest: The schema of a tool is invalid, or cannot be enforced.
+            InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
         """
         self._form = form
         self._budget = budget
@@ -75,7 +75,7 @@ class OutputConstraint:
             message: Text to insert before the end of reasoning that has used up its budget.
 
         Raises:
-            InvalidRequest: The request has a grammar, and tools may be called.
+            InvalidRequestError: The request has a grammar, and tools may be called.
         """
         request = self._constrained(request)
         preserved = [*request.preserved_tokens, *self._preserved]
@@ -105,7 +105,7 @@ class OutputConstraint:
                 return request
             return self._with_grammar(request, self._content_rule(request))
         if request.grammar:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 "grammar", "grammar cannot be combined with tools, which have their own grammar; give one of them"
             )
         if self._use.is_required:

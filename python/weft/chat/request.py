@@ -8,7 +8,7 @@ import msgspec
 from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
-from weft.errors import InvalidConfig, InvalidRequest
+from weft.errors import InvalidConfigError, InvalidRequestError
 from weft.fields.place import placed
 from weft.settings.chat import ChatSettings
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
@@ -67,7 +67,7 @@ class Templates:
         """Renders a prompt as text, without the token that begins it.
 
         Raises:
-            InvalidRequest: The messages or the template are invalid, or the template rejects the messages.
+            InvalidRequestError: The messages or the template are invalid, or the template rejects the messages.
         """
         return await self._make(messages, options, lambda form, chat, _: form.text(chat))
 
@@ -75,7 +75,7 @@ class Templates:
         """Renders and tokenizes a prompt. Text of messages never becomes a control token, whatever it contains.
 
         Raises:
-            InvalidRequest: The messages or the template are invalid, or the template rejects the messages.
+            InvalidRequestError: The messages or the template are invalid, or the template rejects the messages.
         """
         return await self._make(messages, options, ChatFormat.prompt)
 
@@ -88,8 +88,8 @@ class Templates:
             chat, media = _conversation(messages, options)
             try:
                 return make(self._format(template), chat, media)
-            except InvalidConfig as error:
-                raise InvalidRequest("template", error.message) from None
+            except InvalidConfigError as error:
+                raise InvalidRequestError("template", error.message) from None
 
         return work() if _is_short(messages, options) else await self._threads.run(ThreadPool.TEXT, work)
 
@@ -124,7 +124,7 @@ def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversatio
     try:
         converted = msgspec.convert(given, list[ChatMessage])
     except msgspec.ValidationError as error:
-        raise InvalidRequest("messages", placed(error, "messages")) from None
+        raise InvalidRequestError("messages", placed(error, "messages")) from None
     chat = Conversation(
         messages=converted,
         add_generation_prompt=options.get("add_generation_prompt"),

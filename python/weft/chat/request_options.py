@@ -9,7 +9,7 @@ import msgspec
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import Chat
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.fields.shown import shown
 
 __all__ = [
@@ -62,22 +62,22 @@ def requested_tools(data: Chat) -> RequestedTools | None:
     """Returns the tools of a chat; None if it has none.
 
     Raises:
-        InvalidRequest: A tool is invalid, or `tool_choice` names a tool that is not in the list.
+        InvalidRequestError: A tool is invalid, or `tool_choice` names a tool that is not in the list.
     """
     given, choice, names = data.tools, data.tool_choice, ("tools", "tool_choice")
     if data.functions or data.function_call not in (None, "none", "auto"):
         if given or choice not in (None, "none", "auto"):
             old = "functions" if data.functions else "function_call"
-            raise InvalidRequest(old, f"{old} is the deprecated form of tools and tool_choice; give only one of them")
+            raise InvalidRequestError(old, f"{old} is the deprecated form of tools and tool_choice; give only one of them")
         given = [{"type": "function", "function": entry} for entry in data.functions or ()]
         choice, names = _choice_of_function_call(data.function_call), ("functions", "function_call")
     if not given:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequest(names[1], f"{names[1]} is {shown(choice)}, and there are no {names[0]} to choose from")
+            raise InvalidRequestError(names[1], f"{names[1]} is {shown(choice)}, and there are no {names[0]} to choose from")
         return None
     tools = [_parse_tool(entry, nth, names[0]) for nth, entry in enumerate(_check_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
-        raise InvalidRequest(names[0], f"{names[0]} has two tools of the same name; names must be unique")
+        raise InvalidRequestError(names[0], f"{names[0]} has two tools of the same name; names must be unique")
     if choice == "none":
         # The tools stay in the prompt, as in llama-server: removing them would discard the cached prefix.
         return RequestedTools(None, [_template_tool(entry) for entry in given])
@@ -93,40 +93,42 @@ def _choice_of_function_call(function_call: Any) -> Any:  # noqa: ANN401 (any JS
 
 def _check_size(given: Sequence[Any], name: str) -> Sequence[Any]:
     if len(given) > MAX_TOOLS:
-        raise InvalidRequest(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are allowed")
+        raise InvalidRequestError(name, f"there are {len(given)} {name}; at most {MAX_TOOLS} are allowed")
     try:
         n_bytes = len(msgspec.json.encode(given))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(name, f"{name} are not JSON: {error}") from None
+        raise InvalidRequestError(name, f"{name} are not JSON: {error}") from None
     if n_bytes > MAX_TOOL_BYTES:
-        raise InvalidRequest(name, f"{name} are {n_bytes} bytes of JSON; at most {MAX_TOOL_BYTES} are allowed")
+        raise InvalidRequestError(name, f"{name} are {n_bytes} bytes of JSON; at most {MAX_TOOL_BYTES} are allowed")
     return given
 
 
 def _parse_tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
     place = f"{field}[{nth}]"
     if not isinstance(entry, Mapping):
-        raise InvalidRequest(field, f"{place} is {shown(entry)}; it must be an object")
+        raise InvalidRequestError(field, f"{place} is {shown(entry)}; it must be an object")
     if entry.get("type", "function") != "function":
-        raise InvalidRequest(field, f"{place}.type is {shown(entry['type'])}; only the type 'function' is supported")
+        raise InvalidRequestError(field, f"{place}.type is {shown(entry['type'])}; only the type 'function' is supported")
     function = entry.get("function", entry)
     if not isinstance(function, Mapping):
-        raise InvalidRequest(field, f"{place}.function is {shown(function)}; it must be an object")
+        raise InvalidRequestError(field, f"{place}.function is {shown(function)}; it must be an object")
     name = function.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         rule = "it must be a name of letters, digits, '_', '-', '.', '/' and ':', at most 128 of them"
-        raise InvalidRequest(field, f"{place}.function.name is {shown(name)}; {rule}")
+        raise InvalidRequestError(field, f"{place}.function.name is {shown(name)}; {rule}")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise InvalidRequest(field, f"{place}.function.parameters is {shown(parameters)}; it must be a JSON schema of an object")
+        raise InvalidRequestError(
+            field, f"{place}.function.parameters is {shown(parameters)}; it must be a JSON schema of an object"
+        )
     schema = dict(parameters or {})
     if schema.get("type", "object") != "object":
         message = f"{place}.function.parameters.type is {shown(schema['type'])}; arguments are an object"
-        raise InvalidRequest(field, message)
+        raise InvalidRequestError(field, message)
     if not _TYPE_KEYWORDS & schema.keys():
         schema["type"] = "object"
     if not isinstance(function.get("strict"), bool | None):
-        raise InvalidRequest(field, f"{place}.function.strict is {shown(function['strict'])}; it must be a boolean")
+        raise InvalidRequestError(field, f"{place}.function.strict is {shown(function['strict'])}; it must be a boolean")
     return Tool(name, schema, is_strict=function.get("strict") is True)
 
 
@@ -157,7 +159,7 @@ def _parse_choice(choice: Any, names: Sequence[str], field: str) -> tuple[bool, 
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}} if allowed:
             return mode == "required", [_checked_name(_allowed_name(entry), names, field) for entry in allowed]
     right = "it must be 'none', 'auto', 'required' or an object that names a function"
-    raise InvalidRequest(field, f"{field} is {shown(choice)}; {right}")
+    raise InvalidRequestError(field, f"{field} is {shown(choice)}; {right}")
 
 
 def _allowed_name(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
@@ -169,7 +171,7 @@ def _allowed_name(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
 
 def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: ANN401 (any JSON)
     if name not in names:
-        raise InvalidRequest(field, f"{field} names {shown(name)}, which is not among the tools")
+        raise InvalidRequestError(field, f"{field} names {shown(name)}, which is not among the tools")
     return str(name)
 
 
@@ -177,12 +179,12 @@ def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
     """Returns the reasoning options of a chat.
 
     Raises:
-        InvalidRequest: A field has an invalid value.
+        InvalidRequestError: A field has an invalid value.
     """
     form = data.reasoning_format or default_form
     if form not in REASONING_FORMATS:
         known = ", ".join(map(repr, REASONING_FORMATS))
-        raise InvalidRequest("reasoning_format", f"reasoning_format is {shown(form)}; it must be one of {known}")
+        raise InvalidRequestError("reasoning_format", f"reasoning_format is {shown(form)}; it must be one of {known}")
     is_on = data.enable_thinking
     budget: Any = None
     match data.thinking:
@@ -195,10 +197,10 @@ def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
             budget = more.get("budget_tokens")
         case _:
             right = "it must be a boolean, or an object whose type is 'enabled' or 'disabled'"
-            raise InvalidRequest("thinking", f"thinking is {shown(data.thinking)}; {right}")
+            raise InvalidRequestError("thinking", f"thinking is {shown(data.thinking)}; {right}")
     if is_on is None and data.reasoning_effort == "none":
         is_on = False
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
-        raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
+        raise InvalidRequestError("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
     return ReasoningOptions(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])

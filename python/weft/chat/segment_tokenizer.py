@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from weft import ContextOverflow, Engine, Media
+from weft import ContextOverflowError, Engine, Media
 from weft.chat.control_tokens import MediaPlaceholder, TextSegment
 
 __all__ = ["SegmentTokenizer"]
@@ -30,13 +30,13 @@ class SegmentTokenizer:
         The segment after an image or audio begins a text, as in llama.cpp.
 
         Raises:
-            ContextOverflow: The prompt does not fit in the context. The remaining segments are not tokenized.
+            ContextOverflowError: The prompt does not fit in the context. The remaining segments are not tokenized.
         """
         tokens: list[int | Media] = list(opening)
         n_tokens, n_ctx = len(tokens), self._engine.limits.n_ctx_slot
         for segment in segments:
             if n_tokens >= n_ctx:
-                raise ContextOverflow(n_tokens, n_ctx, is_least=True)
+                raise ContextOverflowError(n_tokens, n_ctx, is_least=True)
             if isinstance(segment, MediaPlaceholder):
                 tokens.append(media[segment.number])
                 n_tokens += media[segment.number].n_tokens

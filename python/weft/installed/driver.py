@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.errors import DriverMissing
+from weft.errors import DriverMissingError
 
 __all__ = ["DRIVERS", "Driver", "missing_driver"]
 
@@ -40,7 +40,7 @@ DRIVERS = {
 """Drivers by name of the distribution. `weft-llm` needs none: it uses the CPU or, on a Mac, the built-in GPU framework."""
 
 
-def missing_driver() -> DriverMissing | None:
+def missing_driver() -> DriverMissingError | None:
     """Returns the error for a missing driver, after an import of the compiled module has failed; None if no driver is missing.
 
     Called only after a failure, so normal starts do not search for libraries.
@@ -48,7 +48,7 @@ def missing_driver() -> DriverMissing | None:
     for name, driver in DRIVERS.items():
         library = driver.libraries.get(sys.platform)
         if library and any(SITE_PACKAGES.glob(f"{name.replace('-', '_')}-*.dist-info")) and not _is_there(library):
-            return DriverMissing(name, library, driver.advice)
+            return DriverMissingError(name, library, driver.advice)
     return None
 
 

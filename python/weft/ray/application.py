@@ -11,7 +11,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from ray.serve.handle import DeploymentHandle
 
 from weft.config import EngineConfig
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.ray.handles import RayFleet
 from weft.ray.messages import Call, Question, Sent
 from weft.ray.remote import RemoteEngine
@@ -63,7 +63,7 @@ class ReplicaActor:
         return self._replica.pressure()
 
     async def check_health(self) -> None:
-        """Raises EngineStopped if the engine's worker has died."""
+        """Raises EngineStoppedError if the engine's worker has died."""
         self._replica.check_health()
 
     async def __del__(self) -> None:
@@ -121,7 +121,7 @@ def build(
 
     Raises:
         TypeError: There is no setting of that name; the message suggests the nearest.
-        InvalidConfig: A setting is out of range, or not supported with replicas.
+        InvalidConfigError: A setting is out of range, or not supported with replicas.
     """
     cpus, gpus, drain = float(num_cpus), float(num_gpus), float(drain_s)
     asked = _settings(model, settings, cpus)
@@ -184,7 +184,7 @@ def _settings(model: str | None, given: Mapping[str, Any], cpus: float) -> Setti
     settings = Settings.of({"model": model, **values})
     for name, why in _NOT_HERE.items():
         if name in values:
-            raise InvalidConfig(name, f"{name} is nothing that replicas do: {why}")
+            raise InvalidConfigError(name, f"{name} is nothing that replicas do: {why}")
     return settings
 
 
@@ -209,7 +209,7 @@ def _range(replicas: int | str | tuple[int, int]) -> tuple[int, int]:
         return _checked(*((replicas, replicas) if isinstance(replicas, int) else replicas))
     except (TypeError, ValueError):
         message = f"replicas is {replicas!r}; it must be a number, or two like 2-8, of which the second is the greater"
-        raise InvalidConfig("replicas", message) from None
+        raise InvalidConfigError("replicas", message) from None
 
 
 def _checked(low: int, high: int) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def complete(
         **engine: Settings of the engines, as for `weft.Engine`.
 
     Raises:
-        InvalidConfig: A setting is out of range.
+        InvalidConfigError: A setting is out of range.
         RayError: The engines could not be started.
     """
     names, common, into = columns or Columns(), options or {}, Path(folder).absolute()

@@ -60,8 +60,8 @@ async def digest_of(engine: Engine, key: bytes) -> Digest:
     """Returns the current digest of an engine, with hashes for this key.
 
     Raises:
-        InvalidRequest: The key has more than `MAX_SALT` bytes.
-        EngineStopped: The engine was closed, possibly during the call.
+        InvalidRequestError: The key has more than `MAX_SALT` bytes.
+        EngineStoppedError: The engine was closed, possibly during the call.
     """
     made_at = time.time()
     pool, stored = await engine.prefix_digest(key, n_max=MAX_HASHES)

@@ -1,11 +1,11 @@
 """Errors of communication with replicas."""
 
-from weft.errors import EngineStopped
+from weft.errors import EngineStoppedError
 
-__all__ = ["NoReplica", "ReplicaLost"]
+__all__ = ["NoReplicaError", "ReplicaLostError"]
 
 
-class ReplicaLost(EngineStopped):
+class ReplicaLostError(EngineStoppedError):
     """The replica that generated a response has died. The text received before is valid; the request may be sent again."""
 
     def __init__(self, replica_id: str, n_tries: int = 1) -> None:
@@ -20,7 +20,7 @@ class ReplicaLost(EngineStopped):
         return f"the replica {self.replica_id or 'that was chosen'}{others} has died; send the request again"
 
 
-class NoReplica(EngineStopped):
+class NoReplicaError(EngineStoppedError):
     """No replica accepted the request in time: none is running, or all are full."""
 
     def __init__(self, waited_s: float) -> None:

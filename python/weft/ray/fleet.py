@@ -18,15 +18,15 @@ class Fleet(Protocol):
         """Sends a call to the best replica. Closing the generator cancels the call.
 
         Raises:
-            ReplicaLost: The replica has died.
+            ReplicaLostError: The replica has died.
         """
 
     async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (the method's result)
         """Returns the result of a method of one replica; `replica_id` None is any.
 
         Raises:
-            ReplicaLost: The replica has died, or does not exist.
-            NoReplica: No replica responded in time.
+            ReplicaLostError: The replica has died, or does not exist.
+            NoReplicaError: No replica responded in time.
             WeftError: Any error of the method.
         """
 

@@ -8,8 +8,8 @@ from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from weft.errors import QueueFull, WeftError
-from weft.ray.errors import NoReplica, ReplicaLost
+from weft.errors import QueueFullError, WeftError
+from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Call, Question, ReplicaReport, Sent
 from weft.ray.router_state import router_state
@@ -48,7 +48,7 @@ class RayFleet(Fleet):
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
         except TimeoutError:
-            raise NoReplica(ANSWER_S) from None
+            raise NoReplicaError(ANSWER_S) from None
         except Exception as error:  # noqa: BLE001 (all of Ray's exceptions are converted)
             raise ours(error) from None
         return _raised(answer)
@@ -59,7 +59,7 @@ class RayFleet(Fleet):
         try:
             results = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
         except TimeoutError:
-            raise NoReplica(ANSWER_S) from None
+            raise NoReplicaError(ANSWER_S) from None
         return [_raised(one) for one in results if not isinstance(one, RayActorError)]
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
@@ -73,11 +73,11 @@ def ours(error: Exception) -> Exception:
         # An unexpected error of the replica, or a WeftError that it passed on.
         return error.cause if isinstance(error.cause, WeftError) else error
     if isinstance(error, BackPressureError):
-        return QueueFull(error.num_queued_requests)
+        return QueueFullError(error.num_queued_requests)
     if isinstance(error, DeploymentUnavailableError):
-        return NoReplica(0.0)
+        return NoReplicaError(0.0)
     if isinstance(error, RayActorError | TaskCancelledError | ReplicaUnavailableError):
-        return ReplicaLost("")
+        return ReplicaLostError("")
     return error
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from weft._native import Biases, CompactLogprobs, MixedPrompt, Model, TokenIds
-from weft.errors import NotSupported, WeftError
+from weft.errors import NotSupportedError, WeftError
 from weft.events import CacheExplanation, Event, Logprob, Logprobs, PromptLogprobs, Token
 from weft.ray.digest import Digest
 from weft.request import Prompt, Request
@@ -106,8 +106,8 @@ def tokens_of(prompt: Prompt, model: Model) -> list[int]:
     """Returns the token ids of a prompt.
 
     Raises:
-        NotSupported: The prompt has images or audio.
-        InvalidRequest: The value is not a prompt.
+        NotSupportedError: The prompt has images or audio.
+        InvalidRequestError: The value is not a prompt.
     """
     if isinstance(prompt, str):
         return model.tokenize(prompt)
@@ -118,7 +118,7 @@ def tokens_of(prompt: Prompt, model: Model) -> list[int]:
             return list(prompt)  # type: ignore[arg-type]  # Checked above.
         prompt = model.tokenize_parts(prompt)
     if prompt.media:
-        raise NotSupported("pictures and sounds are not sent to replicas; serve such a model without Ray")
+        raise NotSupportedError("pictures and sounds are not sent to replicas; serve such a model without Ray")
     return prompt.text_tokens
 
 
@@ -126,7 +126,7 @@ def portable_request(request: Request) -> Request:
     """Returns a request without its prompt, with plain data only.
 
     Raises:
-        InvalidRequest: The JSON schema is invalid.
+        InvalidRequestError: The JSON schema is invalid.
     """
     branches = tuple({name: _plain(name, value) for name, value in branch.items()} for branch in request.branches)
     plain = {name: _plain(name, getattr(request, name)) for name in ("logit_bias", "penalty_prompt", "json_schema")}

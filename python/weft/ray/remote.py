@@ -26,10 +26,10 @@ from weft._native import (
 )
 from weft.config import EngineConfig
 from weft.engine import Engine
-from weft.errors import ContextOverflow, EngineStopped, InvalidRequest, NotSupported, WeftError
+from weft.errors import ContextOverflowError, EngineStoppedError, InvalidRequestError, NotSupportedError, WeftError
 from weft.ray.copies import NodeCopy, PrefixCopy, combined
 from weft.ray.digest import salt_of
-from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Call, ReplicaInfo, packed, portable_request, tokens_of
 from weft.ray.stream import Feed, RemoteStream
@@ -75,7 +75,7 @@ class RemoteEngine(Engine):
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run.
-            InvalidConfig: Settings contradict each other, or do not fit the model.
+            InvalidConfigError: Settings contradict each other, or do not fit the model.
             RuntimeError: The engine was started before.
         """
         if self._state != "new":
@@ -93,38 +93,38 @@ class RemoteEngine(Engine):
     async def _first_info(self) -> ReplicaInfo:
         """Returns the properties of the first running replica, without a limit for the time that it takes to load its model."""
         while not self._is_closed():
-            with contextlib.suppress(NoReplica, ReplicaLost):
+            with contextlib.suppress(NoReplicaError, ReplicaLostError):
                 info: ReplicaInfo = await self._fleet.ask(None, "info")
                 return info
-        raise EngineStopped
+        raise EngineStoppedError
 
     async def close(self) -> None:
         """Ends every open stream; replicas keep running. Idempotent."""
         self._state = "closed"
         for feed in list(self._feeds.values()):
-            feed.error = EngineStopped()
+            feed.error = EngineStoppedError()
             feed.close()
 
     async def sleep(self) -> None:
-        """Raises NotSupported: the number of replicas follows the load instead."""
-        raise NotSupported("replicas do not sleep; give a range of replicas instead, from 0 on")
+        """Raises NotSupportedError: the number of replicas follows the load instead."""
+        raise NotSupportedError("replicas do not sleep; give a range of replicas instead, from 0 on")
 
     async def wake(self) -> None:
         """See `sleep`."""
-        raise NotSupported("replicas do not sleep")
+        raise NotSupportedError("replicas do not sleep")
 
     def _submit(self, request: Request) -> Stream:
         """Sends a request to a replica. Errors of the replica are raised when the stream is read.
 
         Raises:
-            ContextOverflow: The prompt alone fills the context of a slot.
-            NotSupported: The prompt has images or audio.
-            EngineStopped: The engine was closed.
+            ContextOverflowError: The prompt alone fills the context of a slot.
+            NotSupportedError: The prompt has images or audio.
+            EngineStoppedError: The engine was closed.
         """
         info = self._info()
         tokens = tokens_of(request.prompt, self._native_model)
         if len(tokens) >= info.limits.n_ctx_slot:
-            raise ContextOverflow(len(tokens), info.limits.n_ctx_slot)
+            raise ContextOverflowError(len(tokens), info.limits.n_ctx_slot)
         return self._send(request, tokens)
 
     def _send(self, request: Request, tokens: list[int]) -> Stream:
@@ -161,7 +161,7 @@ class RemoteEngine(Engine):
         place, own = divmod(slot, self._info().limits.n_slots)
         replica_id = next((name for name, at in self._positions().items() if at == place), None)
         if replica_id is None:
-            raise InvalidRequest("slot", f"slot is {slot}, and there is no replica that has it")
+            raise InvalidRequestError("slot", f"slot is {slot}, and there is no replica that has it")
         return replica_id, own
 
     def _slots_before(self, replica_id: str) -> int:
@@ -207,9 +207,9 @@ class RemoteEngine(Engine):
         loaded = {adapter.id for adapter in self._info().adapters}
         for number, scale in adapters:
             if number not in loaded:
-                raise InvalidRequest("adapters", f"adapters has {number}; there are {len(loaded)}, counted from 0")
+                raise InvalidRequestError("adapters", f"adapters has {number}; there are {len(loaded)}, counted from 0")
             if not math.isfinite(scale):
-                raise InvalidRequest("adapters", f"adapters has the scale {scale}; it must be a finite number")
+                raise InvalidRequestError("adapters", f"adapters has the scale {scale}; it must be a finite number")
         self._scales = [(number, scale) for number, scale in adapters if scale]
 
     async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
@@ -222,7 +222,7 @@ class RemoteEngine(Engine):
             await self._fleet.ask_all("unpin", tokens)
             raise
         if not made:
-            raise ReplicaLost("")
+            raise ReplicaLostError("")
         prefix = made[0]
         prefix.id = max(self._pins, default=-1) + 1
         prefix.n_bytes = sum(each.n_bytes for each in made)
@@ -319,13 +319,15 @@ class RemoteEngine(Engine):
 
     def _info(self) -> ReplicaInfo:
         if self._state == "closed":
-            raise EngineStopped
+            raise EngineStoppedError
         if self._replica_info is None:
             raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
         return self._replica_info
 
     def _running(self) -> _native.Engine:
-        raise NotSupported("files of states, whole caches and single steps are of one engine; replicas are not asked for them")
+        raise NotSupportedError(
+            "files of states, whole caches and single steps are of one engine; replicas are not asked for them"
+        )
 
 
 class _Vocabulary:

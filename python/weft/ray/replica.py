@@ -11,11 +11,11 @@ import msgspec
 from weft._native import CompactEmbeddings, Stream
 from weft.config import EngineConfig
 from weft.engine import Engine
-from weft.errors import EngineStopped, WeftError
+from weft.errors import EngineStoppedError, WeftError
 from weft.events import CacheExplanation, Event, Finished, Token
 from weft.ray.copies import NodeCopy, PrefixCopy, plain_copy
 from weft.ray.digest import digest_of
-from weft.ray.errors import ReplicaLost
+from weft.ray.errors import ReplicaLostError
 from weft.ray.messages import Accepted, Call, Question, ReplicaInfo, ReplicaReport, Sent, portable, unpacked
 from weft.request import Prompt
 
@@ -60,15 +60,15 @@ class Replica:
         """Checks that the engine is running.
 
         Raises:
-            EngineStopped: The engine is not running.
+            EngineStoppedError: The engine is not running.
         """
         if not self._engine.is_running:
-            raise EngineStopped
+            raise EngineStoppedError
 
     async def generate(self, call: Call) -> AsyncGenerator[Sent]:
         """Yields the messages of a response. Closing the generator frees the slots."""
         if call.only not in (None, self._id):
-            yield ReplicaLost(call.only or "")
+            yield ReplicaLostError(call.only or "")
             return
         try:
             stream = self._engine.generate(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))
@@ -107,7 +107,7 @@ class Replica:
     async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
         """Returns the result of a method, or its WeftError."""
         if question.only not in (None, self._id):
-            return ReplicaLost(question.only or "")
+            return ReplicaLostError(question.only or "")
         try:
             return await getattr(self, question.method)(*question.given)
         except WeftError as error:

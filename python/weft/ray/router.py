@@ -40,7 +40,7 @@ class PrefixRouter(RequestRouter):
         if message is not None and message.only is not None and message.only in by_name:
             ranked = [message.only]
         else:
-            # If the only permitted replica is gone, any other one responds with `ReplicaLost`.
+            # If the only permitted replica is gone, any other one responds with `ReplicaLostError`.
             ranked = self._ranked(message if isinstance(message, Call) else None, self._candidates(by_name))
         if pending_request is not None:
             # Without this, Ray would retry without a pause until one accepts the request.

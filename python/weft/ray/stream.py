@@ -11,9 +11,9 @@ from typing import NoReturn
 import msgspec
 
 from weft._native import Model
-from weft.errors import EngineStopped, InvalidRequest, NotSupported, SlowReader, WeftError
+from weft.errors import EngineStoppedError, InvalidRequestError, NotSupportedError, SlowConsumerError, WeftError
 from weft.events import CacheExplanation, Event, Finished, Token
-from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Accepted, Call, received, unpacked
 
@@ -120,15 +120,15 @@ class Feed:
             n_tries += 1
             try:
                 await self._read(call)
-            except (ReplicaLost, TimeoutError) as lost:
+            except (ReplicaLostError, TimeoutError) as lost:
                 if isinstance(lost, TimeoutError):
                     if self.accepted is None:
-                        raise NoReplica(round(time.monotonic() - began, 1)) from None
-                    lost = ReplicaLost(self.accepted.replica_id)
+                        raise NoReplicaError(round(time.monotonic() - began, 1)) from None
+                    lost = ReplicaLostError(self.accepted.replica_id)
                 replica_id = lost.replica_id or (self.accepted.replica_id if self.accepted is not None else "")
                 # Text that was delivered cannot be withdrawn, and another replica might continue it differently.
                 if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
-                    raise ReplicaLost(replica_id, n_tries) from None
+                    raise ReplicaLostError(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
                 self.accepted = self.explanation = None
             else:
@@ -144,7 +144,7 @@ class Feed:
                         self.accepted = message
                     elif isinstance(message, CacheExplanation):
                         self.explanation = message
-                    elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
+                    elif isinstance(message, EngineStoppedError) and not isinstance(message, ReplicaLostError):
                         break
                     elif isinstance(message, WeftError):
                         raise message
@@ -153,7 +153,7 @@ class Feed:
                         if not self._n_open:
                             break
             if self._n_open:
-                raise ReplicaLost("" if self.accepted is None else self.accepted.replica_id)
+                raise ReplicaLostError("" if self.accepted is None else self.accepted.replica_id)
             if self.accepted is not None:
                 # A continuation should be routed to this replica, even before its next digest.
                 tokens = [*unpacked(call.tokens), *self._written]
@@ -172,11 +172,11 @@ class Feed:
         if len(self.events) > limit and time.monotonic() - self._read_at > PATIENCE_S:
             n_behind = len(self.events)
             self.events.clear()
-            raise SlowReader(n_behind, limit)
+            raise SlowConsumerError(n_behind, limit)
 
     async def _cancel(self, index: int) -> None:
         if self.accepted is not None and not self.is_ended:
-            with contextlib.suppress(ReplicaLost):
+            with contextlib.suppress(ReplicaLostError):
                 await self._fleet.ask(self.accepted.replica_id, "cancel", self._call.id, index)
 
 
@@ -237,8 +237,8 @@ class RemoteStream:
 
         Raises:
             WeftError: Any error of the replica's engine, including errors that its `generate` raises immediately.
-            ReplicaLost: The replica has died.
-            NoReplica: No replica accepted the request in time.
+            ReplicaLostError: The replica has died.
+            NoReplicaError: No replica accepted the request in time.
         """
         await self._feed.wait()
         events = self._feed.take()
@@ -255,25 +255,25 @@ class RemoteStream:
         """Sends a request to cancel one branch.
 
         Raises:
-            InvalidRequest: `index` is not a branch number.
+            InvalidRequestError: `index` is not a branch number.
         """
         _check(index)
         asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
 
     async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
-        """Raises NotSupported.
+        """Raises NotSupportedError.
 
         Raises:
-            NotSupported: Always, because branches of replicas cannot be forked.
+            NotSupportedError: Always, because branches of replicas cannot be forked.
         """
         what = "ask for its prompt and text as a prompt, of which only what is new is computed"
-        raise NotSupported(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
+        raise NotSupportedError(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
     def forked_seam(self, index: int) -> tuple[str, int]:
         """Returns "" and 0, since no branch is a fork.
 
         Raises:
-            InvalidRequest: `index` is not a branch number.
+            InvalidRequestError: `index` is not a branch number.
         """
         _check(index)
         return "", 0
@@ -282,7 +282,7 @@ class RemoteStream:
         """Returns None, since no branch is a fork.
 
         Raises:
-            InvalidRequest: `index` is not a branch number.
+            InvalidRequestError: `index` is not a branch number.
         """
         _check(index)
         return None
@@ -298,7 +298,7 @@ class RemoteStream:
 
 def _check(index: int) -> None:
     if index < 0:
-        raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
+        raise InvalidRequestError("index", f"index is {index}; it must be 0 or more")
 
 
 def _numbered(event: Event, n_before: int) -> Event:

@@ -80,7 +80,7 @@ class BranchOptions(ForkOptions, total=False):
 class Request(Sampling, frozen=True, kw_only=True):
     """One prompt with `n` completions. The defaults are llama-server's.
 
-    The constructor does not validate; `Engine.generate` does, and raises `InvalidRequest` with the name of the first invalid
+    The constructor does not validate; `Engine.generate` does, and raises `InvalidRequestError` with the name of the first invalid
     field.
     """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.request import BranchOptions, ForkOptions, Request
 
 __all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
@@ -42,12 +42,12 @@ def branch_requests(request: Request) -> list[Request]:
     Branch `i` uses the request's `seed + i`, unless it sets a seed.
 
     Raises:
-        InvalidRequest: `branches` is not a list of mappings, an entry has an unknown field, or `n` is not their number.
+        InvalidRequestError: `branches` is not a list of mappings, an entry has an unknown field, or `n` is not their number.
     """
     branches = _checked(request.branches)
     if request.n not in (1, len(branches)):
         message = f"n is {request.n}, and there are {len(branches)} branches; leave n out, or give as many"
-        raise InvalidRequest("n", message)
+        raise InvalidRequestError("n", message)
     seed = int.from_bytes(os.urandom(4)) if request.seed is None else request.seed
     alone = msgspec.structs.replace(request, branches=(), n=1)
     return [
@@ -60,27 +60,27 @@ def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Reques
     """Returns the request for `n` forks of a branch of `request`, with their options.
 
     Raises:
-        InvalidRequest: An option is not available to forks.
+        InvalidRequestError: An option is not available to forks.
     """
     for name in options:
         if name not in FORK_FIELDS:
             known = ", ".join(sorted(FORK_FIELDS))
-            raise InvalidRequest(name, f"{name} is nothing that forks have of their own; those are {known}")
+            raise InvalidRequestError(name, f"{name} is nothing that forks have of their own; those are {known}")
     fields: dict[str, Any] = {**_OF_PROMPTS, "n": n, **_given(options)}
     return msgspec.structs.replace(request, **fields)
 
 
 def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (not validated yet)
     if isinstance(branches, str | bytes | Mapping) or not isinstance(branches, Sequence):
-        raise InvalidRequest("branches", "branches must be a sequence of mappings, one for each branch")
+        raise InvalidRequestError("branches", "branches must be a sequence of mappings, one for each branch")
     for index, branch in enumerate(branches):
         if not isinstance(branch, Mapping):
-            raise InvalidRequest("branches", f"branches[{index}] must be a mapping of fields to values")
+            raise InvalidRequestError("branches", f"branches[{index}] must be a mapping of fields to values")
         for name in branch:
             if name not in BRANCH_FIELDS:
                 known = ", ".join(sorted(BRANCH_FIELDS))
                 message = f"branches[{index}] has {name!r}, which no branch has of its own; those are {known}"
-                raise InvalidRequest("branches", message)
+                raise InvalidRequestError("branches", message)
     return branches
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 
 __all__ = ["JsonSchema", "schema_text"]
 
@@ -18,7 +18,7 @@ def schema_text(schema: JsonSchema) -> str:
     """Returns the schema as JSON text.
 
     Raises:
-        InvalidRequest: The value is not a schema, and no schema can be derived from it.
+        InvalidRequestError: The value is not a schema, and no schema can be derived from it.
     """
     if isinstance(schema, str):
         return schema
@@ -28,4 +28,4 @@ def schema_text(schema: JsonSchema) -> str:
         made = schema.model_json_schema() if hasattr(schema, "model_json_schema") else msgspec.json.schema(schema)
         return msgspec.json.encode(made).decode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest("json_schema", f"json_schema is no JSON schema, and none can be made of it: {error}") from None
+        raise InvalidRequestError("json_schema", f"json_schema is no JSON schema, and none can be made of it: {error}") from None

@@ -134,7 +134,7 @@ def create_app(
         beside: Context manager that is entered with the application and left before the engine is closed.
 
     Raises:
-        InvalidConfig: The file of API keys cannot be read.
+        InvalidConfigError: The file of API keys cannot be read.
     """
     snapshots = (
         *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),

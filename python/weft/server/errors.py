@@ -16,18 +16,19 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from weft.errors import (
-    ContextOverflow,
+    AnswerTooLargeError,
+    ContextOverflowError,
     DecodeError,
-    EngineStopped,
-    InvalidConfig,
-    InvalidRequest,
+    EngineStoppedError,
+    InvalidConfigError,
+    InvalidRequestError,
     ModelLoadError,
-    NotSupported,
-    PinsFull,
+    NotSupportedError,
+    PinBudgetError,
     PrefixFileError,
     PrefixSaveError,
-    QueueFull,
-    SlowReader,
+    QueueFullError,
+    SlowConsumerError,
     WorkCancelledError,
 )
 from weft.fields.place import in_json_words
@@ -40,7 +41,6 @@ __all__ = [
     "ERRORS",
     "NOT_FOUND",
     "NOT_SUPPORTED",
-    "AnswerTooLargeError",
     "AnswersTooLargeError",
     "BodiesTooLargeError",
     "BodyTimeoutError",
@@ -55,7 +55,6 @@ __all__ = [
     "MisdirectedRequestError",
     "NoSuchItemError",
     "NoSuchPrefixError",
-    "NotSupportedError",
     "OffsetLostError",
     "Shape",
     "SlotFileError",
@@ -208,14 +207,6 @@ class TextsWaitingError(Exception):
         super().__init__(f"{what}, which is the limit; try again later")
 
 
-class AnswerTooLargeError(Exception):
-    """A response that is not streamed exceeds the size limit. Streamed responses have none."""
-
-    def __init__(self, n_bytes: int) -> None:
-        most = f"more than {n_bytes} bytes, the most that is collected"
-        super().__init__(f"the answer has come to {most}; ask for it with stream, or for less")
-
-
 class AnswersTooLargeError(Exception):
     """Responses that are not streamed exceed their common memory limit."""
 
@@ -229,10 +220,6 @@ class BodiesTooLargeError(Exception):
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
-
-
-class NotSupportedError(Exception):
-    """A feature needs a flag that the server was started without."""
 
 
 class NoSuchPrefixError(Exception):
@@ -288,7 +275,7 @@ class SlotFileError(Exception):
         super().__init__(f"cannot save {filename}: {error.strerror or error}")
 
 
-def _overflow(error: ContextOverflow) -> dict[str, Any]:
+def _overflow(error: ContextOverflowError) -> dict[str, Any]:
     # Clients match llama-server's wording.
     message = (
         f"request ({error.length}) exceeds the available context size ({error.n_ctx} tokens);"
@@ -297,7 +284,12 @@ def _overflow(error: ContextOverflow) -> dict[str, Any]:
     return {"message": message, "n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
 
 
-def _param(error: InvalidRequest) -> dict[str, Any]:
+def _too_large(error: AnswerTooLargeError) -> dict[str, Any]:
+    most = f"more than {error.max_bytes} bytes, the most that is collected"
+    return {"message": f"the answer has come to {most}; ask for it with stream, or for less", "param": "stream"}
+
+
+def _param(error: InvalidRequestError) -> dict[str, Any]:
     return {"param": error.param}
 
 
@@ -313,10 +305,10 @@ class _Row(NamedTuple):
 
 # The first matching row applies.
 _TABLE = [
-    _Row(ContextOverflow, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
-    _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
+    _Row(ContextOverflowError, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
+    _Row(InvalidRequestError, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
     _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
-    _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
+    _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, _too_large),
     _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
     _Row(CrossOriginError, 403, "permission_error", Reason.CROSS_ORIGIN),
@@ -326,24 +318,23 @@ _TABLE = [
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
     _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
     _Row(StreamEndedError, 409, "conflict_error", Reason.CLIENT_LEFT),
-    _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
+    _Row(PinBudgetError, 409, "conflict_error", Reason.PINS_FULL),
     _Row(CrossOriginBodyError, 415, "invalid_request_error", Reason.CROSS_ORIGIN),
     _Row(MisdirectedRequestError, 421, "invalid_request_error", Reason.WRONG_HOST),
-    _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
+    _Row(QueueFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(BodiesTooLargeError, 429, "rate_limit_error", Reason.TOO_MANY_BODIES),
     _Row(ClientDisconnectedError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(WorkCancelledError, 499, "client_closed_request", Reason.CLIENT_LEFT),
-    _Row(NotSupported, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(StillLoadingError, 503, "unavailable_error", Reason.NOT_READY),
     _Row(SlotsBusyError, 503, "unavailable_error", Reason.SLOTS_BUSY),
-    _Row(EngineStopped, 503, "unavailable_error", Reason.NOT_READY),
+    _Row(EngineStoppedError, 503, "unavailable_error", Reason.NOT_READY),
     _Row(ModelLoadError, 500, "server_error", None),
-    _Row(InvalidConfig, 500, "server_error", None),
-    _Row(SlowReader, 500, "server_error", Reason.SLOW_READER),
+    _Row(InvalidConfigError, 500, "server_error", None),
+    _Row(SlowConsumerError, 500, "server_error", Reason.SLOW_READER),
     _Row(PrefixSaveError, 500, "server_error", None),
     _Row(SlotFileError, 500, "server_error", None),
     _Row(DecodeError, 500, "server_error", None),
@@ -460,11 +451,11 @@ class ErrorResponses:
 def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull | StreamsFullError | TextsWaitingError | AnswersTooLargeError | BodiesTooLargeError):
+    if isinstance(error, QueueFullError | StreamsFullError | TextsWaitingError | AnswersTooLargeError | BodiesTooLargeError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
-    if isinstance(error, NotSupported | NotSupportedError):
+    if isinstance(error, NotSupportedError):
         # Official clients retry a status of 500 or above unless this header forbids it.
         headers = {"x-should-retry": "false"}
     extra_fields = dict(error.extra_fields) if isinstance(error, SlotsBusyError | StillLoadingError) else {}

@@ -4,9 +4,10 @@ import unicodedata
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
+from weft import Engine, InvalidRequestError, PrefixFile, PrefixFileError
+from weft.errors import NotSupportedError
 from weft.fields.shown import shown
-from weft.server.errors import NotSupportedError, SlotFileError
+from weft.server.errors import SlotFileError
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.turns import KeyedLock
 
@@ -36,21 +37,21 @@ class SlotFiles:
 
         Raises:
             NotSupportedError: The server has no folder for slots, or the slot contains images or audio.
-            InvalidRequest: The slot does not exist or is empty, or the file name is invalid.
+            InvalidRequestError: The slot does not exist or is empty, or the file name is invalid.
             SlotFileError: The file cannot be written.
         """
         path = await self._path(filename)
         async with self._lock(slot):
             tokens, adapters, invoked_at = await self._engine.held_by_slot(slot)
             if not tokens:
-                raise InvalidRequest("slot", f"slot {slot} holds no tokens")
+                raise InvalidRequestError("slot", f"slot {slot} holds no tokens")
             if any(token < 0 for token in tokens):
                 # Negative ids identify media only within this process.
                 raise NotSupportedError("This feature is not supported by multimodal: a slot that holds pictures or sounds")
             try:
                 return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters, invoked_at=invoked_at)
-            except InvalidRequest:
-                raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
+            except InvalidRequestError:
+                raise InvalidRequestError("slot", f"what slot {slot} held is no longer cached") from None
             except OSError as error:
                 raise SlotFileError(path.name, error) from error
 
@@ -59,22 +60,22 @@ class SlotFiles:
 
         Raises:
             NotSupportedError: The server has no folder for slots.
-            InvalidRequest: The slot or file does not exist, or the file is damaged or does not match this model and cache.
+            InvalidRequestError: The slot or file does not exist, or the file is damaged or does not match this model and cache.
         """
         path = await self._path(filename)
         async with self._lock(slot):
             try:
                 return await self._engine.load_prefix(path, slot=slot)
             except PrefixFileError as error:
-                raise InvalidRequest("filename", f"cannot restore {path.name}: {error.reason}") from None
+                raise InvalidRequestError("filename", f"cannot restore {path.name}: {error.reason}") from None
             except OSError as error:
-                raise InvalidRequest("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
+                raise InvalidRequestError("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
 
     async def erase(self, slot: int) -> int:
         """Erases a slot and returns how many tokens it had.
 
         Raises:
-            InvalidRequest: The slot does not exist.
+            InvalidRequestError: The slot does not exist.
         """
         async with self._lock(slot):
             return await self._engine.erase_slot(slot)
@@ -88,9 +89,9 @@ class SlotFiles:
         if self._folder is None:
             raise NotSupportedError("This server does not support slots action. Start it with `--slot-save-path`")
         if filename is None:
-            raise InvalidRequest("filename", "filename must be given")
+            raise InvalidRequestError("filename", "filename must be given")
         if not _is_name(filename):
-            raise InvalidRequest("filename", f"{shown(filename)} is no name of a file")
+            raise InvalidRequestError("filename", f"{shown(filename)} is no name of a file")
         # Resolving the path may block on a slow file system.
         return await self._executor.run_in_thread(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
@@ -114,7 +115,7 @@ def _inside(folder: Path, name: str) -> Path:
     folder = folder.resolve()
     path = (folder / name).resolve()
     if path.parent != folder:
-        raise InvalidRequest("filename", f"{shown(name)} is not inside of the folder for slots")
+        raise InvalidRequestError("filename", f"{shown(name)} is not inside of the folder for slots")
     if path.exists() and not path.is_file():
-        raise InvalidRequest("filename", f"{shown(name)} is no regular file")
+        raise InvalidRequestError("filename", f"{shown(name)} is no regular file")
     return path

@@ -16,7 +16,7 @@ import msgspec
 from weft import hub
 from weft.config import EngineConfig
 from weft.engine import Engine
-from weft.errors import InvalidConfig, ModelLoadError
+from weft.errors import InvalidConfigError, ModelLoadError
 from weft.hub.failure import size_text
 from weft.hub.progress import Progress
 from weft.hub.source import Source
@@ -70,9 +70,9 @@ class FetchingEngine(Engine):
 
         Raises:
             ModelLoadError: The model cannot be downloaded, or is not a model that Weft can run.
-            InvalidConfig: The projector cannot be downloaded; settings contradict each other, or do not fit the model or the
+            InvalidConfigError: The projector cannot be downloaded; settings contradict each other, or do not fit the model or the
                 memory.
-            EngineStopped: The engine was closed meanwhile.
+            EngineStoppedError: The engine was closed meanwhile.
         """
         model, projector = await _run_on_daemon_thread(self._fetch)
         if model is not None:
@@ -99,7 +99,7 @@ class FetchingEngine(Engine):
             try:
                 projector = find(projector_source).model
             except ModelLoadError as error:
-                raise InvalidConfig("mmproj_url", f"cannot load the projector {error.path}: {error.reason}") from None
+                raise InvalidConfigError("mmproj_url", f"cannot load the projector {error.path}: {error.reason}") from None
         return None if found is None else found.model, projector
 
     def _on_progress_of_download(self, progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.settings import table
 
 __all__ = ["KILL_AFTER_S", "LOADING", "READY", "STOP", "reason_of"]
@@ -24,7 +24,7 @@ SETTING = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?![\w./'"`-])""")
 
 def reason_of(error: Exception) -> str:
     """Returns the reason why the engine did not start, with settings in their command-line spelling."""
-    if not isinstance(error, InvalidConfig):
+    if not isinstance(error, InvalidConfigError):
         return str(error)
     spelt = {name: "/".join(flag.spellings) for name, flag in table().items() if flag.spellings}
     if (flag := spelt.get(error.param)) is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.installed.platform import can_list_handles, claim_name, open_handles, set_shared_port, unix_socket
 from weft.settings import Settings
 
@@ -157,23 +157,23 @@ def tls(settings: Settings) -> tuple[Path, Path] | None:
     """Returns the paths of the key and the certificate; None without TLS.
 
     Raises:
-        InvalidConfig: Only one is set, one cannot be read, or they do not belong together.
+        InvalidConfigError: Only one is set, one cannot be read, or they do not belong together.
     """
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
     if key is None and certificate is None:
         return None
     if key is None or certificate is None:
         given, missing = ("ssl_cert_file", "key") if key is None else ("ssl_key_file", "certificate")
-        raise InvalidConfig(given, f"{given} is given without a {missing}; give both, or neither")
+        raise InvalidConfigError(given, f"{given} is given without a {missing}; give both, or neither")
     for name, path in (("ssl_key_file", key), ("ssl_cert_file", certificate)):
         try:
             Path(path).read_bytes()
         except OSError as error:
-            raise InvalidConfig(name, f"cannot read {path}: {error.strerror or error}") from error
+            raise InvalidConfigError(name, f"cannot read {path}: {error.strerror or error}") from error
     try:
         # Without this callback, an encrypted key would prompt for a password on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
-        raise InvalidConfig("ssl_cert_file", f"cannot show {certificate} with the key {key}: {reason}") from error
+        raise InvalidConfigError("ssl_cert_file", f"cannot show {certificate} with the key {key}: {reason}") from error
     return Path(key), Path(certificate)

@@ -21,7 +21,7 @@ from granian.constants import Interfaces
 from granian.server.mp import MPServer
 
 from weft.demo import DEMO_MODEL
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.installed.platform import is_hangup_ignored
 from weft.serving.handles import n_connections
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, STOP, reason_of
@@ -54,7 +54,7 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
         settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
         certificate = tls(settings)
         addresses, claims = claim(settings)
-    except (InvalidConfig, CannotListenError) as error:
+    except (InvalidConfigError, CannotListenError) as error:
         logger.error("%s", reason_of(error))
         return 1
     n = n_connections(len(addresses), settings.engine.max_queue)

@@ -22,7 +22,7 @@ from granian.server.embed import Server as EmbeddedServer
 from weft._native import answer_at_once, trim_allocator
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
-from weft.errors import EngineStopped
+from weft.errors import EngineStoppedError
 from weft.installed.platform import ignore_hangup
 from weft.serving.connections import App, Connections
 from weft.serving.idle_memory import Collector
@@ -62,7 +62,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     engine = _engine(settings, fetched)
 
     def on_started(error: Exception | None) -> None:
-        if isinstance(error, EngineStopped):  # Stopped while the model was being loaded.
+        if isinstance(error, EngineStoppedError):  # Stopped while the model was being loaded.
             return
         if error is not None:
             line.send(reason_of(error))

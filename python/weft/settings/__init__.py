@@ -91,7 +91,7 @@ class Settings(
         """Creates settings from values by name, including engine and sampling settings; others have their defaults.
 
         Raises:
-            InvalidConfig: A setting of the engine is out of range.
+            InvalidConfigError: A setting of the engine is out of range.
         """
         parts: dict[str, dict[str, Any]] = {"engine": {}, "sampling": {}, "": {}}
         for name, value in values.items():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from weft.errors import InvalidConfig
+from weft.errors import InvalidConfigError
 from weft.settings import Settings
 
 __all__ = ["keys_of"]
@@ -12,7 +12,7 @@ def keys_of(settings: Settings) -> tuple[str, ...]:
     """Returns all API keys, including the key file's: one per line, and lines that begin with `#` are comments.
 
     Raises:
-        InvalidConfig: The file cannot be read, or has no keys.
+        InvalidConfigError: The file cannot be read, or has no keys.
     """
     path = settings.api_key_file
     if path is None:
@@ -20,12 +20,12 @@ def keys_of(settings: Settings) -> tuple[str, ...]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InvalidConfig("api_key_file", f"cannot read {path}: {error.strerror or error}") from error
+        raise InvalidConfigError("api_key_file", f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InvalidConfig("api_key_file", f"cannot read {path}: it is no text in UTF-8") from error
+        raise InvalidConfigError("api_key_file", f"cannot read {path}: it is no text in UTF-8") from error
     keys = [line.strip() for line in text.splitlines()]
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
         # An empty file must not open a server that is meant to be protected.
-        raise InvalidConfig("api_key_file", f"{path} holds no key; write one on each line")
+        raise InvalidConfigError("api_key_file", f"{path} holds no key; write one on each line")
     return (*settings.api_keys, *keys)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 from weakref import finalize
 
 from weft._native import Stream
-from weft.errors import NodeDropped, TreeFull
+from weft.errors import NodeDroppedError, TreeFullError
 from weft.events import Event, Finished, Token
 from weft.tree.nodes import Nodes, Reservation
 from weft.tree.piece import Piece, PieceBuilder
@@ -64,8 +64,8 @@ class Extension:
 
         Raises:
             StopAsyncIteration: Every branch has finished, or the extension was closed.
-            NodeDropped: The node was dropped meanwhile.
-            TreeFull: The tree reached a limit; unfinished branches are cancelled.
+            NodeDroppedError: The node was dropped meanwhile.
+            TreeFullError: The tree reached a limit; unfinished branches are cancelled.
             WeftError: Any error of the stream.
         """
         try:
@@ -81,8 +81,8 @@ class Extension:
         """Reads the rest of the stream and returns the children.
 
         Raises:
-            NodeDropped: The node was dropped meanwhile.
-            TreeFull: The tree reached a limit; unfinished branches are cancelled.
+            NodeDroppedError: The node was dropped meanwhile.
+            TreeFullError: The tree reached a limit; unfinished branches are cancelled.
             WeftError: Any error of the stream.
         """
         while events := await self._stream.next_batch():
@@ -103,7 +103,7 @@ class Extension:
                     self._children[index] = self._add(piece)
 
     def abandon(self) -> None:
-        """Cancels the extension because its node was dropped; readers get `NodeDropped`."""
+        """Cancels the extension because its node was dropped; readers get `NodeDroppedError`."""
         self._is_abandoned = True
         self.close()
 
@@ -114,9 +114,9 @@ class Extension:
         self.close()
 
     def _check(self) -> None:
-        """Raises `NodeDropped` if the stream ended because the node was dropped."""
+        """Raises `NodeDroppedError` if the stream ended because the node was dropped."""
         if self._is_abandoned:
-            raise NodeDropped(self.parent.id)
+            raise NodeDroppedError(self.parent.id)
 
     def _handle(self, event: Event) -> None:
         # Events that were read before `close` are ignored after it.
@@ -135,7 +135,7 @@ class Extension:
     def _check_limits(self) -> None:
         try:
             self._nodes.check_limits(0)
-        except TreeFull:
+        except TreeFullError:
             self._builders.clear()
             self.close()
             raise

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal, Unpack
 
 from weft._native import Prefix
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.events import Logprobs, Usage
 from weft.request import RequestOptions
 from weft.tree.extension import Extension
@@ -20,7 +20,7 @@ class Node:
     """A segment of text in a [`Tree`][weft.Tree], which creates all nodes.
 
     Its content is immutable: `edit` and `extend` create other nodes. A dropped node still has its content; its other methods
-    raise `NodeDropped`.
+    raise `NodeDroppedError`.
     """
 
     def __init__(self, nodes: Nodes, parent: "Node | None", piece: Piece, node_id: int | None = None) -> None:
@@ -145,8 +145,8 @@ class Node:
             **options: Fields of a request. The default of `n_probs` is 1.
 
         Raises:
-            NodeDropped: The node was dropped, possibly during the call.
-            TreeFull: The children exceed a limit of the tree; unfinished branches are cancelled.
+            NodeDroppedError: The node was dropped, possibly during the call.
+            TreeFullError: The children exceed a limit of the tree; unfinished branches are cancelled.
             WeftError: Any error of `Engine.complete`; branches that have finished remain.
         """
         async with self.stream(keep_partial=keep_partial, **options) as extension:
@@ -156,9 +156,9 @@ class Node:
         """Starts what `extend` does and returns immediately, to read the events of the branches as they come.
 
         Raises:
-            InvalidRequest: `suffix_prompt` is set.
-            NodeDropped: The node was dropped.
-            TreeFull: The children exceed a limit of the tree.
+            InvalidRequestError: `suffix_prompt` is set.
+            NodeDroppedError: The node was dropped.
+            TreeFullError: The children exceed a limit of the tree.
             WeftError: Any error of `Engine.generate`.
         """
         self._nodes.check(self)
@@ -167,7 +167,7 @@ class Node:
         branches = given if isinstance(given, Sequence) else ()
         asked: list[Any] = [options, *branches]
         if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in asked):
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 "suffix_prompt", "what stands between a node and its children is a node: append it, and extend that"
             )
         n = len(branches) or options.get("n", 1)
@@ -188,9 +188,9 @@ class Node:
             parse_special: Parses the spelling of a control token in a text as that token.
 
         Raises:
-            InvalidRequest: The content has no tokens or the wrong type.
-            NodeDropped: The node was dropped.
-            TreeFull: The child exceeds a limit of the tree.
+            InvalidRequestError: The content has no tokens or the wrong type.
+            NodeDroppedError: The node was dropped.
+            TreeFullError: The child exceeds a limit of the tree.
         """
         self._nodes.check(self)
         model = self._nodes.engine.model
@@ -212,13 +212,13 @@ class Node:
             unit: Tokens, or bytes of its tokens' spelling; the rest of a token that is cut is tokenized with `text`.
 
         Raises:
-            InvalidRequest: The node is the root, `at` is out of range, or the sibling would be empty.
-            NodeDropped: The node was dropped.
-            TreeFull: The sibling exceeds a limit of the tree.
+            InvalidRequestError: The node is the root, `at` is out of range, or the sibling would be empty.
+            NodeDroppedError: The node was dropped.
+            TreeFullError: The sibling exceeds a limit of the tree.
         """
         self._nodes.check(self)
         if self._parent is None:
-            raise InvalidRequest("node", "the root has no siblings; another prompt is another tree")
+            raise InvalidRequestError("node", "the root has no siblings; another prompt is another tree")
         _check_text(text)
         model = self._nodes.engine.model
         if unit == "byte":
@@ -226,9 +226,9 @@ class Node:
         elif unit == "token":
             n_all, (n_kept, rest) = len(self.tokens), (at, b"")
         else:
-            raise InvalidRequest("unit", f"unit is {unit!r}; it must be 'token' or 'byte'")
+            raise InvalidRequestError("unit", f"unit is {unit!r}; it must be 'token' or 'byte'")
         if not 0 <= at <= n_all:
-            raise InvalidRequest("at", f"at is {at}; the node has {n_all} {unit}s")
+            raise InvalidRequestError("at", f"at is {at}; the node has {n_all} {unit}s")
         kept, new = self.tokens[:n_kept], rest + text.encode()
         tokens = [*kept, *(model.tokenize_on(new, parse_special=False) if new else [])]
         new_text = (token_bytes(model, kept) + new).decode(errors="replace")
@@ -238,12 +238,12 @@ class Node:
         """Removes the node and its descendants from the tree and cancels extensions of them. Cached prefixes are unaffected.
 
         Raises:
-            InvalidRequest: The node is the root, or one of them is pinned.
-            NodeDropped: The node was dropped before.
+            InvalidRequestError: The node is the root, or one of them is pinned.
+            NodeDroppedError: The node was dropped before.
         """
         self._nodes.check(self)
         if self._parent is None:
-            raise InvalidRequest("node", "the root cannot be dropped")
+            raise InvalidRequestError("node", "the root cannot be dropped")
         self._nodes.drop(self)
 
     async def pin(self, *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
@@ -252,7 +252,7 @@ class Node:
         Cancelling the call pins nothing.
 
         Raises:
-            NodeDropped: The node was dropped, possibly during the call.
+            NodeDroppedError: The node was dropped, possibly during the call.
             WeftError: Any error of `Engine.pin`.
         """
         self._nodes.check(self)
@@ -271,7 +271,7 @@ class Node:
         """Unpins the path, so that it may be evicted. Returns False if it is not pinned.
 
         Raises:
-            EngineStopped: The engine was closed, possibly during the call.
+            EngineStoppedError: The engine was closed, possibly during the call.
         """
         if (prefix := self._nodes.pins.get(self._id)) is None:
             return False
@@ -283,7 +283,7 @@ class Node:
 def _add_child(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
     """Adds a child that was not generated."""
     if not piece.tokens:
-        raise InvalidRequest(param, "a node of one's own must hold at least one token")
+        raise InvalidRequestError(param, "a node of one's own must hold at least one token")
     nodes.check_limits(1, piece.n_bytes)
     return Node(nodes, parent, piece)
 
@@ -292,4 +292,4 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest("text", "the text has a lone surrogate, which no UTF-8 has") from None
+        raise InvalidRequestError("text", "the text has a lone surrogate, which no UTF-8 has") from None

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from weft._native import Prefix
-from weft.errors import InvalidRequest, NodeDropped, TreeFull
+from weft.errors import InvalidRequestError, NodeDroppedError, TreeFullError
 from weft.tree.piece import NODE_BYTES
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class Nodes:
         """Removes a node and its descendants, and cancels extensions of them.
 
         Raises:
-            InvalidRequest: One of them is pinned.
+            InvalidRequestError: One of them is pinned.
         """
         gone = {each.id: each for each in self.below(node)}
         if pinned := [node_id for node_id in gone if node_id in self.pins]:
-            raise InvalidRequest("node", f"node {pinned[0]} is pinned; unpin it before it is dropped")
+            raise InvalidRequestError("node", f"node {pinned[0]} is pinned; unpin it before it is dropped")
         for extension in list(self._running):
             if extension.parent.id in gone:
                 extension.abandon()
@@ -112,17 +112,17 @@ class Nodes:
             del self._all[each.id], self._children[each.id]
 
     def check(self, node: "Node") -> None:
-        """Raises `NodeDropped` if a node was dropped."""
+        """Raises `NodeDroppedError` if a node was dropped."""
         if node.id not in self._all:
-            raise NodeDropped(node.id)
+            raise NodeDroppedError(node.id)
 
     def watch(self, extension: "Extension") -> None:
         """Registers an extension, which is cancelled if the node that it extends is dropped."""
         self._running.add(extension)
 
     def check_limits(self, n_more: int, n_bytes: int = 0) -> None:
-        """Raises `TreeFull` if `n_more` nodes of `n_bytes` bytes, in addition to reservations, would exceed the limits."""
+        """Raises `TreeFullError` if `n_more` nodes of `n_bytes` bytes, in addition to reservations, would exceed the limits."""
         if len(self._all) + self.n_reserved_nodes + n_more > self.max_nodes:
-            raise TreeFull(self.max_nodes, "nodes")
+            raise TreeFullError(self.max_nodes, "nodes")
         if self.n_bytes + self.n_reserved_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:
-            raise TreeFull(self.max_bytes, "bytes")
+            raise TreeFullError(self.max_bytes, "bytes")

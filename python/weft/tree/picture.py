@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from weft.drawing import dot, svg
 from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look, Outline
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.tree.node import Node
 
 __all__ = ["Format", "draw"]
@@ -21,9 +21,9 @@ GIVEN = Look("given: the prompt, a text of one's own, an edit", Outline.CORNERLE
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
     """Returns a drawing of nodes, in which parents come before their children; draws at most `limit` of them."""
     if name not in FORMATS:
-        raise InvalidRequest("format", f"there is no format of this name: {name!r}; it must be svg or dot")
+        raise InvalidRequestError("format", f"there is no format of this name: {name!r}; it must be svg or dot")
     if not 1 <= limit <= MAX_DRAWN:
-        raise InvalidRequest("limit", f"limit is {limit}; it must be 1 to {MAX_DRAWN}")
+        raise InvalidRequestError("limit", f"limit is {limit}; it must be 1 to {MAX_DRAWN}")
     # Sorted by depth, so that nodes far from the root are left out.
     drawn = sorted(nodes, key=lambda node: (node.depth, node.id))[:limit]
     places = {node.id: place for place, node in enumerate(drawn)}

@@ -7,7 +7,7 @@ from typing import Self
 
 from weft.drawing.figure import DEFAULT_DRAWN
 from weft.engine import Engine
-from weft.errors import InvalidRequest, TreeFull
+from weft.errors import InvalidRequestError, TreeFullError
 from weft.tree import saved
 from weft.tree.node import Node
 from weft.tree.nodes import Nodes
@@ -47,9 +47,9 @@ class Tree:
             per log-probability, and 6 per character.
 
     Raises:
-        InvalidRequest: The prompt has no tokens or the wrong type, or a limit is below 1.
-        TreeFull: The prompt alone exceeds a limit.
-        EngineStopped: The engine was closed.
+        InvalidRequestError: The prompt has no tokens or the wrong type, or a limit is below 1.
+        TreeFullError: The prompt alone exceeds a limit.
+        EngineStoppedError: The engine was closed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tree:
     ) -> None:
         tokens = engine.tokenize(prompt) if isinstance(prompt, str) else prompt
         if not tokens:
-            raise InvalidRequest("prompt", "the prompt of a tree must hold at least one token")
+            raise InvalidRequestError("prompt", "the prompt of a tree must hold at least one token")
         root = Piece.from_tokens(tokens, prompt if isinstance(prompt, str) else engine.detokenize(prompt))
         self._create_nodes(engine, [NodeRecord(0, None, root)], max_nodes, max_bytes)
 
@@ -65,7 +65,7 @@ class Tree:
         """Creates the initial nodes, the root first."""
         for name, bound in {"max_nodes": max_nodes, "max_bytes": max_bytes}.items():
             if bound < 1:
-                raise InvalidRequest(name, f"{name} is {bound}; it must be 1 or more")
+                raise InvalidRequestError(name, f"{name} is {bound}; it must be 1 or more")
         self._nodes = Nodes(engine, max_nodes=max_nodes, max_bytes=max_bytes)
         known: dict[int, Node] = {}
         for node_id, parent, piece in records:
@@ -135,7 +135,7 @@ class Tree:
                 the others.
 
         Raises:
-            InvalidRequest: `format` is unknown, or `limit` is out of range.
+            InvalidRequestError: `format` is unknown, or `limit` is out of range.
         """
         return draw(self.nodes, format, limit)
 
@@ -158,16 +158,16 @@ class Tree:
             adapters: Adapters for the computation, as in `Request`.
 
         Raises:
-            InvalidRequest: A node of `with_cache` is not in the tree, or there are more than 64.
+            InvalidRequestError: A node of `with_cache` is not in the tree, or there are more than 64.
             WeftError: Any error of `Engine.save_prefix`.
             OSError: A file cannot be written.
         """
         file = os.fspath(path)
         chosen = (self.leaves if with_cache else []) if isinstance(with_cache, bool) else list(with_cache)
         if strange := [node for node in chosen if self._nodes.get(node.id) is not node]:
-            raise InvalidRequest("with_cache", f"node {strange[0].id} is not in the tree")
+            raise InvalidRequestError("with_cache", f"node {strange[0].id} is not in the tree")
         if len(chosen) > MAX_CACHE_FILES:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 "with_cache", f"the paths of {len(chosen)} nodes would be saved; at most {MAX_CACHE_FILES} may be: name them"
             )
         paths = {node.id: node.path for node in chosen}
@@ -201,14 +201,14 @@ class Tree:
 
         Raises:
             TreeFileError: The file is not a tree, or is of another version or another model.
-            TreeFull: The tree exceeds `max_nodes` or `max_bytes`.
+            TreeFullError: The tree exceeds `max_nodes` or `max_bytes`.
             WeftError: Any error of `Engine.load_prefix`.
             OSError: A file cannot be read.
         """
         file = os.fspath(path)
         read = await asyncio.to_thread(saved.read, file, max_bytes)
         if len(read.nodes) > max_nodes:
-            raise TreeFull(max_nodes, "nodes")
+            raise TreeFullError(max_nodes, "nodes")
         if not as_text:
             await asyncio.to_thread(saved.check, file, read, engine.model)
         records = await asyncio.to_thread(_retokenized_records if as_text else _saved_records, read, engine)

@@ -8,7 +8,7 @@ from functools import partial
 
 from weft import _native
 from weft._native import CachedNode, Prefix, SavedPrefix, Stream
-from weft.errors import EngineStopped, InvalidRequest, PrefixFileError, WeftError
+from weft.errors import EngineStoppedError, InvalidRequestError, PrefixFileError, WeftError
 from weft.events import Finished
 from weft.prefix import PrefixFile
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
@@ -48,7 +48,7 @@ class CacheOperations:
         saved = (await _finish(await self._submit(submit, prompt))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
-            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+            raise InvalidRequestError("prompt", "nothing of the prompt is cached")
         n_bytes = await self._threads.run(ThreadPool.FILE, self._native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 
@@ -92,7 +92,7 @@ class CacheOperations:
                 continue
             try:
                 copy = (await _finish(self._native.save(tokens, compute=False))).made
-            except EngineStopped:
+            except EngineStoppedError:
                 raise
             except WeftError:
                 continue
@@ -110,7 +110,7 @@ class CacheOperations:
         for copy in reversed(copies):
             try:
                 await _finish(self._native.load(copy))
-            except EngineStopped:
+            except EngineStoppedError:
                 raise
             except WeftError:
                 continue

@@ -75,7 +75,7 @@ class Tuned(msgspec.Struct, frozen=True):
         """Measures the candidates, in about `budget_s` seconds. Blocks.
 
         Raises:
-            InvalidConfig: The model does not support these cache formats, or its context does not fit in memory.
+            InvalidConfigError: The model does not support these cache formats, or its context does not fit in memory.
             DecodeError: The model could not compute a step.
         """
         _, type_k, type_v, kernels, _ = conditions

@@ -26,7 +26,7 @@ from weft.chat.answer.grammar import (
 from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.fields.shown import shown
 
 __all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "with_closing_mark"]
@@ -330,7 +330,7 @@ def _check_strict(tool: Tool) -> None:
     """Rejects keywords in the schema of a strict tool that relate several arguments, because each is written separately.
 
     Raises:
-        InvalidRequest: The schema is invalid, or restricts more than the names and the presence of arguments.
+        InvalidRequestError: The schema is invalid, or restricts more than the names and the presence of arguments.
     """
     if not tool.is_strict:
         return
@@ -358,14 +358,14 @@ def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
     return next(filter(None, map(_reference, parts)), None)
 
 
-def _not_enforceable(tool: Tool, what: str) -> InvalidRequest:
+def _not_enforceable(tool: Tool, what: str) -> InvalidRequestError:
     message = f"the tool {tool.name} is strict, but the format of this model's calls cannot enforce {shown(what)} of its schema"
-    return InvalidRequest("tools", message)
+    return InvalidRequestError("tools", message)
 
 
-def _not_expressible(tool: Tool, name: str) -> InvalidRequest:
+def _not_expressible(tool: Tool, name: str) -> InvalidRequestError:
     message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls cannot express"
-    return InvalidRequest("tools", message)
+    return InvalidRequestError("tools", message)
 
 
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)

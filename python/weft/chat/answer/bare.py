@@ -10,7 +10,7 @@ from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.fields.shown import shown
 
 __all__ = ["BareArguments"]
@@ -144,9 +144,9 @@ class _Writer:
         if self._tool.is_strict and (unenforced := schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"} - enforced):
             raise self._not_enforceable(min(unenforced))
 
-    def _not_enforceable(self, what: str) -> InvalidRequest:
+    def _not_enforceable(self, what: str) -> InvalidRequestError:
         why = f"but the format of this model's calls cannot enforce {shown(what)} of its schema"
-        return InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
+        return InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
 
     def _key(self, name: str) -> str:
         return name if re.fullmatch(r"[\w.-]+", name) else f"{self._quote}{name}{self._quote}"

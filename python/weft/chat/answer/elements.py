@@ -12,7 +12,7 @@ from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_
 from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 from weft.fields.shown import shown
 
 __all__ = ["ElementArguments"]
@@ -154,7 +154,7 @@ class _Writer:
         for nth, (key, value) in enumerate(properties.items()):
             if _NAME.fullmatch(key) is None:
                 message = f"has an argument {shown(key)}, which the format of this model's calls cannot express"
-                raise InvalidRequest("tools", f"the tool {self._tool.name} {message}")
+                raise InvalidRequestError("tools", f"the tool {self._tool.name} {message}")
             element = self._element(f"{name}-{nth}", key, value)
             written.append(element if key in required else f"({element})?")
         return self._rules.add(name, " ".join(written) or '""')
@@ -187,7 +187,7 @@ class _Writer:
         """Rejects keywords of a strict tool's schema that are not enforced."""
         if self._tool.is_strict and (unenforced := schema.keys() - _ENFORCED):
             why = f"but the format of this model's calls cannot enforce {shown(min(unenforced))} of its schema"
-            raise InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
+            raise InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
 
 
 def _emit(source: Source, text: str) -> None:

@@ -114,7 +114,7 @@ class FamilyForm:
         """Returns the GBNF expression for an answer that consists of calls, after any reasoning.
 
         Raises:
-            InvalidRequest: A schema is invalid, or cannot be enforced.
+            InvalidRequestError: A schema is invalid, or cannot be enforced.
         """
         assert self.use is not None
         assert self.family is not None

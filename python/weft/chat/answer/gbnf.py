@@ -9,7 +9,7 @@ import msgspec
 
 from weft._native import schema_grammar
 from weft.chat.answer.tools import Tool
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequestError
 
 __all__ = ["Rules"]
 
@@ -111,19 +111,19 @@ class Rules:
         """Adds the rule for JSON that fits a schema; if `is_python`, Python's literals are allowed as well.
 
         Raises:
-            InvalidRequest: The schema is invalid, or no grammar can express it.
+            InvalidRequestError: The schema is invalid, or no grammar can express it.
         """
         try:
             return self.schema_text(name, msgspec.json.encode(schema).decode(), is_python=is_python)
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             owner = "" if self.tool is None else f" of the tool {self.tool.name}"
-            raise InvalidRequest("tools", f"the parameters{owner}: {error.message}") from None
+            raise InvalidRequestError("tools", f"the parameters{owner}: {error.message}") from None
 
     def schema_text(self, name: str, schema: str, *, is_python: bool = False) -> str:
         """Same as `schema`, for a schema given as JSON text.
 
         Raises:
-            InvalidRequest: The schema is invalid, or no grammar can express it.
+            InvalidRequestError: The schema is invalid, or no grammar can express it.
         """
         written = schema_grammar(schema)
         rules = dict(line.split(" ::= ", 1) for line in written.splitlines() if " ::= " in line)

@@ -310,7 +310,7 @@ def check_schema(tool: Tool) -> None:
     """Checks the whole schema of a tool's arguments, for grammars that are written from parts of it.
 
     Raises:
-        InvalidRequest: The schema is not a valid JSON schema.
+        InvalidRequestError: The schema is not a valid JSON schema.
     """
     rules = Rules((tool,), {}, is_parallel=False)
     rules.tool = tool

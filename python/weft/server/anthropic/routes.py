@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
-from weft import InvalidRequest, MixedPrompt
+from weft import InvalidRequestError, MixedPrompt
 from weft.server import request_fields
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
@@ -38,7 +38,7 @@ async def create_message(
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     try:
         generation, form = await submit_chat(chat.fields, service)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise chat.rename_parameter(error) from None
     if chat.marked is not None:
         _pin_prefix(chat.marked, generation, service)
@@ -71,7 +71,7 @@ async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, 
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     try:
         prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise chat.rename_parameter(error) from None
     return TokensCounted(len(prompt.tokens))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.shown import shown
 from weft.server import request_fields
@@ -62,14 +62,14 @@ class ParsedRequest(NamedTuple):
     marked: "MarkedPrefix | None" = None
     """The prefix marked for reuse, if any."""
 
-    def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
+    def rename_parameter(self, error: InvalidRequestError) -> InvalidRequestError:
         """Returns the error with the names of the body's fields."""
         name = _SENT_AS.get(error.param, error.param)
         message = error.message
         if message.startswith(f"{error.param} "):
             message = name + message.removeprefix(error.param)
         message = _TOOL_LOCATION.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
-        return InvalidRequest(name, _LOCATION.sub(self._location, message))
+        return InvalidRequestError(name, _LOCATION.sub(self._location, message))
 
     def _location(self, found: re.Match[str]) -> str:
         position, part = int(found[1]), found[2]
@@ -102,7 +102,7 @@ _TOOL_LOCATION = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters
 def check_version(version: str | None) -> None:
     """Refuses unsupported versions of the API. None is accepted."""
     if version is not None and (re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) is None or version < VERSION):
-        raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
+        raise InvalidRequestError("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
 def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda message: message) -> ParsedRequest:
@@ -113,11 +113,11 @@ def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
         lasting: Returns the part of the system message with which every prompt begins.
 
     Raises:
-        InvalidRequest: A field is unsupported.
+        InvalidRequestError: A field is unsupported.
     """
     request_fields.refuse(data, _NEUTRAL)
     if data.messages is None:
-        raise InvalidRequest("messages", "messages must be given")
+        raise InvalidRequestError("messages", "messages must be given")
     builder = _MessageBuilder()
     if data.system:
         builder.system("system", data.system)
@@ -157,7 +157,7 @@ def _options(data: CountTokens) -> dict[str, Any]:
         return options
     if thinking.budget_tokens is not None and (thinking.type != "enabled" or thinking.budget_tokens < 0):
         message = f"is {thinking.budget_tokens}; it must be 0 or more, and stands beside the type 'enabled' only"
-        raise InvalidRequest("thinking", f"thinking.budget_tokens {message}")
+        raise InvalidRequestError("thinking", f"thinking.budget_tokens {message}")
     return options | {
         "enable_thinking": thinking.type != "disabled",
         "reasoning_budget_tokens": thinking.budget_tokens,
@@ -174,7 +174,7 @@ def _tools(data: CountTokens) -> dict[str, Any]:
         fields["parallel_tool_calls"] = False
     if choice.type == "tool":
         if not choice.name:
-            raise InvalidRequest("tool_choice", "tool_choice.name must be given beside the type 'tool'")
+            raise InvalidRequestError("tool_choice", "tool_choice.name must be given beside the type 'tool'")
         fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
     else:
         fields["tool_choice"] = choice.type
@@ -183,13 +183,13 @@ def _tools(data: CountTokens) -> dict[str, Any]:
 
 def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise InvalidRequest(
+        raise InvalidRequestError(
             "tools", f"{location}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
         )
     if tool.defer_loading:
-        raise InvalidRequest("tools", f"{location}.defer_loading is not supported; leave it out")
+        raise InvalidRequestError("tools", f"{location}.defer_loading is not supported; leave it out")
     if tool.input_schema is None:
-        raise InvalidRequest("tools", f"{location}.input_schema must be given")
+        raise InvalidRequestError("tools", f"{location}.input_schema must be given")
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
@@ -203,7 +203,7 @@ def _writing(data: CountTokens) -> dict[str, Any]:
     if not isinstance(data, CreateMessage):
         return {}
     if data.max_tokens is not None and data.max_tokens < 0:
-        raise InvalidRequest("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
+        raise InvalidRequestError("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
     return {
         "n": 1,
         "max_tokens": data.max_tokens,
@@ -277,7 +277,9 @@ class _MessageBuilder:
             case "system":
                 self.system(location, content)
             case _:
-                raise InvalidRequest("messages", f"{location}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
+                raise InvalidRequestError(
+                    "messages", f"{location}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'"
+                )
 
     def system(self, location: str, content: str | list[Block]) -> None:
         """Adds a system message, which must be text."""
@@ -300,7 +302,7 @@ class _MessageBuilder:
 
     def _result(self, location: str, block: Block) -> None:
         if not block.tool_use_id:
-            raise InvalidRequest("messages", f"{location}.tool_use_id must be given")
+            raise InvalidRequestError("messages", f"{location}.tool_use_id must be given")
         turn = _Turn(location, "tool")
         turn.call_id, turn.name = block.tool_use_id, self._names.get(block.tool_use_id)
         if block.is_error:
@@ -327,7 +329,7 @@ class _MessageBuilder:
 
     def _call(self, location: str, block: Block) -> dict[str, Any]:
         if not block.id or not block.name:
-            raise InvalidRequest("messages", f"{location}.{'name' if block.id else 'id'} must be given")
+            raise InvalidRequestError("messages", f"{location}.{'name' if block.id else 'id'} must be given")
         self._names[block.id] = block.name
         arguments = msgspec.json.encode(block.input or {}).decode()
         return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
@@ -368,7 +370,7 @@ def _field(location: str) -> str:
 
 def _text(location: str, block: Block) -> ContentPart:
     if block.text is None:
-        raise InvalidRequest(_field(location), f"{location}.text must be given")
+        raise InvalidRequestError(_field(location), f"{location}.text must be given")
     return ContentPart("text", block.text)
 
 
@@ -380,10 +382,10 @@ def _image(location: str, block: Block) -> ContentPart:
         case Source(type="url", url=str() as url):
             return ContentPart("image_url", image_url=ImageUrl(url))
     kinds = "of the type 'base64' with its data, or 'url' with its url"
-    raise InvalidRequest("messages", f"{location}.source must be given, {kinds}")
+    raise InvalidRequestError("messages", f"{location}.source must be given, {kinds}")
 
 
-def _no_such_block(location: str, block: Block, known: str) -> InvalidRequest:
-    return InvalidRequest(
+def _no_such_block(location: str, block: Block, known: str) -> InvalidRequestError:
+    return InvalidRequestError(
         _field(location), f"{location}: blocks of the type {shown(block.type)} are not supported here, only {known}"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.drawing import dot, svg
 from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
 from weft.fields.shown import shown
@@ -29,13 +29,13 @@ def n_drawn(limit: int | None, name: str) -> int:
     """Validates the query and returns the number of nodes to draw.
 
     Raises:
-        InvalidRequest: The limit is out of range, or the format unknown.
+        InvalidRequestError: The limit is out of range, or the format unknown.
     """
     if name not in FORMATS:
-        raise InvalidRequest("format", f"there is no format of this name: {shown(name)}; it must be json, svg or dot")
+        raise InvalidRequestError("format", f"there is no format of this name: {shown(name)}; it must be json, svg or dot")
     n = DEFAULT_DRAWN if limit is None else limit
     if not 0 <= n <= MAX_DRAWN:
-        raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_DRAWN} for a picture")
+        raise InvalidRequestError("limit", f"limit is {n}; it must be 0 to {MAX_DRAWN} for a picture")
     return n
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from weft import CachedNode, InvalidRequest, Prefix, Stats
+from weft import CachedNode, InvalidRequestError, Prefix, Stats
 from weft.server.cache_api.schemas import (
     CacheNode,
     CacheReport,
@@ -39,7 +39,7 @@ Detokenize = Callable[[Sequence[int]], str]
 def pieces(data: PinBody) -> Sequence[Piece]:
     """Returns the prompt to pin."""
     if data.prompt is None:
-        raise InvalidRequest("prompt", "a prompt must be given")
+        raise InvalidRequestError("prompt", "a prompt must be given")
     return [data.prompt] if isinstance(data.prompt, str) else data.prompt
 
 
@@ -47,7 +47,7 @@ def limit(given: int | None) -> int:
     """Returns the number of nodes to list. 0 returns counts only."""
     n = DEFAULT_LIMIT if given is None else given
     if not 0 <= n <= MAX_LIMIT:
-        raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
+        raise InvalidRequestError("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
     return n
 
 

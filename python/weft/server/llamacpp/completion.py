@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Token
+from weft import Engine, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.response_fields import (
@@ -36,11 +36,13 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
     request_fields.refuse_unsupported(data, but=COMPLETION_ONLY)
     request_fields.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
-        raise InvalidRequest("assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none")
+        raise InvalidRequestError(
+            "assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none"
+        )
     if data.prompt is None and data.system_prompt is not None:
         data = msgspec.structs.replace(data, prompt="")
     if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):
-        raise InvalidRequest("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
+        raise InvalidRequestError("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
     words = [data.anti_prompt] if isinstance(data.anti_prompt, str) else data.anti_prompt or ()
     parsed = _with_stop(_submission(data, settings), words)
     if not data.image_data:
@@ -81,7 +83,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
     request_fields.refuse_unsupported(data)
     request_fields.refuse_unmarked_reasoning(data)
     if data.input_prefix is None and data.input_suffix is None:
-        raise InvalidRequest("input_prefix", "input_prefix must be given, or input_suffix")
+        raise InvalidRequestError("input_prefix", "input_prefix must be given, or input_suffix")
     gap = Gap(
         suffix=request_fields.pieces(data.input_suffix or ""),
         begun=request_fields.pieces(data.prompt or ""),

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft import InvalidRequest, Model
+from weft import InvalidRequestError, Model
 from weft.chat.template_terms import TemplateError
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import (
@@ -101,11 +101,13 @@ def lora_adapters(service: Service) -> list[LoraAdapter]:
 def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSet:
     """Sets the default adapter scales. The last entry for an adapter applies."""
     if wrong := [each.id for each in scales if not 0 <= each.id <= MAX_ID]:
-        raise InvalidRequest("id", f"id is {wrong[0]}; {'adapters are counted from 0' if wrong[0] < 0 else 'no adapter has it'}")
+        raise InvalidRequestError(
+            "id", f"id is {wrong[0]}; {'adapters are counted from 0' if wrong[0] < 0 else 'no adapter has it'}"
+        )
     try:
         service.engine.set_adapters(list({each.id: each.scale for each in scales}.items()))
-    except InvalidRequest as error:
-        raise InvalidRequest("id", error.message.replace("adapters", "the list", 1)) from None
+    except InvalidRequestError as error:
+        raise InvalidRequestError("id", error.message.replace("adapters", "the list", 1)) from None
     return LoraScalesSet(success=True)
 
 

@@ -7,10 +7,11 @@ from litestar import Response
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
+from weft.errors import NotSupportedError
 from weft.server import prometheus, request_fields
 from weft.server.awake import NEEDS_NO_MODEL
-from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
+from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
 from weft.server.handlers import get, post
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import metrics, properties, tokens, vectors
@@ -130,7 +131,7 @@ async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> 
 async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency) -> Answer[DetokenizeResult]:
     """The text of tokens."""
     if data.tokens is None:
-        raise InvalidRequest("tokens", "tokens must be given")
+        raise InvalidRequestError("tokens", "tokens must be given")
     return Answer(
         ChunkedResponse(
             await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model)
@@ -218,7 +219,7 @@ async def slot_action(
 async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
     try:
         return await _do(files, parsed)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise places.rename_parameter(error) from None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest, PrefixFile
+from weft import InvalidRequestError, PrefixFile
 from weft import Slot as EngineSlot
 from weft.fields.shown import shown
 from weft.server.llamacpp.properties import default_settings
@@ -144,15 +144,15 @@ class SlotAction(msgspec.Struct, frozen=True):
 def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
     """Parses a call of `/slots/{id_slot}`, without checking that the slot and the file exist."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
-        raise InvalidRequest("id_slot", f"{shown(id_slot)} is no number of a slot")
+        raise InvalidRequestError("id_slot", f"{shown(id_slot)} is no number of a slot")
     if action not in list(Action):
-        raise InvalidRequest("action", f"the action is {shown(action)}; it must be one of {', '.join(Action)}")
+        raise InvalidRequestError("action", f"the action is {shown(action)}; it must be one of {', '.join(Action)}")
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 
-def rename_parameter(error: InvalidRequest) -> InvalidRequest:
+def rename_parameter(error: InvalidRequestError) -> InvalidRequestError:
     """Returns the error with llama-server's name for the slot."""
-    return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
+    return InvalidRequestError("id_slot", error.message) if error.param == "slot" else error
 
 
 def saved(action: SlotAction, file: PrefixFile) -> SlotSaved:

@@ -6,7 +6,7 @@ from typing import Annotated
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.shown import shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
@@ -44,7 +44,7 @@ async def lookup_streams(data: JSONBody[StreamsLookup], service: ServiceDependen
     """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
-        raise InvalidRequest("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
+        raise InvalidRequestError("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
     return [
         KeptStream(one.name, one.is_ended, one.n_bytes, one.started_s, one.ended_s or 0)
         for one in service.recordings.of_conversations(caller.owner, names)
@@ -59,11 +59,11 @@ async def delete_stream(service: ServiceDependency, caller: CallerDependency, co
 
 def _named(conv_id: str) -> str:
     if not conv_id:
-        raise InvalidRequest("conv_id", "conv_id must be given")
+        raise InvalidRequestError("conv_id", "conv_id must be given")
     return conv_id
 
 
 def _offset(from_: str) -> int:
     if re.fullmatch("[0-9]{1,18}", from_) is None:
-        raise InvalidRequest("from", f"from is {shown(from_)}; it must be a number of bytes")
+        raise InvalidRequestError("from", f"from is {shown(from_)}; it must be a number of bytes")
     return int(from_)

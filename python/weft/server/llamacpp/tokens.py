@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from weft import InvalidRequest, Model
+from weft import InvalidRequestError, Model
 from weft._native import TokenIds
 from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo
 from weft.server.run.pieces import GAP, filled, json_text
@@ -21,11 +21,11 @@ def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
     if data.content is None and data.prompt is not None:
         return [data.prompt]
     if data.content is None:
-        raise InvalidRequest("content", "content must be given")
+        raise InvalidRequestError("content", "content must be given")
     if isinstance(data.content, str):
         return [data.content]
     if (wrong := _outside(data.content, n_vocab)) is not None:
-        raise InvalidRequest("content", f"token {wrong} is not in the vocabulary ({n_vocab} tokens)")
+        raise InvalidRequestError("content", f"token {wrong} is not in the vocabulary ({n_vocab} tokens)")
     return data.content
 
 
@@ -86,11 +86,11 @@ def text(tokens: Sequence[int], model: Model) -> list[bytes]:
     """Returns the JSON of the tokens' text in chunks.
 
     Raises:
-        InvalidRequest: A token is outside the vocabulary.
+        InvalidRequestError: A token is outside the vocabulary.
     """
     # The engine interprets negative ids as positions of media.
     if (wrong := _outside(tokens, model.n_vocab)) is not None:
-        raise InvalidRequest("tokens", f"token {wrong} is not in the vocabulary ({model.n_vocab} tokens)")
+        raise InvalidRequestError("tokens", f"token {wrong} is not in the vocabulary ({model.n_vocab} tokens)")
     spelt = model.detokenize(tokens)
     result = msgspec.json.encode(DetokenizeResult(content=cast("str", GAP), prompt=cast("str", GAP)))
     written = json_text(spelt)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.server import request_fields
 from weft.server.llamacpp.vectors_schemas import (
@@ -69,15 +69,15 @@ class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_rerank(data: RerankBody) -> RerankRequest:
     """Returns the rerank request of a body."""
     if data.truncate:
-        raise InvalidRequest("truncate", "truncate is not supported: no text is ever cut; leave it out")
+        raise InvalidRequestError("truncate", "truncate is not supported: no text is ever cut; leave it out")
     request_fields.refuse_adapters(data.lora)
     if data.query is None:
-        raise InvalidRequest("query", "query must be given, as a string")
+        raise InvalidRequestError("query", "query must be given, as a string")
     name, given = ("documents", data.documents) if data.texts is None else ("texts", data.texts)
     if not given:
-        raise InvalidRequest(name, "documents must be given, as a list of one string or more")
+        raise InvalidRequestError(name, "documents must be given, as a list of one string or more")
     if data.top_n is not None and data.top_n < 0:
-        raise InvalidRequest("top_n", f"top_n is {data.top_n}; it must be 0 or more")
+        raise InvalidRequestError("top_n", f"top_n is {data.top_n}; it must be 0 or more")
     return RerankRequest(
         query=data.query,
         name=name,

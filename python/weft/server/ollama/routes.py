@@ -8,12 +8,12 @@ import msgspec
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft._native import CompactEmbeddings, TokenIds
 from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
-from weft.server.errors import NotSupportedError
 from weft.server.handlers import delete, get, post
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
@@ -73,7 +73,7 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
         generation, form = (
             await _submit_raw(data, parsed, service) if is_raw else await _submit_chat(parsed, service, data.context)
         )
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise translate.rename_parameter(error, is_chat=False) from None
     timer.mark_submitted()
     return _answer(parsed, generation, form, shape, timer, service=service, includes_context=not is_raw)
@@ -92,7 +92,7 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _submit_chat(parsed, service)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise translate.rename_parameter(error) from None
     timer.mark_submitted()
     return _answer(parsed, generation, form, shape, timer, service=service)
@@ -108,10 +108,10 @@ async def _submit_chat(
         try:
             known = context if isinstance(context, TokenIds) else TokenIds(context)
         except OverflowError:
-            raise InvalidRequest("context", "context has a token whose id is not below 2³¹") from None
+            raise InvalidRequestError("context", "context has a token whose id is not below 2³¹") from None
         service.check_length(known)
         if (unknown := known.outside(service.engine.model.n_vocab)) is not None:
-            raise InvalidRequest("context", f"context has the token {unknown}, which the model has not")
+            raise InvalidRequestError("context", f"context has the token {unknown}, which the model has not")
         tokens = prompt.tokens
         assert isinstance(tokens, list), "pictures are refused beside a context"
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
@@ -218,7 +218,7 @@ async def _embed(
         texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _truncated, service, texts)
     try:
         return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise translate.rename_parameter(error, is_chat=False) from None
 
 

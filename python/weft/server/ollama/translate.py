@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.shown import shown
 from weft.server import request_fields
@@ -102,7 +102,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     context_shift: bool | None
 
 
-def rename_parameter(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
+def rename_parameter(error: InvalidRequestError, *, is_chat: bool = True) -> InvalidRequestError:
     """Returns the error with the names of the body's fields.
 
     Args:
@@ -120,7 +120,7 @@ def rename_parameter(error: InvalidRequest, *, is_chat: bool = True) -> InvalidR
     message = re.sub(r"\bimage_data\b", "images", message)
     if name == "messages" and not is_chat:
         name = "images" if message.startswith("images") else "prompt"
-    return InvalidRequest(name, message)
+    return InvalidRequestError(name, message)
 
 
 def chat(data: ChatBody, n_ctx: int) -> ParsedRequest:
@@ -134,7 +134,7 @@ def generate_chat(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     messages = [ChatMessage(role="system", content=data.system)] if data.system else []
     messages.append(_message(GivenMessage(role="user", content=data.prompt, images=data.images)))
     if data.images and data.context:
-        raise InvalidRequest("images", "images cannot stand beside a context; leave one of them out")
+        raise InvalidRequestError("images", "images cannot stand beside a context; leave one of them out")
     return _parse(data, n_ctx, messages=messages)
 
 
@@ -143,9 +143,9 @@ def raw(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     kind = "raw" if data.raw else "suffix"
     for name in ("system", "context", *(() if data.raw else ("images",))):
         if getattr(data, name):
-            raise InvalidRequest(name, f"{name} cannot stand beside {kind}; leave one of them out")
+            raise InvalidRequestError(name, f"{name} cannot stand beside {kind}; leave one of them out")
     if data.think:
-        raise InvalidRequest("think", f"think cannot stand beside {kind}; leave one of them out")
+        raise InvalidRequestError("think", f"think cannot stand beside {kind}; leave one of them out")
     return _parse(data, n_ctx, prompt=data.prompt)
 
 
@@ -182,7 +182,7 @@ def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest: 
 def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
     """Refuses invalid or unsupported options of embedding requests."""
     if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
-        raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
+        raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
     _check_options(data.options or Options(), n_ctx)
 
 
@@ -191,19 +191,19 @@ def _refuse(data: msgspec.Struct) -> None:
         value = getattr(data, name, None)
         if value is not None and not is_neutral(value):
             sent_as = "_debug_render_only" if name == "debug_render_only" else name
-            raise InvalidRequest(sent_as, f"{sent_as} is not supported; leave it out")
+            raise InvalidRequestError(sent_as, f"{sent_as} is not supported; leave it out")
 
 
 def _check_options(options: Options, n_ctx: int) -> None:
     for name, is_neutral in _NEUTRAL_OPTIONS.items():
         value = getattr(options, name)
         if value is not None and not is_neutral(value):
-            raise InvalidRequest("options", f"options.{name} is set when the server is started, for all; leave it out")
+            raise InvalidRequestError("options", f"options.{name} is set when the server is started, for all; leave it out")
     if options.num_ctx is not None and options.num_ctx > n_ctx:
         message = f"options.num_ctx is {options.num_ctx}; a completion has {n_ctx} tokens of context here"
-        raise InvalidRequest("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
+        raise InvalidRequestError("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
     if options.num_batch is not None and options.num_batch < 1:
-        raise InvalidRequest("options", f"options.num_batch is {options.num_batch}; it must be 1 or more")
+        raise InvalidRequestError("options", f"options.num_batch is {options.num_batch}; it must be 1 or more")
 
 
 def _written(options: Options) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _format(given: Any) -> dict[str, Any]:  # noqa: ANN401 (any JSON)
         return {"response_format": {"type": "json_object"}}
     if isinstance(given, dict):
         return {"json_schema": given}
-    raise InvalidRequest("format", f"format is {shown(given)}; it must be 'json', or a JSON schema")
+    raise InvalidRequestError("format", f"format is {shown(given)}; it must be 'json', or a JSON schema")
 
 
 def _thinking(think: bool | str | None) -> dict[str, Any]:
@@ -229,14 +229,14 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     if isinstance(think, bool):
         return {"enable_thinking": think}
     if think not in ("low", "medium", "high", "max"):
-        raise InvalidRequest("think", f"think is {shown(think)}; it must be a boolean, 'low', 'medium', 'high' or 'max'")
+        raise InvalidRequestError("think", f"think is {shown(think)}; it must be a boolean, 'low', 'medium', 'high' or 'max'")
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
 def _logprobs(data: GenerationFields) -> dict[str, Any]:
     n = data.top_logprobs
     if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
+        raise InvalidRequestError("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
     # As in Ollama, `top_logprobs` alone does not enable logprobs.
     return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
 
@@ -245,10 +245,10 @@ def check_reasoning(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:
     """Refuses reasoning for models without it, as Ollama does.
 
     Raises:
-        InvalidRequest: Reasoning is enabled.
+        InvalidRequestError: Reasoning is enabled.
     """
     if parsed.fields.enable_thinking and not thinks:
-        raise InvalidRequest("think", f'"{model}" does not support thinking; leave think out')
+        raise InvalidRequestError("think", f'"{model}" does not support thinking; leave think out')
 
 
 class _Calls:
@@ -318,7 +318,7 @@ def keep_alive_s(given: float | str | None) -> float | None:
     """Returns the seconds for which the model must stay loaded: infinity disables unloading, None keeps the server's setting.
 
     Raises:
-        InvalidRequest: The text is not a duration in Go's format.
+        InvalidRequestError: The text is not a duration in Go's format.
     """
     if given is None or isinstance(given, int | float):
         return math.inf if given is not None and given < 0 else given
@@ -326,5 +326,7 @@ def keep_alive_s(given: float | str | None) -> float | None:
     digits = text.lstrip("+-")
     parts = _DURATION.findall(digits)
     if digits != "0" and (not parts or "".join(number + unit for number, unit in parts) != digits):
-        raise InvalidRequest("keep_alive", f"keep_alive is {shown(given)}; it must be seconds, or a text like '5m' or '1h30m'")
+        raise InvalidRequestError(
+            "keep_alive", f"keep_alive is {shown(given)}; it must be seconds, or a text like '5m' or '1h30m'"
+        )
     return math.inf if text.startswith("-") and digits != "0" else sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
@@ -51,15 +51,15 @@ def check(data: CreateChatCompletion) -> None:
     """Refuses unsupported fields and contradictions, before the template is rendered.
 
     Raises:
-        InvalidRequest: A field is unsupported or contradicts another.
+        InvalidRequestError: A field is unsupported or contradicts another.
     """
     request_fields.refuse_unsupported(data, _NEUTRAL, but=_SUPPORTED)
     if data.top_logprobs is None:
         return
     if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+        raise InvalidRequestError("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
     if data.top_logprobs and not data.logprobs:
-        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs to be true")
+        raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs to be true")
 
 
 class _ResponseState:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
@@ -34,10 +34,10 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
     parsed = request_fields.submission(data, settings, n_probs=n_probs)
     parsed = _with_best_of(data, parsed)
     if data.echo and (parsed.suffix or any(branch.suffix for branch in parsed.branches)):
-        raise InvalidRequest("echo", "echo is not supported beside suffix_prompt; leave one of them out")
+        raise InvalidRequestError("echo", "echo is not supported beside suffix_prompt; leave one of them out")
     if data.suffix:
         if data.echo:
-            raise InvalidRequest("echo", "echo is not supported beside suffix; leave one of them out")
+            raise InvalidRequestError("echo", "echo is not supported beside suffix; leave one of them out")
         gap = Gap(suffix=[data.suffix], suffix_first=settings.spm_infill)
         return msgspec.structs.replace(parsed, gap=gap)
     if not data.echo or data.logprobs is None:
@@ -51,13 +51,13 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     if data.best_of in (None, 1, parsed.template.n):  # Clients send 1 as the default.
         return parsed
     if parsed.branches:
-        raise InvalidRequest("best_of", "best_of compares completions of one kind; leave it out, or the branches")
+        raise InvalidRequestError("best_of", "best_of compares completions of one kind; leave it out, or the branches")
     if parsed.template.beam_width is not None or parsed.template.diverse == "beam":
-        raise InvalidRequest("best_of", "best_of compares what is drawn, and a search its beams; leave one of them out")
+        raise InvalidRequestError("best_of", "best_of compares what is drawn, and a search its beams; leave one of them out")
     if data.best_of < parsed.template.n:
-        raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {parsed.template.n}")
+        raise InvalidRequestError("best_of", f"best_of is {data.best_of}, less than n, which is {parsed.template.n}")
     if parsed.stream:
-        raise InvalidRequest(
+        raise InvalidRequestError(
             "best_of", "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
         )
     template = msgspec.structs.replace(parsed.template, n=data.best_of, n_probs=max(parsed.template.n_probs, 1))

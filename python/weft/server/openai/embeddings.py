@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.fields.shown import shown
 from weft.server import request_fields
@@ -20,11 +20,13 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     """Returns the texts of a body."""
     request_fields.refuse_adapters(data.lora)
     if pooling == "none":
-        raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
+        raise InvalidRequestError("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     if data.encoding_format not in (None, "float", "base64"):
-        raise InvalidRequest("encoding_format", f"encoding_format is {shown(data.encoding_format)}; it must be float or base64")
+        raise InvalidRequestError(
+            "encoding_format", f"encoding_format is {shown(data.encoding_format)}; it must be float or base64"
+        )
     if data.dimensions is not None and data.dimensions < 1:
-        raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
+        raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
     return request_fields.texts("input", data.input)
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.shown import shown
 
 __all__ = ["adapters", "refuse_adapters"]
@@ -17,7 +17,7 @@ def adapters(lora: Any) -> tuple[tuple[int, float], ...] | None:  # noqa: ANN401
     As in llama-server, the last entry for an adapter applies, and adapters that are not listed are inactive.
 
     Raises:
-        InvalidRequest: The value is not such a list.
+        InvalidRequestError: The value is not such a list.
     """
     if not lora:
         return None
@@ -30,10 +30,10 @@ def refuse_adapters(lora: Any) -> None:  # noqa: ANN401 (any JSON)
     """Refuses an adapter set in embedding requests.
 
     Raises:
-        InvalidRequest: The request has one.
+        InvalidRequestError: The request has one.
     """
     if lora:
-        raise InvalidRequest(
+        raise InvalidRequestError(
             "lora", "lora is not supported here: vectors are computed with what POST /lora-adapters says; leave it out"
         )
 
@@ -43,4 +43,4 @@ def _entry(entry: Any) -> tuple[int, float]:  # noqa: ANN401 (any JSON)
         case {"id": int() as adapter, "scale": int() | float() as scale} if not isinstance(adapter, bool):
             if 0 <= adapter < 2**32 and not isinstance(scale, bool) and math.isfinite(scale):
                 return adapter, float(scale)
-    raise InvalidRequest("lora", f"lora has {shown(entry)}; {RIGHT}")
+    raise InvalidRequestError("lora", f"lora has {shown(entry)}; {RIGHT}")

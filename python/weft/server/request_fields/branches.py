@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.place import placed
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
@@ -33,15 +33,15 @@ def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, Completion
     """Returns each branch, and the body with the branch's fields applied; an empty list if branches do not differ.
 
     Raises:
-        InvalidRequest: A branch has a field that branches cannot have, or one of the wrong type, or `n` differs.
+        InvalidRequestError: A branch has a field that branches cannot have, or one of the wrong type, or `n` differs.
     """
     if not body.branches:
         return []
     if len(body.branches) > MAX_BRANCHES:
-        raise InvalidRequest("branches", f"branches has {len(body.branches)} branches; it may have {MAX_BRANCHES}")
+        raise InvalidRequestError("branches", f"branches has {len(body.branches)} branches; it may have {MAX_BRANCHES}")
     for name in ("n_cmpl", "n"):
         if (n := getattr(body, name)) is not None and n != len(body.branches):
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 name, f"{name} is {n}, and there are {len(body.branches)} branches; leave it out, or give as many"
             )
     branches = [_read(index, given) for index, given in enumerate(body.branches)]
@@ -54,11 +54,11 @@ def _read(index: int, given: dict[str, Any]) -> BranchFields:
             message = (
                 f"branches[{index}] has {shown(name)}, which no branch has of its own; it is the whole request's, or nobody's"
             )
-            raise InvalidRequest("branches", message)
+            raise InvalidRequestError("branches", message)
     try:
         return msgspec.convert(given, BranchFields, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest("branches", placed(error, f"branches[{index}]")) from None
+        raise InvalidRequestError("branches", placed(error, f"branches[{index}]")) from None
 
 
 def _body_of_branch(body: CompletionFields, branch: BranchFields) -> CompletionFields:

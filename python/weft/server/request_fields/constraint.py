@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 
@@ -26,7 +26,7 @@ def constraint(body: CompletionFields) -> Constraint | None:
     """Returns the constraint of a body, or None to use the server's default.
 
     Raises:
-        InvalidRequest: There are several constraints, or the format is unknown.
+        InvalidRequestError: There are several constraints, or the format is unknown.
     """
     parsed = []
     if body.grammar:
@@ -39,7 +39,7 @@ def constraint(body: CompletionFields) -> Constraint | None:
             parsed.append(Constraint(json_schema=schema, field="response_format"))
     if len(parsed) > 1:
         first, second, *_ = parsed
-        raise InvalidRequest(second.field, f"{second.field} cannot stand beside {first.field}; give one of them")
+        raise InvalidRequestError(second.field, f"{second.field} cannot stand beside {first.field}; give one of them")
     return parsed[0] if parsed else None
 
 
@@ -54,11 +54,11 @@ def _schema(response_format: dict[str, Any]) -> str | None:
         case {"type": "json_schema", "json_schema": {"schema": schema}} if schema is not None:
             return _text(schema)
         case {"type": "json_schema"}:
-            raise InvalidRequest("response_format", "response_format.json_schema.schema must be given")
+            raise InvalidRequestError("response_format", "response_format.json_schema.schema must be given")
         case {"type": kind}:
             message = f"response_format.type is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'"
-            raise InvalidRequest("response_format", message)
-    raise InvalidRequest("response_format", "response_format has no type; it must be 'text', 'json_object' or 'json_schema'")
+            raise InvalidRequestError("response_format", message)
+    raise InvalidRequestError("response_format", "response_format has no type; it must be 'text', 'json_object' or 'json_schema'")
 
 
 def _text(schema: Any) -> str:  # noqa: ANN401 (any JSON)

@@ -26,7 +26,7 @@ def fork_submission(own: ForkFields, settings: Settings) -> ForkSubmission:
     """Returns the options that a body sets for forks, as request fields.
 
     Raises:
-        InvalidRequest: A field is invalid.
+        InvalidRequestError: A field is invalid.
     """
     given = {name: value for name in FORK_NAMES if (value := getattr(own, name)) is not None}
     parsed = template(CompletionFields(**given), settings, n=1)

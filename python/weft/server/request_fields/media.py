@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
 from weft.fields.place import placed
@@ -31,14 +31,14 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
     """Returns a text with a file at each marker.
 
     Raises:
-        InvalidRequest: The numbers of files and markers differ.
+        InvalidRequestError: The numbers of files and markers differ.
     """
     data = prompt.multimodal_data or []
     # Counted first: splitting at half a million markers in a text of megabytes would block the event loop.
     n_markers = prompt.prompt_string.count(MEDIA_MARKER)
     if n_markers != len(data):
         message = f"prompt_string has {n_markers} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
-        raise InvalidRequest("prompt", f"{message}; they must be as many")
+        raise InvalidRequestError("prompt", f"{message}; they must be as many")
     texts = prompt.prompt_string.split(MEDIA_MARKER)
     pieces: list[str | MediaFile] = [texts[0]]
     for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
@@ -50,30 +50,30 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     """Returns a text with an image at the marker of its id, as in 2024: `[img-12]`.
 
     Raises:
-        InvalidRequest: The prompt is not a single text, an image or a marker has no counterpart, or there are too many.
+        InvalidRequestError: The prompt is not a single text, an image or a marker has no counterpart, or there are too many.
     """
     if not isinstance(prompt, str):
-        raise InvalidRequest("image_data", "image_data stands beside a prompt that is one text")
+        raise InvalidRequestError("image_data", "image_data stands beside a prompt that is one text")
     try:
         images = msgspec.convert(image_data, list[_Image])
     except msgspec.ValidationError as error:
-        raise InvalidRequest("image_data", placed(error, "image_data")) from None
+        raise InvalidRequestError("image_data", placed(error, "image_data")) from None
     files = {
         image.id: MediaFile(source=image.data, param="image_data", location=f"image_data[{index}].data", kind="image")
         for index, image in enumerate(images)
     }
     if len(files) < len(images):
-        raise InvalidRequest("image_data", "image_data has several pictures of one id")
+        raise InvalidRequestError("image_data", "image_data has several pictures of one id")
     # Every second item is the id of a marker. The limit matters: a text of megabytes may contain a million markers.
     texts = _IMAGE.split(prompt, MAX_FILES + 1)
     asked = [int(found) for found in texts[1::2]]
     if len(asked) > MAX_FILES:
         message = f"there are more than {MAX_FILES} markers of pictures; at most {MAX_FILES} pictures and sounds are read"
-        raise InvalidRequest("image_data", message)
+        raise InvalidRequestError("image_data", message)
     if unasked := files.keys() - set(asked):
-        raise InvalidRequest("image_data", f"the prompt has no marker [img-{min(unasked)}] for the picture of this id")
+        raise InvalidRequestError("image_data", f"the prompt has no marker [img-{min(unasked)}] for the picture of this id")
     if lacking := set(asked) - files.keys():
-        raise InvalidRequest("image_data", f"image_data has no picture for the marker [img-{min(lacking)}] of the prompt")
+        raise InvalidRequestError("image_data", f"image_data has no picture for the marker [img-{min(lacking)}] of the prompt")
     pieces: list[str | MediaFile] = [texts[0]]
     for number, text in zip(asked, texts[2::2], strict=True):
         pieces += [files[number], text]
@@ -89,7 +89,7 @@ def chat_files(messages: Sequence[ChatMessage] | None) -> list[MediaFile]:
     """Returns the images and audio of messages, in order, and removes their data, which may be most of a body.
 
     Raises:
-        InvalidRequest: A part lacks the data of its type.
+        InvalidRequestError: A part lacks the data of its type.
     """
     return [_extract_file(location, part) for location, part in media_parts(messages or ())]
 
@@ -100,17 +100,17 @@ def _extract_file(location: str, part: ContentPart) -> MediaFile:
     match part.type:
         case "image_url":
             if picture is None or not picture.url:
-                raise InvalidRequest("messages", f"{location}.image_url.url must be given")
+                raise InvalidRequestError("messages", f"{location}.image_url.url must be given")
             location = f"{location}.image_url.url"
             return MediaFile(source=picture.url, param="messages", location=location, kind="image", may_be_address=True)
         case "input_audio":
             if sound is None or not sound.data:
-                raise InvalidRequest("messages", f"{location}.input_audio.data must be given")
+                raise InvalidRequestError("messages", f"{location}.input_audio.data must be given")
             # As in OpenAI's API and llama-server.
             if sound.format not in ("wav", "mp3"):
                 kind = f"{location}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
-                raise InvalidRequest("messages", kind)
+                raise InvalidRequestError("messages", kind)
             return MediaFile(source=sound.data, param="messages", location=f"{location}.input_audio.data", kind="audio")
         case _:
             kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
-            raise InvalidRequest("messages", f"{location}: {kind}")
+            raise InvalidRequestError("messages", f"{location}: {kind}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.request_options import REASONING_FORMATS
 from weft.server.request_fields.fields import CompletionFields
 
@@ -33,7 +33,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 def refuse_unsupported(
     body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None, *, but: Container[str] = ()
 ) -> None:
-    """Raises [`InvalidRequest`] for the first field that enables an unsupported feature.
+    """Raises [`InvalidRequestError`] for the first field that enables an unsupported feature.
 
     Args:
         body: The request.
@@ -44,8 +44,8 @@ def refuse_unsupported(
 
 
 def refuse(body: msgspec.Struct, table: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises [`InvalidRequest`] for the first field of the table with a value that is not neutral. Missing fields are skipped."""
+    """Raises [`InvalidRequestError`] for the first field of the table whose value is not neutral. Missing fields are skipped."""
     for name, is_neutral in table.items():
         value = getattr(body, name, None)
         if value is not None and not is_neutral(value):
-            raise InvalidRequest(name, f"{name} is not supported; leave it out")
+            raise InvalidRequestError(name, f"{name} is not supported; leave it out")

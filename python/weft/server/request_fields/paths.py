@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["MAX_NESTED", "MAX_PATHS", "MAX_PATH_CHARACTERS", "paths"]
@@ -21,19 +21,19 @@ def paths(body: CompletionFields) -> Sequence[str]:
     """Returns the paths of the fields that a complete response includes; empty for all.
 
     Raises:
-        InvalidRequest: There are too many paths, one is too long, or they are nested too deeply.
+        InvalidRequestError: There are too many paths, one is too long, or they are nested too deeply.
     """
     fields = body.response_fields or []
     fields = [fields] if isinstance(fields, str) else fields
     if len(fields) > MAX_PATHS:
-        raise InvalidRequest("response_fields", f"response_fields has {len(fields)} paths; at most {MAX_PATHS} are taken")
+        raise InvalidRequestError("response_fields", f"response_fields has {len(fields)} paths; at most {MAX_PATHS} are taken")
     if (longest := max(map(len, fields), default=0)) > MAX_PATH_CHARACTERS:
         message = f"response_fields has a path of {longest} characters; at most {MAX_PATH_CHARACTERS} are taken"
-        raise InvalidRequest("response_fields", message)
+        raise InvalidRequestError("response_fields", message)
     if (n_nested := _n_nested(fields)) > MAX_NESTED:
         nested = f"{n_nested} paths that lead into each other, as a, a/b and a/b/c do"
         message = f"response_fields has {nested}; at most {MAX_NESTED} may, since each tells again what the next one tells"
-        raise InvalidRequest("response_fields", message)
+        raise InvalidRequestError("response_fields", message)
     return fields
 
 

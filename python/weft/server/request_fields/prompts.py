@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from weft import InvalidRequest, MixedPrompt
+from weft import InvalidRequestError, MixedPrompt
 from weft._native import Biases, TokenIds
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
@@ -22,16 +22,16 @@ def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
     As in llama-server, a list is one prompt if any element is a token; otherwise each element is a prompt.
     """
     if prompt is None:
-        raise InvalidRequest("prompt", "a prompt must be given")
+        raise InvalidRequestError("prompt", "a prompt must be given")
     if isinstance(prompt, str | TextPrompt):
         return [_pieces(prompt)]
     if not prompt:
-        raise InvalidRequest("prompt", "the list of prompts is empty")
+        raise InvalidRequestError("prompt", "the list of prompts is empty")
     if isinstance(prompt, TokenIds | MixedPrompt):
         return [prompt]
     if any(isinstance(element, int) for element in prompt):
         if not all(isinstance(element, int | str) for element in prompt):
-            raise InvalidRequest("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
+            raise InvalidRequestError("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
         return [[element for element in prompt if isinstance(element, int | str)]]
     return [_pieces(element) for element in prompt if not isinstance(element, int)]
 
@@ -40,9 +40,9 @@ def texts(name: str, given: Prompt | TokenIds | None) -> list[SentPrompt]:
     """Returns the texts of a body's field, parsed like prompts."""
     try:
         return prompts(given)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         message = f"{name} must be given" if given is None else error.message.replace("prompts", "texts")
-        raise InvalidRequest(name, message) from None
+        raise InvalidRequestError(name, message) from None
 
 
 def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> SentPrompt:
@@ -76,9 +76,9 @@ def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
     for key, bias in pairs:
         if bias is True:
-            raise InvalidRequest("logit_bias", f"the bias of {shown(key)} is true; it must be a number or false")
+            raise InvalidRequestError("logit_bias", f"the bias of {shown(key)} is true; it must be a number or false")
         if isinstance(key, int) and not -(2**31) <= key < 2**31:
-            raise InvalidRequest("logit_bias", f"logit_bias names the token {shown(key)}; ids of tokens are below 2³¹")
+            raise InvalidRequestError("logit_bias", f"logit_bias names the token {shown(key)}; ids of tokens are below 2³¹")
     return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 
@@ -87,5 +87,5 @@ def _key(key: str) -> Piece:
     if re.fullmatch("-?[0-9]+", key) is None:
         return key
     if len(key) > MAX_DIGITS:
-        raise InvalidRequest("logit_bias", f"a token of {len(key)} digits is not in the vocabulary")
+        raise InvalidRequestError("logit_bias", f"a token of {len(key)} digits is not in the vocabulary")
     return int(key)

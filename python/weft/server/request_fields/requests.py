@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest, Request
+from weft import InvalidRequestError, Request
 from weft.sampling_fields import parameter_meta
 from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.branches import branch_bodies
@@ -197,7 +197,9 @@ def _breakers(body: CompletionFields, settings: Settings) -> Sequence[str]:
     if body.dry_sequence_breakers is None:
         return _default(settings, "dry_sequence_breakers")  # type: ignore[no-any-return]
     if not body.dry_sequence_breakers:
-        raise InvalidRequest("dry_sequence_breakers", "dry_sequence_breakers is empty; it must be a list of one text or more")
+        raise InvalidRequestError(
+            "dry_sequence_breakers", "dry_sequence_breakers is empty; it must be a list of one text or more"
+        )
     return body.dry_sequence_breakers
 
 
@@ -216,10 +218,10 @@ def _max_token_gap_ms(body: CompletionFields) -> float | None:
 def _max_predict_ms(body: CompletionFields) -> float | None:
     ms = body.t_max_predict_ms
     if ms is not None and not math.isfinite(ms):
-        raise InvalidRequest("t_max_predict_ms", f"t_max_predict_ms is {ms}; it must be a finite number")
+        raise InvalidRequestError("t_max_predict_ms", f"t_max_predict_ms is {ms}; it must be a finite number")
     return None if ms is None or ms <= 0 else min(ms, float(MAX_LIMIT))
 
 
 def _at_least(low: int, name: str, value: int) -> None:
     if value < low:
-        raise InvalidRequest(name, f"{name} is {value}; it must be {low} or more")
+        raise InvalidRequestError(name, f"{name} is {value}; it must be {low} or more")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.sampling_fields import samplers_of_letters, samplers_of_names
 
 __all__ = ["samplers"]
@@ -18,7 +18,7 @@ def samplers(given: str | Sequence[str]) -> tuple[str, ...] | None:
     sampling, so it is added after top-k, as in the default order.
 
     Raises:
-        InvalidRequest: A name or letter is unknown.
+        InvalidRequestError: A name or letter is unknown.
     """
     if not given:
         return None
@@ -29,7 +29,7 @@ def samplers(given: str | Sequence[str]) -> tuple[str, ...] | None:
             return samplers_of_names(name for name in given.split(";") if name.strip())
         return _letters(given)
     except ValueError as error:
-        raise InvalidRequest("samplers", f"samplers: {error}") from None
+        raise InvalidRequestError("samplers", f"samplers: {error}") from None
 
 
 def _letters(text: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft import GrammarTrigger, InvalidRequest, Thought
+from weft import GrammarTrigger, InvalidRequestError, Thought
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
@@ -23,7 +23,7 @@ def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
     """Returns the triggers of the body's grammar.
 
     Raises:
-        InvalidRequest: A kind is unknown, or a token trigger has no id.
+        InvalidRequestError: A kind is unknown, or a token trigger has no id.
     """
     read = []
     for given in body.grammar_triggers or ():
@@ -31,10 +31,10 @@ def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
             message = (
                 f"grammar_triggers has the type {given.type}; it must be 0 (token), 1 (word), 2 (pattern) or 3 (pattern_full)"
             )
-            raise InvalidRequest("grammar_triggers", message)
+            raise InvalidRequestError("grammar_triggers", message)
         kind = _KINDS[given.type]
         if kind == "token" and given.token is None:
-            raise InvalidRequest("grammar_triggers", "grammar_triggers has one of type 0 without a token")
+            raise InvalidRequestError("grammar_triggers", "grammar_triggers has one of type 0 without a token")
         read.append(GrammarTrigger(kind, given.value, given.token))  # type: ignore[arg-type]
     return tuple(read)
 
@@ -62,7 +62,7 @@ def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[st
         ends: End markers of the reasoning.
 
     Raises:
-        InvalidRequest: The message contains an end marker, which would show the rest of the message to the user.
+        InvalidRequestError: The message contains an end marker, which would show the rest of the message to the user.
     """
     given = body.reasoning_budget_message
     message = settings.reasoning_budget_message if given is None else given
@@ -70,9 +70,11 @@ def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[st
         return message
     if given is None:
         # The body set the markers; markers of chat templates were checked at startup.
-        raise InvalidRequest("reasoning_budget_end_tags", f"{shown(found)} is in the server's message, which says it too early")
+        raise InvalidRequestError(
+            "reasoning_budget_end_tags", f"{shown(found)} is in the server's message, which says it too early"
+        )
     why = f"contains {shown(found)}, which ends the thought and is written after the message; leave it out"
-    raise InvalidRequest("reasoning_budget_message", f"reasoning_budget_message {why}")
+    raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")
 
 
 def reasoning_parameter(body: CompletionFields) -> str:
@@ -91,7 +93,9 @@ def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None
     opening = body.generation_prompt or ""
     begins_inside = bool(start) and opening.rfind(start or "") > max(map(opening.rfind, ends))
     if not start:
-        raise InvalidRequest("reasoning_budget_start_tag", "reasoning_budget_start_tag must be given beside what ends a thought")
+        raise InvalidRequestError(
+            "reasoning_budget_start_tag", "reasoning_budget_start_tag must be given beside what ends a thought"
+        )
     return thought(body, settings, starts=(start,), ends=tuple(ends), begins_inside=begins_inside)
 
 
@@ -99,7 +103,7 @@ def refuse_unmarked_reasoning(body: CompletionFields) -> None:
     """Refuses reasoning options without end markers, which prompts other than chats must provide.
 
     Raises:
-        InvalidRequest: There is a budget or message for reasoning, but no end marker.
+        InvalidRequestError: There is a budget or message for reasoning, but no end marker.
     """
     if body.reasoning_budget_end_tag or any(body.reasoning_budget_end_tags or ()):
         return
@@ -108,4 +112,4 @@ def refuse_unmarked_reasoning(body: CompletionFields) -> None:
     asked += [name for name in ("reasoning_budget_message", "reasoning_budget_start_tag") if getattr(body, name)]
     if asked:
         message = f"{asked[0]} needs reasoning_budget_end_tags, which say what ends a thought"
-        raise InvalidRequest(asked[0], message)
+        raise InvalidRequestError(asked[0], message)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from weft import CacheExplanation, InvalidRequest, Slot
+from weft import CacheExplanation, InvalidRequestError, Slot
 from weft.server import request_fields
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields import Branches
@@ -33,10 +33,10 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     """Returns the report of a request with up to `MAX_REPORTED` branches, from `first` on.
 
     Raises:
-        InvalidRequest: `first` is negative.
+        InvalidRequestError: `first` is negative.
     """
     if first < 0:
-        raise InvalidRequest("first", f"first is {first}; it must be 0 or more")
+        raise InvalidRequestError("first", f"first is {first}; it must be 0 or more")
     slots = _slots(listed)
     branches = Branches(generation, service.engine, service.model_name)
     last = min(first + MAX_REPORTED, n_branches(generation))
@@ -69,7 +69,7 @@ def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
     """Returns the fork request of a body.
 
     Raises:
-        InvalidRequest: A field is invalid.
+        InvalidRequestError: A field is invalid.
     """
     at, unit = _fork_position(data.at)
     return msgspec.structs.replace(
@@ -91,7 +91,7 @@ def _fork_position(at: ForkPlace | None) -> tuple[int | None, Literal["token", "
         case None, int(byte):
             return byte, "byte"
         case _:
-            raise InvalidRequest("at", 'at must be {"token": n} or {"byte": n}: a place is counted in one of them')
+            raise InvalidRequestError("at", 'at must be {"token": n} or {"byte": n}: a place is counted in one of them')
 
 
 def _slots(listed: Sequence[Slot]) -> Slots:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.server.responses import events
 from weft.server.responses.writing import ResponseWriter
 from weft.server.run.collected import ResponseReservation
@@ -72,13 +72,13 @@ def offset_after(recording: Recording, number: int) -> int:
     """Returns the byte offset of the first event after the one with this number.
 
     Raises:
-        InvalidRequest: Some of these events are no longer buffered.
+        InvalidRequestError: Some of these events are no longer buffered.
     """
     kept = b"\n\n" + recording.kept()
     first = _next_number(kept, 0, len(kept))
     if recording.n_dropped and (first is None or first[1] > number + 1):
         message = f"starting_after is {number}; the events after that one are no longer all kept"
-        raise InvalidRequest("starting_after", message)
+        raise InvalidRequestError("starting_after", message)
     # Invariant: events that begin before `low` have at most this number; those at `high` or later have a larger one.
     low, high = 0, len(kept)
     while low < high:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl, InputAudio
 from weft.fields.place import placed
 from weft.fields.shown import shown
@@ -139,12 +139,12 @@ def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[It
     """Returns the items of a body in normalized form: with ids, and with contents as lists.
 
     Raises:
-        InvalidRequest: An item is invalid or of an unknown type.
+        InvalidRequestError: An item is invalid or of an unknown type.
     """
     if isinstance(given, str):
         return [_named(Message(role="user", content=[Part(type="input_text", text=given)]))]
     if len(given) > MAX_ITEMS:
-        raise InvalidRequest(field, f"{field} has {len(given)} items; at most {MAX_ITEMS} are taken")
+        raise InvalidRequestError(field, f"{field} has {len(given)} items; at most {MAX_ITEMS} are taken")
     return [_read(item, f"{field}[{position}]", field) for position, item in enumerate(given)]
 
 
@@ -152,11 +152,11 @@ def _read(given: dict[str, Any], location: str, field: str) -> Item | Reference:
     kind = given.get("type") or ("message" if "role" in given else None)
     if kind not in _TYPES:
         message = f"{location}.type is {shown(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
-        raise InvalidRequest(field, message)
+        raise InvalidRequestError(field, message)
     try:
         item = msgspec.convert({**given, "type": kind, "id": given.get("id") or ""}, Item | Reference)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(field, placed(error, location)) from None
+        raise InvalidRequestError(field, placed(error, location)) from None
     if isinstance(item, Message):
         item.content = [_part(part, item.role, f"{location}.content[{n}]", field) for n, part in enumerate(_parts(item))]
     if isinstance(item, CallOutput) and isinstance(item.output, list):
@@ -183,14 +183,14 @@ def _part(part: Part, role: str, location: str, field: str) -> Part:
         case "input_audio" if isinstance(part.input_audio, InputAudio) and role != "assistant":
             return Part(type="input_audio", input_audio=part.input_audio)
         case "input_text" | "output_text" | "text":
-            raise InvalidRequest(field, f"{location}.text must be given")
+            raise InvalidRequestError(field, f"{location}.text must be given")
         case "input_image" if part.file_id:
-            raise InvalidRequest(field, f"{location}.file_id is not supported; give the picture as image_url")
+            raise InvalidRequestError(field, f"{location}.file_id is not supported; give the picture as image_url")
         case "input_image":
-            raise InvalidRequest(field, f"{location}.image_url must be given")
+            raise InvalidRequestError(field, f"{location}.image_url must be given")
         case _:
             kinds = "only input_text, output_text, refusal, input_image and input_audio"
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 field, f"{location}: parts of type {shown(part.type)} are not supported in what {role} says, {kinds}"
             )
 
@@ -235,7 +235,7 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
         The messages, and the items that were omitted because only another server can read them.
 
     Raises:
-        InvalidRequest: A compacted conversation was made by another server.
+        InvalidRequestError: A compacted conversation was made by another server.
     """
     result: list[ChatMessage] = []
     removed: list[Transformation] = []
@@ -317,7 +317,7 @@ def chat_call(item: Call) -> dict[str, Any]:
 
 def _summary(item: Compaction) -> str:
     if (summary := _unpacked(_SUMMARY, item.encrypted_content)) is None:
-        raise InvalidRequest("input", "a compaction was made by another server; its encrypted_content cannot be read here")
+        raise InvalidRequestError("input", "a compaction was made by another server; its encrypted_content cannot be read here")
     return f"What was said before, in short:\n\n{summary}"
 
 

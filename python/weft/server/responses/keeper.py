@@ -10,7 +10,7 @@ from weakref import ref
 import msgspec
 from litestar.response.base import ASGIResponse
 
-from weft import ContextOverflow, Finished, InvalidRequest, Token
+from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.chat.messages import media_parts
 from weft.fields.shown import cut, shown
@@ -105,7 +105,7 @@ class ResponseService:
         keeps = data.store is not False
         if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
             message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
-            raise InvalidRequest("input", f"{message}. Send it with store set to false, and without a conversation")
+            raise InvalidRequestError("input", f"{message}. Send it with store set to false, and without a conversation")
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With context shifting, an abandoned background response would continue forever.
             parsed.chat.max_completion_tokens = self._service.engine.limits.n_ctx
@@ -161,13 +161,13 @@ class ResponseService:
         try:
             chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
             return await submit_chat(chat, self._service, n_more=parsed.n_earlier)
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             raise _rename_parameter(error) from None
 
     async def _truncated(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
         if any(media_parts(parsed.chat.messages or ())):
-            raise InvalidRequest("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
+            raise InvalidRequestError("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
         n_ctx = self._service.engine.limits.n_ctx_slot
         n_most = n_ctx - min(parsed.chat.max_completion_tokens or 1, n_ctx // 2)
         begins = translate.turns(parsed.chat)
@@ -183,7 +183,7 @@ class ResponseService:
     async def _fits(self, chat: ChatFields, parsed: _ParsedRequest, n_most: int) -> bool:
         try:
             return await count_tokens(chat, self._service, n_more=parsed.n_earlier) <= n_most
-        except ContextOverflow:
+        except ContextOverflowError:
             return False
 
     def _store_ended(
@@ -216,7 +216,7 @@ class ResponseService:
         n_ctx = self._service.engine.limits.n_ctx_slot
         if (n_items := len(earlier) + len(read)) >= n_ctx and data.truncation != "auto":
             # Checked before processing each item: every item has at least one token.
-            raise ContextOverflow(n_items, n_ctx, is_least=True)
+            raise ContextOverflowError(n_items, n_ctx, is_least=True)
         given = [self._resolved(item, owner) for item in read]
         return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
 
@@ -231,10 +231,10 @@ class ResponseService:
             previous = self.store.response(owner, data.previous_response_id)
         except NoSuchItemError:
             message = f"Previous response with id '{cut(data.previous_response_id)}' not found."
-            raise InvalidRequest("previous_response_id", message) from None
+            raise InvalidRequestError("previous_response_id", message) from None
         if previous.frame is None:
             message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
-            raise InvalidRequest("previous_response_id", message)
+            raise InvalidRequestError("previous_response_id", message)
         return previous.node
 
     def _resolved(self, item: Item | Reference, owner: Owner) -> Item:
@@ -250,7 +250,7 @@ class ResponseService:
         parsed = await self._parse(data, caller.owner)
         try:
             return await count_tokens(parsed.chat, self._service, n_more=parsed.n_earlier)
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             raise _rename_parameter(error) from None
 
     async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
@@ -289,7 +289,7 @@ class ResponseService:
         """Returns the events of a response after the one with this number.
 
         Raises:
-            InvalidRequest: Some of the events are not stored.
+            InvalidRequestError: Some of the events are not stored.
             NoSuchItemError: The response does not exist.
         """
         kept = self.store.response(caller.owner, name)
@@ -299,14 +299,16 @@ class ResponseService:
                 "the events of this response are not kept: they are of one that was asked for with background or with a header"
                 f" X-Conversation-Id, for {KEPT_S:g} s after its end; ask for it without stream"
             )
-            raise InvalidRequest("stream", message)
+            raise InvalidRequestError("stream", message)
         return RecordingResponse(recording, offset_after(recording, starting_after))
 
     async def cancel(self, name: str, caller: Caller) -> list[bytes]:
         """Cancels a background response. Has no effect if it has ended."""
         kept = self.store.response(caller.owner, name)
         if not kept.in_background:
-            raise InvalidRequest("background", "only a response in the background can be cancelled; leave its connection instead")
+            raise InvalidRequestError(
+                "background", "only a response in the background can be cancelled; leave its connection instead"
+            )
         await self._stop(kept)
         return kept.json()
 
@@ -335,13 +337,13 @@ class ResponseService:
         """Parses items to be added to a conversation after `before`.
 
         Raises:
-            InvalidRequest: An item is invalid, or the items are too large.
+            InvalidRequestError: An item is invalid, or the items are too large.
             NoSuchItemError: A referenced item is not stored.
         """
         read = await self._service.executor.run(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
-            raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
+            raise InvalidRequestError("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
         _check_ids("items", [*before, *made], "the conversation")
         return self.store.deduplicate(caller.owner, made)
 
@@ -361,7 +363,7 @@ def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
     ids: set[str] = set()
     for item in all_of_it:
         if item.id in ids:
-            raise InvalidRequest(field, f"{field}: the id {shown(item.id)} would be twice in {whole}")
+            raise InvalidRequestError(field, f"{field}: the id {shown(item.id)} would be twice in {whole}")
         ids.add(item.id)
 
 
@@ -374,15 +376,17 @@ def _translated(
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
     all_items = [*before, *given]
     if not all_items and data.instructions is None:
-        raise InvalidRequest("input", "input must be given")
+        raise InvalidRequestError("input", "input must be given")
     messages, removed = items.messages(all_items)
     chat = translate.chat(data, items.system_first(messages, data.instructions))
     n_earlier = sum(item.n_json for item in earlier)
     return _ParsedRequest(chat, removed, [_kept(item) for item in given], all_items, node, n_earlier)
 
 
-def _rename_parameter(error: InvalidRequest) -> InvalidRequest:
+def _rename_parameter(error: InvalidRequestError) -> InvalidRequestError:
     """Returns the error with the body's name of the field."""
     name = _NAMES.get(error.param, error.param)
     message = error.message
-    return InvalidRequest(name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message)
+    return InvalidRequestError(
+        name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message
+    )

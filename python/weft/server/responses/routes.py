@@ -7,7 +7,7 @@ import msgspec
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.shown import cut, shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
@@ -65,9 +65,9 @@ def page(
 ) -> Page:
     """Returns the pagination of a query."""
     if order not in ("asc", "desc"):
-        raise InvalidRequest("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
+        raise InvalidRequestError("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
     if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequest("limit", f"limit is {limit}; it must be 1 to {MAX_LISTED}")
+        raise InvalidRequestError("limit", f"limit is {limit}; it must be 1 to {MAX_LISTED}")
     return Page(after, limit, order)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
 from weft.fields.shown import cut, shown
 from weft.server import request_fields
@@ -107,15 +107,15 @@ def check(data: ResponseFields) -> None:
     """Refuses unsupported fields and contradictions, before anything is looked up.
 
     Raises:
-        InvalidRequest: A field is unsupported or contradicts another.
+        InvalidRequestError: A field is unsupported or contradicts another.
     """
     request_fields.refuse(data, _NEUTRAL)
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
     _check_object("text", data.text, _TEXT, but=("format",))
     if data.truncation not in (None, "auto", "disabled"):
-        raise InvalidRequest("truncation", f"truncation is {shown(data.truncation)}; it must be 'auto' or 'disabled'")
+        raise InvalidRequestError("truncation", f"truncation is {shown(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
-        raise InvalidRequest("conversation", "conversation cannot stand beside previous_response_id; give one of them")
+        raise InvalidRequestError("conversation", "conversation cannot stand beside previous_response_id; give one of them")
     if isinstance(data, CreateResponse):
         _check_response(data)
 
@@ -123,13 +123,13 @@ def check(data: ResponseFields) -> None:
 def _check_response(data: CreateResponse) -> None:
     check_include(data.include)
     if data.top_logprobs is not None and not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+        raise InvalidRequestError("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
-        raise InvalidRequest("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
+        raise InvalidRequestError("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
     if data.max_tool_calls is not None and data.max_tool_calls < 1:
-        raise InvalidRequest("max_tool_calls", f"max_tool_calls is {data.max_tool_calls}; it must be 1 or more")
+        raise InvalidRequestError("max_tool_calls", f"max_tool_calls is {data.max_tool_calls}; it must be 1 or more")
     if data.background and data.store is False:
-        raise InvalidRequest("background", "a response in the background must be kept; leave store out")
+        raise InvalidRequestError("background", "a response in the background must be kept; leave store out")
     check_metadata(data.metadata)
 
 
@@ -137,10 +137,10 @@ def check_include(include: Sequence[str] | None) -> None:
     """Refuses unknown entries of `include`.
 
     Raises:
-        InvalidRequest: There is one.
+        InvalidRequestError: There is one.
     """
     if unknown := [name for name in include or () if name not in _INCLUDABLE]:
-        raise InvalidRequest("include", f"include has {shown(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
+        raise InvalidRequestError("include", f"include has {shown(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
 
 
 def _check_object(
@@ -148,14 +148,14 @@ def _check_object(
 ) -> None:
     for key, value in (given or {}).items():
         if key not in but and value is not None and value not in neutral.get(key, ()):
-            raise InvalidRequest(name, f"{name}.{cut(f'{key} is {shown(value)}')}, which is not supported; leave it out")
+            raise InvalidRequestError(name, f"{name}.{cut(f'{key} is {shown(value)}')}, which is not supported; leave it out")
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
     """Refuses metadata with too many or too long texts.
 
     Raises:
-        InvalidRequest: A limit is exceeded.
+        InvalidRequestError: A limit is exceeded.
     """
     most, longest_name, longest = MAX_METADATA
     for what, found, limit in (
@@ -164,28 +164,30 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
         ("characters in a text", max(map(len, (metadata or {}).values()), default=0), longest),
     ):
         if found > limit:
-            raise InvalidRequest("metadata", f"metadata has {found} {what}; at most {limit} are kept")
+            raise InvalidRequestError("metadata", f"metadata has {found} {what}; at most {limit} are kept")
 
 
 def conversation_id(data: ResponseFields) -> str | None:
     """Returns the id of the conversation that a body refers to, or None.
 
     Raises:
-        InvalidRequest: The reference is malformed.
+        InvalidRequestError: The reference is malformed.
     """
     match data.conversation:
         case None | str():
             return data.conversation
         case {"id": str() as name}:
             return name
-    raise InvalidRequest("conversation", f"conversation is {shown(data.conversation)}; it must be an id, or an object with one")
+    raise InvalidRequestError(
+        "conversation", f"conversation is {shown(data.conversation)}; it must be an id, or an object with one"
+    )
 
 
 def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     """Returns the chat of a body with these messages.
 
     Raises:
-        InvalidRequest: A tool or format is invalid.
+        InvalidRequestError: A tool or format is invalid.
     """
     tools = [known for position, tool in enumerate(data.tools or ()) for known in _tools(tool, f"tools[{position}]")]
     tool_choice = _tool_choice(data.tool_choice)
@@ -238,7 +240,7 @@ def without(fields: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFie
 
 def _limit(given: int | None) -> int | None:
     if given is not None and given < 1:
-        raise InvalidRequest("max_output_tokens", f"max_output_tokens is {given}; it must be 1 or more")
+        raise InvalidRequestError("max_output_tokens", f"max_output_tokens is {given}; it must be 1 or more")
     return given
 
 
@@ -248,9 +250,9 @@ def _tools(tool: dict[str, Any], location: str) -> list[dict[str, Any]]:
         return [_tool(tool, location)]
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not namespace or BELOW in namespace:
-        raise InvalidRequest("tools", f"{location}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
+        raise InvalidRequestError("tools", f"{location}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
     if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
-        raise InvalidRequest("tools", f"{location}.tools must be a list of functions")
+        raise InvalidRequestError("tools", f"{location}.tools must be a list of functions")
     known = [_tool(one, f"{location}.tools[{position}]") for position, one in enumerate(inner)]
     for one in known:
         one["function"]["name"] = f"{namespace}{BELOW}{one['function']['name']}"
@@ -261,12 +263,12 @@ def _tool(tool: dict[str, Any], location: str) -> dict[str, Any]:
     """Returns a function in the format of chats."""
     if tool.get("type") != "function":
         kind = f"{location}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
-        raise InvalidRequest("tools", kind)
+        raise InvalidRequestError("tools", kind)
     if not isinstance(tool.get("name"), str):
-        raise InvalidRequest("tools", f"{location}.name must be given")
+        raise InvalidRequestError("tools", f"{location}.name must be given")
     for name in ("allowed_callers", "async", "defer_loading", "output_schema"):
         if tool.get(name) and not (name == "allowed_callers" and tool[name] == ["direct"]):
-            raise InvalidRequest("tools", f"{location}.{name} is not supported; leave it out")
+            raise InvalidRequestError("tools", f"{location}.{name} is not supported; leave it out")
     function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": function}
 
@@ -279,18 +281,18 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | 
             return {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools"}:
             return None
-    raise InvalidRequest("tool_choice", f"tool_choice is {shown(choice)}, which is not supported; it must name a function")
+    raise InvalidRequestError("tool_choice", f"tool_choice is {shown(choice)}, which is not supported; it must name a function")
 
 
 def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Returns the functions that may be called, and whether a call is required."""
     mode, allowed = choice.get("mode", "auto"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
-        raise InvalidRequest("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
+        raise InvalidRequestError("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
     names = [tool.get("name") for tool in allowed if isinstance(tool, dict) and tool.get("type") == "function"]
     known = {tool["function"]["name"] for tool in tools}
     if len(names) < len(allowed) or not all(isinstance(name, str) for name in names) or not known.issuperset(names):
-        raise InvalidRequest("tool_choice", "tool_choice.tools names what is none of the functions in tools")
+        raise InvalidRequestError("tool_choice", "tool_choice.tools names what is none of the functions in tools")
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 
 
@@ -298,7 +300,7 @@ def _effort(data: ResponseFields) -> str | None:
     effort = (data.reasoning or {}).get("effort")
     if effort is None or isinstance(effort, str):
         return effort
-    raise InvalidRequest("reasoning", f"reasoning.effort is {shown(effort)}; it must be a text")
+    raise InvalidRequestError("reasoning", f"reasoning.effort is {shown(effort)}; it must be a text")
 
 
 def _format(data: ResponseFields) -> dict[str, Any] | None:
@@ -309,11 +311,11 @@ def _format(data: ResponseFields) -> dict[str, Any] | None:
         case {"type": "json_schema", "schema": schema, **more}:
             return {"type": "json_schema", "json_schema": {**more, "schema": schema}}
         case {"type": "json_schema"}:
-            raise InvalidRequest("text", "text.format.schema must be given")
+            raise InvalidRequestError("text", "text.format.schema must be given")
         case {"type": "text" | "json_object" as kind}:
             return {"type": kind}
         case other:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 "text", f"text.format is {shown(other)}; its type must be 'text', 'json_object' or 'json_schema'"
             )
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from weft import ContextOverflow, Finished, InvalidRequest, Progress, Token
+from weft import ContextOverflowError, Finished, InvalidRequestError, Progress, Token
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
@@ -156,7 +156,7 @@ class ResponseWriter:
             return []
         made = list(self._close("incomplete"))
         described = describe(error)
-        code = "invalid_prompt" if isinstance(error, InvalidRequest | ContextOverflow) else "server_error"
+        code = "invalid_prompt" if isinstance(error, InvalidRequestError | ContextOverflowError) else "server_error"
         self.response.error = Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
         return [*made, *self._end("failed", events.Failed)]
 

@@ -2,7 +2,7 @@
 
 from litestar.response.base import ASGIResponse
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.server.run.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
 from weft.server.run.stream import StreamedResponse
 
@@ -26,7 +26,7 @@ class Caller:
         """Returns the response; if the client named it, the stream is generated and recorded while the client is disconnected.
 
         Raises:
-            InvalidRequest: The name is too long.
+            InvalidRequestError: The name is too long.
             StreamsFullError: There are too many recorded streams.
         """
         return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
@@ -40,11 +40,11 @@ class Caller:
             grace_s: Seconds that it continues without a reader; None is unlimited.
 
         Raises:
-            InvalidRequest: The name is too long.
+            InvalidRequestError: The name is too long.
             StreamsFullError: There are too many recorded streams.
         """
         if len(name) > MAX_NAME:
             answer.close()
             message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
-            raise InvalidRequest("X-Conversation-Id", message)
+            raise InvalidRequestError("X-Conversation-Id", message)
         return RecordingResponse(await self._recordings.begin(self.owner, name, answer, grace_s=grace_s))

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Request, Token
+from weft import Finished, InvalidRequestError, Request, Token
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallStart, Part
 from weft.chat.format import ChatPrompt
 from weft.chat.replies import WHOLE_REASONS
@@ -36,7 +36,7 @@ async def submit_chat(data: ChatFields, service: Service, *, n_more: int = 0) ->
         n_more: Bytes of messages that were not part of the request's body.
 
     Raises:
-        InvalidRequest: A field is invalid, or the template refuses the messages.
+        InvalidRequestError: A field is invalid, or the template refuses the messages.
         WeftError: As [`Service.chat_prompt`] and [`Service.submit`].
     """
     files = request_fields.chat_files(data.messages)
@@ -59,7 +59,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
     """Returns the submission for a body whose messages were rendered to `prompt`. Long work runs on a worker thread.
 
     Raises:
-        InvalidRequest: A field is invalid.
+        InvalidRequestError: A field is invalid.
     """
     # The grammar that constrains tool calls may have many rules.
     size = request_fields.branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
@@ -86,7 +86,7 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     try:
         template = held(template)
         branches = each_branch(parsed.branches, lambda branch: _with(branch, held(branch.template), sent_as))
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise parsed.rename_parameter(error) from None
     return _with(msgspec.structs.replace(parsed, branches=branches), template, sent_as)
 

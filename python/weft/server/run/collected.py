@@ -1,6 +1,7 @@
 """Memory limits for responses that are collected before they are sent."""
 
-from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError
+from weft.errors import AnswerTooLargeError
+from weft.server.errors import AnswersTooLargeError
 from weft.server.run.room import MemoryBudget, Reservation
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_TOGETHER_BYTES", "SMALL_BYTES", "TOKEN_BYTES", "ResponseReservation", "responses_budget"]

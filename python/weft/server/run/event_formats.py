@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from weft import InvalidRequest
+from weft import InvalidRequestError
 from weft.fields.shown import shown
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
@@ -45,12 +45,12 @@ class EventFormats:
         """Returns the format that the request names, else the format of the settings; None for the route's own.
 
         Raises:
-            InvalidRequest: The format does not exist.
+            InvalidRequestError: The format does not exist.
         """
         name = name or (settings.compat if settings.compat in self._others else self._own)
         if name == self._own:
             return None
         if (form := self._others.get(name)) is None:
             known = ", ".join([self._own, *self._others])
-            raise InvalidRequest("event_format", f"event_format is {shown(name)}; it must be one of {known}")
+            raise InvalidRequestError("event_format", f"event_format is {shown(name)}; it must be one of {known}")
         return form

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from weft import CacheExplanation, Event, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Stream, Token
+from weft import CacheExplanation, Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
@@ -174,7 +174,7 @@ class Generation:
         """Returns events that are ready, by prompt: at least one, or none once all branches have finished."""
         try:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
-        except InvalidRequest as error:  # A remote engine reports invalid requests on the first read.
+        except InvalidRequestError as error:  # A remote engine reports invalid requests on the first read.
             raise self.submission.rename_parameter(error) from None
         if not self._is_heavy:
             if self._scheduler is None:

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
-from weft import Engine, InvalidRequest, Media
+from weft import Engine, InvalidRequestError, Media
+from weft.errors import NotSupportedError
 from weft.fields.shown import shown
 from weft.installed.platform import OPEN_WITHOUT_WAITING
-from weft.server.errors import NotSupportedError, TextsWaitingError
+from weft.server.errors import TextsWaitingError
 from weft.server.run.client_timeouts import cancel_on_disconnect
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
@@ -62,7 +63,7 @@ class MediaReader:
 
         Raises:
             NotSupportedError: The model does not support this kind of input.
-            InvalidRequest: There are too many files.
+            InvalidRequestError: There are too many files.
         """
         if not files:
             return
@@ -75,18 +76,18 @@ class MediaReader:
                 hint = "hint: if this is unexpected, you may need to provide the mmproj"
                 raise NotSupportedError(f"{what} input is not supported - {hint}")
         if len(files) > MAX_FILES:
-            raise InvalidRequest(files[0].param, f"there are {len(files)} pictures and sounds; at most {MAX_FILES} are read")
+            raise InvalidRequestError(files[0].param, f"there are {len(files)} pictures and sounds; at most {MAX_FILES} are read")
 
     async def read(self, files: Sequence[MediaFile]) -> list[Media]:
         """Returns the decoded images and audio, in order.
 
         Raises:
             NotSupportedError: The model does not support this kind of input.
-            InvalidRequest: There are too many files, they are too large, or one is unavailable or malformed.
-            QueueFull: The projector's queue is full.
+            InvalidRequestError: There are too many files, they are too large, or one is unavailable or malformed.
+            QueueFullError: The projector's queue is full.
             TextsWaitingError: Too many files are queued for decoding or being fetched.
             ClientDisconnectedError: The client has disconnected.
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
         """
         self.check(files)
         media: list[Media] = []
@@ -95,9 +96,9 @@ class MediaReader:
             try:
                 media.append(await self._read(file, n_left))
             except UnreadableError as error:
-                raise InvalidRequest(file.param, f"{file.location}: {error}") from None
-            except InvalidRequest as error:
-                raise InvalidRequest(file.param, f"{file.location}: {error.message}") from None
+                raise InvalidRequestError(file.param, f"{file.location}: {error}") from None
+            except InvalidRequestError as error:
+                raise InvalidRequestError(file.param, f"{file.location}: {error.message}") from None
             n_left -= media[-1].n_bytes
         return media
 

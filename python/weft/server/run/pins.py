@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft import Engine, EngineStopped, Prefix, WeftError
+from weft import Engine, EngineStoppedError, Prefix, WeftError
 
 __all__ = ["Pinned", "Pins"]
 
@@ -68,7 +68,7 @@ class Pins:
         """Stores the pinned prefixes. Must be called before the engine sleeps.
 
         Raises:
-            EngineStopped: The engine was closed or has died.
+            EngineStoppedError: The engine was closed or has died.
         """
         self._to_restore = await self.all()
 
@@ -81,14 +81,14 @@ class Pins:
             The new prefixes, by the engine's previous ids.
 
         Raises:
-            EngineStopped: The engine was closed or has died.
+            EngineStoppedError: The engine was closed or has died.
         """
         self._offset, self._stable_ids = self._highest + 1, {}
         now: dict[int, Prefix] = {}
         for number, before in self._to_restore:
             try:
                 prefix = await self._engine.pin(before.tokens, adapters=self._adapters.get(number))
-            except EngineStopped:
+            except EngineStoppedError:
                 raise
             except WeftError as error:
                 logger.warning("the pinned prefix %d could not be computed again: %s", number, error)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from weft import InvalidRequest, Request, Score
+from weft import InvalidRequestError, Request, Score
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
@@ -49,29 +49,29 @@ async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, co
     """Scores continuations and returns the JSON.
 
     Raises:
-        ContextOverflow: A prompt with a continuation does not fit.
-        InvalidRequest: A continuation is empty, there are too many, or a field is out of range.
-        QueueFull: Too many requests are queued.
+        ContextOverflowError: A prompt with a continuation does not fit.
+        InvalidRequestError: A continuation is empty, there are too many, or a field is out of range.
+        QueueFullError: Too many requests are queued.
         TextsWaitingError: Too many texts are queued.
         AnswerTooLargeError: The response would exceed its limit.
         AnswersTooLargeError: All responses together would exceed their limit.
         ClientDisconnectedError: The client has disconnected.
-        EngineStopped: The engine was stopped.
+        EngineStoppedError: The engine was stopped.
         NotSupportedError: The server computes embeddings only.
-        NotSupported: The model computes embeddings only.
+        NotSupportedError: The model computes embeddings only.
     """
     service.check_generates()
     n_continuations = sum(len(task.continuations) for task in request.tasks)
     if n_continuations > MAX_CONTINUATIONS:
         message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are scored at once"
-        raise InvalidRequest("continuations", message)
+        raise InvalidRequestError("continuations", message)
     size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in request.tasks)
     owner = current_owner()
     tasks = await service.executor.run(Purpose.PROMPT, size, _read, service, request.tasks)
     n_scored = sum(len(text) for _, continuations in tasks for text in continuations) * (1 + request.n_probs)
     if n_scored > MAX_SCORED:
         message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
-        raise InvalidRequest("continuations", message)
+        raise InvalidRequestError("continuations", message)
     collected.grow(n_scored * SCORED_BYTES)
     template = Request(
         prompt=(),
@@ -82,10 +82,10 @@ async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, co
     )
     try:
         made = await scores_of(service.engine, tasks, template, request.n_probs)
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         if error.param != "adapters":
             raise
-        raise InvalidRequest("lora", error.message.replace("adapters", "lora")) from None
+        raise InvalidRequestError("lora", error.message.replace("adapters", "lora")) from None
     for each in made:
         for one in each:
             service.usage_counters.add(one.usage)

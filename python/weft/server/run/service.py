@@ -15,14 +15,14 @@ import msgspec
 
 from weft import (
     BranchOptions,
-    ContextOverflow,
+    ContextOverflowError,
     Engine,
-    EngineStopped,
-    InvalidConfig,
-    InvalidRequest,
+    EngineStoppedError,
+    InvalidConfigError,
+    InvalidRequestError,
     Media,
     MixedPrompt,
-    PinsFull,
+    PinBudgetError,
     Request,
     Stream,
     WeftError,
@@ -30,10 +30,11 @@ from weft import (
 from weft._native import Biases, Model, SavedPrefix, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
+from weft.errors import NotSupportedError
 from weft.infill import infill_tokens, missing
 from weft.request.branches import BRANCH_FIELDS
 from weft.server.auth import current_owner
-from weft.server.errors import NotSupportedError, StillLoadingError
+from weft.server.errors import StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.auto_pinner import AutoPinner
 from weft.server.run.client_timeouts import n_body_bytes
@@ -135,7 +136,7 @@ class Service:
 
         Raises:
             ModelLoadError: The file is not a supported model.
-            InvalidConfig: A setting does not fit the model.
+            InvalidConfigError: A setting does not fit the model.
             RuntimeError: The engine was started before.
         """
         self._is_started = True
@@ -169,7 +170,7 @@ class Service:
         """
         try:
             self.chat.compile()
-        except EngineStopped:
+        except EngineStoppedError:
             pass  # The template is no longer needed.
         except Exception:
             logger.exception("the chat template cannot be compiled")
@@ -198,18 +199,18 @@ class Service:
         request = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
             await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, request)
-        except ContextOverflow:
+        except ContextOverflowError:
             pass
-        except InvalidRequest as error:
-            raise InvalidConfig(error.param, error.message) from None
+        except InvalidRequestError as error:
+            raise InvalidConfigError(error.param, error.message) from None
 
     async def _compute_system_prompt(self, system_prompt: SystemPrompt) -> None:
         """Computes the system prompt of the settings."""
         try:
             async with self.common_prompt.changed(system_prompt):
                 pass
-        except (ContextOverflow, PinsFull) as error:
-            raise InvalidConfig("system_prompt", str(error)) from None
+        except (ContextOverflowError, PinBudgetError) as error:
+            raise InvalidConfigError("system_prompt", str(error)) from None
 
     async def _unload(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model. Returns False if a request arrived before unloading began."""
@@ -231,7 +232,7 @@ class Service:
         began = time.monotonic()
         try:
             await self._restore_state()
-        except EngineStopped:
+        except EngineStoppedError:
             raise
         except Exception as error:
             logger.error("the model cannot be loaded again: %s", error)
@@ -251,7 +252,7 @@ class Service:
         try:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
-        except EngineStopped:
+        except EngineStoppedError:
             raise
         except (WeftError, OSError) as error:
             logger.warning("the saved prompt could not be restored: %s", error)
@@ -310,7 +311,7 @@ class Service:
             return self._failure
         if not self._is_ready:
             return StillLoadingError(self.loading)
-        return None if self._is_alive and not self._is_stopping else EngineStopped()
+        return None if self._is_alive and not self._is_stopping else EngineStoppedError()
 
     @property
     def state(self) -> EngineState:
@@ -345,14 +346,14 @@ class Service:
         """Submits one request for each prompt: either all of them or none.
 
         Raises:
-            ContextOverflow: A prompt does not fit.
-            InvalidRequest: A field is out of range.
-            QueueFull: Too many requests are queued.
+            ContextOverflowError: A prompt does not fit.
+            InvalidRequestError: A field is out of range.
+            QueueFullError: Too many requests are queued.
             TextsWaitingError: Too many texts are queued.
             ClientDisconnectedError: The client has disconnected.
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
             NotSupportedError: The server computes embeddings only.
-            NotSupported: The model computes embeddings only.
+            NotSupportedError: The model computes embeddings only.
             CrossOriginError: A page of an untrusted origin requests `explain_cache`, which reveals texts of other clients.
         """
         if submission.template.explain_cache:
@@ -375,12 +376,12 @@ class Service:
             The forks' branch indices in the source's stream, or a generation if they have their own stream.
 
         Raises:
-            InvalidRequest: A field is out of range, or the source's response cannot include forks.
+            InvalidRequestError: A field is out of range, or the source's response cannot include forks.
             WeftError: As [`Stream.fork`][weft.Stream.fork].
         """
         if not submission.own_stream and not generation.accepts_forks:
             message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
-            raise InvalidRequest("stream", message)
+            raise InvalidRequestError("stream", message)
         size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
         arguments = (generation.submission.prompts[prompt], submission, generation.schema_parts)
         options, append = await self.executor.run(Purpose.PROMPT, size, self._fork_options, *arguments)
@@ -407,8 +408,8 @@ class Service:
         source = generation.branch(prompt, branch_index)
         try:
             appended = self.engine.detokenize(append) if append else ""
-        except InvalidRequest as error:
-            raise InvalidRequest("append", error.message) from None
+        except InvalidRequestError as error:
+            raise InvalidRequestError("append", error.message) from None
         if generation.reparses_forks and not submission.own_stream:
             n_before = (
                 len(generation.text_before(prompt, branch_index)) + len(generation.text(prompt, branch_index)) + len(appended)
@@ -418,7 +419,7 @@ class Service:
                     f"each of the {submission.n} forks would read {n_before} characters again for this chat's stream,"
                     f" {MAX_REPARSED} together at most; set stream to true, which gives them one of their own, or ask for fewer"
                 )
-                raise InvalidRequest("n", message)
+                raise InvalidRequestError("n", message)
         with generation.forking():
             made = await generation.streams[prompt].fork(
                 branch_index,
@@ -470,7 +471,7 @@ class Service:
         """Returns the submission with its images and audio decoded.
 
         Raises:
-            InvalidRequest: An option of the request does not support images or audio.
+            InvalidRequestError: An option of the request does not support images or audio.
             NotSupportedError: The server computes embeddings only.
             WeftError: As `MediaReader.read`.
         """
@@ -478,12 +479,12 @@ class Service:
         if not any(isinstance(prompt, MediaPrompt) for prompt in submission.prompts):
             return submission
         if submission.gap is not None:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 "prompt", "a prompt with pictures or sounds cannot stand before a gap; leave out what follows it"
             )
         if submission.template.prompt_logprobs is not None:
             message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
-            raise submission.rename_parameter(InvalidRequest("prompt_logprobs", message))
+            raise submission.rename_parameter(InvalidRequestError("prompt_logprobs", message))
         return msgspec.structs.replace(submission, prompts=await self.with_media(submission.prompts))
 
     async def with_media(self, prompts: Sequence[SentPrompt]) -> Sequence[SentPrompt]:
@@ -538,7 +539,7 @@ class Service:
         except Exception as error:
             for stream in streams:
                 stream.close()
-            if isinstance(error, InvalidRequest):
+            if isinstance(error, InvalidRequestError):
                 raise submission.rename_parameter(error) from None
             raise
         return requests, streams
@@ -546,7 +547,7 @@ class Service:
     def _requests(self, submission: Submission, owner: str | None) -> list[Request]:
         limit = self.engine.limits.max_queue
         if len(submission.prompts) > limit:
-            raise InvalidRequest("prompt", f"there are {len(submission.prompts)} prompts; at most {limit} may wait")
+            raise InvalidRequestError("prompt", f"there are {len(submission.prompts)} prompts; at most {limit} may wait")
         slot = None if submission.slot is None else submission.slot % self.engine.limits.n_slots
         template = msgspec.structs.replace(
             submission.template,
@@ -646,7 +647,7 @@ class Service:
         """Refuses a prompt that cannot fit even if its tokens were as long as possible, before tokenizing it.
 
         Raises:
-            ContextOverflow: The prompt cannot fit.
+            ContextOverflowError: The prompt cannot fit.
         """
         n_ctx = self.engine.limits.n_ctx_slot
         n_least = _n_least(pieces, self.engine.model)
@@ -654,12 +655,12 @@ class Service:
             is_counted = isinstance(pieces, TokenIds | MixedPrompt) or not any(
                 isinstance(piece, str) for piece in _pieces(pieces)
             )
-            raise ContextOverflow(n_least, n_ctx, is_least=not is_counted)
+            raise ContextOverflowError(n_least, n_ctx, is_least=not is_counted)
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> Sequence[tuple[int, float]]:
         n_vocab = self.engine.model.n_vocab
         if len(biases) > n_vocab:
-            raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} tokens")
+            raise InvalidRequestError("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} tokens")
         if isinstance(biases, Biases):
             # Encodes here on the worker thread; the result is cached for the event loop.
             biases.json()
@@ -668,7 +669,9 @@ class Service:
             (token, bias) for piece, bias in biases for token in self._tokens([piece], add_special=False, parse_special=False)
         ]
         if len(result) > n_vocab:
-            raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} tokens")
+            raise InvalidRequestError(
+                "logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} tokens"
+            )
         return self._biases(Biases(result)) if len(result) > LONG_TEXT else result
 
     def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> Sequence[int] | None:
@@ -690,7 +693,7 @@ class Service:
         """Returns the tokens of a prompt for the engine.
 
         Raises:
-            ContextOverflow: The prompt cannot fit.
+            ContextOverflowError: The prompt cannot fit.
         """
         return await self.executor.run(Purpose.PROMPT, size_of(pieces), self.prompt_now, pieces)
 
@@ -698,7 +701,7 @@ class Service:
         """Returns the tokens of a prompt, computed on the calling thread.
 
         Raises:
-            ContextOverflow: The prompt cannot fit.
+            ContextOverflowError: The prompt cannot fit.
         """
         self.check_length(pieces)
         return self._tokens(pieces)
@@ -719,8 +722,8 @@ class Service:
             with_system_end: Whether to determine where the system message ends.
 
         Raises:
-            ContextOverflow: The prompt cannot fit.
-            InvalidRequest: The messages are invalid, or the template refuses them.
+            ContextOverflowError: The prompt cannot fit.
+            InvalidRequestError: The messages are invalid, or the template refuses them.
             WeftError: As `MediaReader.read`.
         """
         media = await self.media.read(files)
@@ -779,12 +782,12 @@ def _size_of_chat(data: Chat, files: Sequence[MediaFile]) -> int:
     return max(n_bytes, 0) + MESSAGE_SIZE * len(data.messages or ())
 
 
-def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
+def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequestError | None:
     n = n_tokens * (1 + max(n_likely, 0))
     if n <= MAX_PROMPT_LOGPROBS:
         return None
     message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
-    return InvalidRequest("prompt_logprobs", message)
+    return InvalidRequestError("prompt_logprobs", message)
 
 
 def _pieces(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:

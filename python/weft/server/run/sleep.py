@@ -8,7 +8,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from weft.errors import EngineStopped
+from weft.errors import EngineStoppedError
 
 __all__ = ["IdleUnloader"]
 
@@ -60,11 +60,11 @@ class IdleUnloader:
         self._restart_timer()
 
     def stop(self) -> None:
-        """Stops unloading and reloading. Waiting requests raise EngineStopped."""
+        """Stops unloading and reloading. Waiting requests raise EngineStoppedError."""
         self._is_stopped = True
         self._clear_timer()
         if self._transition is not None and not self._transition.done():
-            self._transition.set_exception(EngineStopped())
+            self._transition.set_exception(EngineStoppedError())
         if self._transition_task is not None:
             self._transition_task.cancel()
 
@@ -106,7 +106,7 @@ class IdleUnloader:
         try:
             while not self.is_awake:
                 if self._is_stopped:
-                    raise EngineStopped
+                    raise EngineStoppedError
                 # All waiting tasks share one load, which none of them can cancel.
                 await asyncio.shield(self._transition or self._run_transition(self._do_reload()))
             yield
@@ -136,7 +136,7 @@ class IdleUnloader:
         is_gone = False
         try:
             is_gone = await self._unload(lambda: self._n_requests > 0)
-        except EngineStopped:  # The engine has died or is stopping; requests report that.
+        except EngineStoppedError:  # The engine has died or is stopping; requests report that.
             pass
         except Exception:
             logger.exception("the model stays loaded")
@@ -160,7 +160,7 @@ class IdleUnloader:
 
     def _settle(self, transition: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
         self._transition = self._transition_task = None
-        failure = EngineStopped() if task.cancelled() else task.exception()
+        failure = EngineStoppedError() if task.cancelled() else task.exception()
         if transition.done():
             pass
         elif failure is None:

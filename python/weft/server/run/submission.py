@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from weft import InvalidRequest, MixedPrompt, Request
+from weft import InvalidRequestError, MixedPrompt, Request
 from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
@@ -152,7 +152,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
             for template in templates
         )
 
-    def rename_parameter(self, error: InvalidRequest) -> InvalidRequest:
+    def rename_parameter(self, error: InvalidRequestError) -> InvalidRequestError:
         """Returns the error with the body's name of the field, which may be a branch's."""
         names, location = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
@@ -160,23 +160,23 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         name = names.get(error.param, error.param)
         own = f"{location}{error.param} "
         message = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
-        return InvalidRequest(name, message)
+        return InvalidRequestError(name, message)
 
 
 def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:
     """Applies `read` to each branch of a body.
 
     Raises:
-        InvalidRequest: A branch is invalid. With several branches, the message includes its index.
+        InvalidRequestError: A branch is invalid. With several branches, the message includes its index.
     """
     made = []
     for index, branch in enumerate(branches):
         try:
             made.append(read(branch))
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             if len(branches) == 1:
                 raise
-            raise InvalidRequest(error.param, f"branches[{index}]: {error.message}") from None
+            raise InvalidRequestError(error.param, f"branches[{index}]: {error.message}") from None
     return made
 
 

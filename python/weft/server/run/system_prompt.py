@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from weft import Engine, EngineStopped, PinsFull, Prefix, WeftError
+from weft import Engine, EngineStoppedError, PinBudgetError, Prefix, WeftError
 from weft.settings.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 
 __all__ = ["CommonPrompt"]
@@ -32,10 +32,10 @@ class CommonPrompt:
         It takes effect when the block is left. If computing or the block fails, the previous one stays.
 
         Raises:
-            ContextOverflow: It does not fit.
-            PinsFull: It does not fit together with the other pinned prefixes.
-            QueueFull: Too many requests are queued.
-            EngineStopped: The engine was stopped.
+            ContextOverflowError: It does not fit.
+            PinBudgetError: It does not fit together with the other pinned prefixes.
+            QueueFullError: Too many requests are queued.
+            EngineStoppedError: The engine was stopped.
         """
         async with self._changing:
             if new.prompt == self.current.prompt:
@@ -59,14 +59,14 @@ class CommonPrompt:
         On failure the previous version stays pinned, for when those adapters are set again, and the reason is logged.
 
         Raises:
-            EngineStopped: The engine was stopped.
+            EngineStoppedError: The engine was stopped.
         """
         async with self._changing:
             if not self.tokens:
                 return
             try:
                 await self._take(await self._pin(self.tokens))
-            except EngineStopped:
+            except EngineStoppedError:
                 raise
             except WeftError as error:
                 logger.warning("the system prompt could not be computed for the adapters that are set now: %s", error)
@@ -86,7 +86,7 @@ class CommonPrompt:
             return None
         try:
             return await self._engine.pin(tokens)
-        except PinsFull:
+        except PinBudgetError:
             if self._prefix is None:
                 raise
         try:
@@ -104,7 +104,7 @@ class CommonPrompt:
 
     async def _discard(self, new: Prefix | None) -> None:
         """Unpins a prefix that does not take effect."""
-        with suppress(EngineStopped):
+        with suppress(EngineStoppedError):
             if new is not None:
                 await self._engine.unpin(new)
         await self._pin_again()
@@ -115,7 +115,7 @@ class CommonPrompt:
             return
         try:
             self._prefix = await self._engine.pin(self.tokens)
-        except EngineStopped:
+        except EngineStoppedError:
             pass
         except WeftError as error:
             logger.warning("the system prompt is still used, but could not be pinned again: %s", error)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from weft import InvalidRequest, Media, MixedPrompt
+from weft import InvalidRequestError, Media, MixedPrompt
 from weft._native import CompactEmbeddings
 from weft.request import Prompt
 from weft.server.run.collected import ResponseReservation
@@ -42,19 +42,19 @@ async def embed(
     """Computes embeddings of texts, which are the field `name` of the body, and returns the JSON.
 
     Raises:
-        InvalidRequest: A text is empty or too long, there are too many, or an image or audio file is malformed.
-        NotSupported: The model is a reranker, or does not support images or audio.
-        QueueFull: The queue is full.
+        InvalidRequestError: A text is empty or too long, there are too many, or an image or audio file is malformed.
+        NotSupportedError: The model is a reranker, or does not support images or audio.
+        QueueFullError: The queue is full.
         AnswerTooLargeError: The response would exceed its limit.
         AnswersTooLargeError: All responses together would exceed their limit.
         ClientDisconnectedError: The client has disconnected.
-        EngineStopped: The engine was stopped.
+        EngineStoppedError: The engine was stopped.
     """
     _check(texts, name)
     how = service.settings.embd_normalize if normalize is None else normalize
     for field, number in (("embd_normalize", how), ("dimensions", dimensions)):
         if number is not None and abs(number) > MAX_NUMBER:
-            raise InvalidRequest(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
+            raise InvalidRequestError(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
     with _renaming_parameter(name):
         read = await service.with_media(texts)
 
@@ -81,7 +81,7 @@ async def rank(
 
 def _check(texts: Sequence[object], name: str) -> None:
     if len(texts) > MAX_TEXTS:
-        raise InvalidRequest(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
+        raise InvalidRequestError(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
 
 
 async def _vectors(
@@ -101,10 +101,10 @@ def _renaming_parameter(name: str) -> Iterator[None]:
     """Renames the parameter of errors about the texts to the body's field `name`."""
     try:
         yield
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         if error.param == "normalize":
-            raise InvalidRequest("embd_normalize", re.sub("^normalize ", "embd_normalize ", error.message)) from None
-        raise InvalidRequest(name if error.param in ("texts", "prompt") else error.param, error.message) from None
+            raise InvalidRequestError("embd_normalize", re.sub("^normalize ", "embd_normalize ", error.message)) from None
+        raise InvalidRequestError(name if error.param in ("texts", "prompt") else error.param, error.message) from None
 
 
 def _parts(service: Service, text: SentPrompt) -> Prompt:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import InvalidRequest, Logprob, Score, ScoredToken
+from weft import InvalidRequestError, Logprob, Score, ScoredToken
 from weft.scoring import MAX_PROBS
 from weft.server.request_fields.adapters import adapters
 from weft.server.response_fields.probabilities import TokenLogprob
@@ -29,14 +29,14 @@ LOWEST = -3.4028234663852886e38
 def score_request(data: ScoreBody) -> ScoreRequest:
     """Returns the scoring request of a body."""
     if data.tasks is not None and (data.prompt is not None or data.continuations is not None):
-        raise InvalidRequest("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
+        raise InvalidRequestError("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
     if data.tasks is None:
         tasks = [_task(data, "")]
     else:
         tasks = [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
     n_probs = data.n_probs or 0
     if not 0 <= n_probs <= MAX_PROBS:
-        raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
+        raise InvalidRequestError("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
     return ScoreRequest(
         tasks=tasks,
         n_probs=n_probs,
@@ -48,9 +48,9 @@ def score_request(data: ScoreBody) -> ScoreRequest:
 
 def _task(task: ScoreTask, where: str) -> Task:
     if task.prompt is None:
-        raise InvalidRequest(f"{where}prompt", f"{where}prompt must be given")
+        raise InvalidRequestError(f"{where}prompt", f"{where}prompt must be given")
     if task.continuations is None:
-        raise InvalidRequest(
+        raise InvalidRequestError(
             f"{where}continuations", f"{where}continuations must be given, as a list of texts or of lists of tokens"
         )
     return Task(_pieces(task.prompt), [_pieces(text) for text in task.continuations])

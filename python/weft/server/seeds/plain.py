@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Token
+from weft import Finished, InvalidRequestError, Token
 from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.errors import ErrorBody, describe
@@ -27,13 +27,13 @@ _encode = msgspec.json.Encoder().encode
 def submission(data: StreamBody, settings: Settings) -> Submission:
     """Returns the submission of a body."""
     if data.prompt is None:
-        raise InvalidRequest("prompt", "a prompt must be given")
+        raise InvalidRequestError("prompt", "a prompt must be given")
     if data.n_batch is not None and data.n_batch < 1:
-        raise InvalidRequest("n_batch", f"n_batch is {data.n_batch}; it must be at least 1")
+        raise InvalidRequestError("n_batch", f"n_batch is {data.n_batch}; it must be at least 1")
     if data.num_predict is not None and data.num_predict < 0:
-        raise InvalidRequest("num_predict", f"num_predict is {data.num_predict}; it must be 0 or more")
+        raise InvalidRequestError("num_predict", f"num_predict is {data.num_predict}; it must be 0 or more")
     if not 0 <= data.cache <= MAX_CACHE_ID:
-        raise InvalidRequest("cache", f"cache is {data.cache}; it must be a positive integer, or 0 for no file")
+        raise InvalidRequestError("cache", f"cache is {data.cache}; it must be a positive integer, or 0 for no file")
     fields: dict[str, Any] = {
         "prompt": data.prompt,
         "stream": True,
@@ -61,14 +61,14 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
     """Returns the content type of a format, and a function that encodes a line.
 
     Raises:
-        InvalidRequest: The format does not exist.
+        InvalidRequestError: The format does not exist.
     """
     match name:
         case None | "text":
             return "text/plain; charset=utf-8", _plain
         case "ndjson":
             return "application/x-ndjson", _quoted
-    raise InvalidRequest("format", f"there is no format of this name: {shown(name)}; it must be text or ndjson")
+    raise InvalidRequestError("format", f"there is no format of this name: {shown(name)}; it must be text or ndjson")
 
 
 def failure(error: Exception) -> bytes:

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from weft import InvalidRequest, PrefixFileError
-from weft.server.errors import NotSupportedError, SlotFileError
+from weft import InvalidRequestError, PrefixFileError
+from weft.errors import NotSupportedError
+from weft.server.errors import SlotFileError
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.settings import Settings
@@ -36,9 +37,9 @@ async def restore_or_save(service: Service, number: int, prompt: str) -> None:
 
     Raises:
         NotSupportedError: The server has no folder for these files.
-        InvalidRequest: The file is damaged or does not match this model and cache.
+        InvalidRequestError: The file is damaged or does not match this model and cache.
         SlotFileError: The file cannot be read or written.
-        ContextOverflow: The prompt does not fit.
+        ContextOverflowError: The prompt does not fit.
     """
     folder, is_own = _folder(service.settings)
     path = folder / f"prompt-{number}.bin"
@@ -60,7 +61,7 @@ async def restore_or_save(service: Service, number: int, prompt: str) -> None:
         if is_own:
             await service.executor.run_in_thread(Purpose.SLOT_FILE, 0, _mark_used, path)
     except PrefixFileError as error:
-        raise InvalidRequest("cache", f"cannot restore {path.name}: {error.reason}") from None
+        raise InvalidRequestError("cache", f"cannot restore {path.name}: {error.reason}") from None
     except OSError as error:
         raise SlotFileError(path.name, error) from error
 
