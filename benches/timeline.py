@@ -45,10 +45,10 @@ PATIENCE_S = 120.0
 WIDTH = 96
 """Columns of the picture of one step."""
 
-PARTS = ("receive", "place", "restore", "spill", "plan", "decode", "sample", "text", "emit")
+PARTS = ("receive", "admit", "reload", "offload", "plan", "decode", "sample", "detokenize", "publish")
 """The parts of a step, in their order but for what is placed after the decode."""
 
-MARKS = {"decode": "D", "sample": "s", "text": "t", "emit": "e"}
+MARKS = {"decode": "D", "sample": "s", "detokenize": "t", "publish": "P"}
 """How parts are drawn; all others are preparation."""
 
 
@@ -265,7 +265,9 @@ def print_picture(noted: Noted, load: Load) -> None:
     if not shown:
         raise BenchError(f"among the last {len(noted.steps)} steps no {N_SHOWN + 1} in a row had all {load.streams} streams")
     scale = max(later.decode_end - step.decode_end for step, later in itertools.pairwise(shown)) / WIDTH
-    print(f"one column is {scale * 1e6:.0f} µs; worker: D decode, s sample, t text, e emit, p the rest of the step, . idle")
+    print(
+        f"one column is {scale * 1e6:.0f} µs; worker: D decode, s sample, t detokenize, P publish, p the rest of the step, . idle"
+    )
     print("event loop: W woken, w writing, - between writes")
     for number, (step, later) in enumerate(itertools.pairwise(shown), 1):
         begin, end = step.decode_end, later.decode_end

@@ -46,10 +46,10 @@ async def main() -> None:
         print(f"{'pauses in ms':<16} {'median':>8} {'p99':>8} {'most':>8}")
         print(told("alone", await pauses_ms(engine)))
         for n in (1, 4):
-            before, started = engine.vector_stats().n_tokens, time.perf_counter()
+            before, started = engine.embedding_stats().n_tokens, time.perf_counter()
             tasks = [asyncio.create_task(embed_for_ever(engine)) for _ in range(n)]
             pauses = [pause for _ in range(3) for pause in await pauses_ms(engine)]
-            speed = (engine.vector_stats().n_tokens - before) / (time.perf_counter() - started)
+            speed = (engine.embedding_stats().n_tokens - before) / (time.perf_counter() - started)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -32,12 +32,12 @@ from weft.chat.request_options import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.cli.main import TUNE, parse
 from weft.cli.tune import table
 from weft.drawing import figure
+from weft.errors import AnswerTooLargeError
 from weft.fields.about import field_meta
 from weft.server import json_request
 from weft.server.anthropic import translate as anthropic
 from weft.server.errors import (
     AnswersTooLargeError,
-    AnswerTooLargeError,
     BodiesTooLargeError,
     OffsetLostError,
     StreamsFullError,

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
         BranchStats,
         CachedNode,
         Compute,
+        EmbeddingStats,
+        HostCacheStats,
         Limits,
         Media,
         MediaStats,
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
         Slot,
         Stats,
         StepTimes,
-        StoreStats,
         Stream,
-        VectorStats,
     )
     from weft.answer import Answer, Branch
     from weft.chat.replies import ChatAnswer, Reply, ToolCall
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
     from weft.events import (
         CacheExplanation,
-        ComputedStretch,
+        ComputedRange,
         EarlierRequest,
         Event,
         Finished,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from weft.prefix import PrefixFile
     from weft.reading import Branches, BranchStream
     from weft.request import BranchOptions, ForkOptions, Request, RequestOptions
-    from weft.request.thought import GrammarTrigger, Thought
+    from weft.request.reasoning import GrammarTrigger, ReasoningConfig
     from weft.scoring import Score, ScoredToken
     from weft.tree import Extension, Node, Tree
 
@@ -88,11 +88,12 @@ __all__ = [
     "CachedNode",
     "ChatAnswer",
     "Compute",
-    "ComputedStretch",
+    "ComputedRange",
     "ContextOverflowError",
     "DecodeError",
     "DriverMissingError",
     "EarlierRequest",
+    "EmbeddingStats",
     "Embeddings",
     "Engine",
     "EngineConfig",
@@ -103,6 +104,7 @@ __all__ = [
     "ForkOptions",
     "ForkedProcessError",
     "GrammarTrigger",
+    "HostCacheStats",
     "InvalidConfigError",
     "InvalidRequestError",
     "Limits",
@@ -126,6 +128,7 @@ __all__ = [
     "PromptLogprobs",
     "QueueFullError",
     "Ranking",
+    "ReasoningConfig",
     "RecentStep",
     "Reply",
     "Request",
@@ -138,16 +141,13 @@ __all__ = [
     "Snippet",
     "Stats",
     "StepTimes",
-    "StoreStats",
     "Stream",
-    "Thought",
     "Token",
     "ToolCall",
     "Tree",
     "TreeFileError",
     "TreeFullError",
     "Usage",
-    "VectorStats",
     "WeftError",
     "WorkCancelledError",
 ]
@@ -171,8 +171,8 @@ _HOMES = {
         "Slot",
         "Stats",
         "StepTimes",
-        "StoreStats",
-        "VectorStats",
+        "HostCacheStats",
+        "EmbeddingStats",
     ),
     "weft.answer": ("Branch", "Answer"),
     "weft.chat.replies": ("ChatAnswer", "Reply", "ToolCall"),
@@ -204,7 +204,7 @@ _HOMES = {
     ),
     "weft.events": (
         "CacheExplanation",
-        "ComputedStretch",
+        "ComputedRange",
         "EarlierRequest",
         "Event",
         "Finished",
@@ -220,7 +220,7 @@ _HOMES = {
     "weft.reading": ("BranchStream", "Branches"),
     "weft.request": ("BranchOptions", "ForkOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
-    "weft.request.thought": ("GrammarTrigger", "Thought"),
+    "weft.request.reasoning": ("GrammarTrigger", "ReasoningConfig"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Names that each module defines. A module is imported when one of its names is first used: `python -m weft` imports this package

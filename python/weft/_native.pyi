@@ -29,8 +29,10 @@ __all__ = [
     "CompactEmbeddings",
     "CompactLogprobs",
     "Compute",
+    "EmbeddingStats",
     "Engine",
     "Hardware",
+    "HostCacheStats",
     "Limits",
     "Media",
     "MediaStats",
@@ -43,12 +45,10 @@ __all__ = [
     "Slot",
     "Stats",
     "StepTimes",
-    "StoreStats",
     "Stream",
     "Timing",
     "TokenIds",
     "Tuning",
-    "VectorStats",
     "answer_at_once",
     "devices",
     "lower_priority",
@@ -510,7 +510,7 @@ class Engine:
             EngineStoppedError: The engine was stopped.
         """
 
-    def vector_stats(self) -> VectorStats:
+    def embedding_stats(self) -> EmbeddingStats:
         """Returns metrics and settings of embeddings."""
 
     def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
@@ -624,7 +624,7 @@ class Engine:
             OverflowError: `n_max` is below 0.
         """
 
-    def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+    def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """Returns the tokens in a slot, the adapters that they were computed with, and the position where an aLoRA begins.
 
         The tokens are those that the slot's running sequence, or else the last one, has computed. Prompts that are pinned, saved,
@@ -699,9 +699,9 @@ class Limits:
     def forks_anywhere(self) -> bool:
         """True if a prompt can continue from any position of a cached prompt: all layers have full attention.
 
-        Otherwise `Request.snapshots_at` is useful, because a recurrent state can only be continued at a checkpoint. With a
-        sliding window, a prompt can continue wherever its window is still cached: at the end of a prompt with `snapshots_at`, and
-        where two prompts have diverged before.
+        Otherwise `Request.checkpoints_at` is useful, because a recurrent state can only be continued at a checkpoint. With a
+        sliding window, a prompt can continue wherever its window is still cached: at the end of a prompt with `checkpoints_at`,
+        and where two prompts have diverged before.
         """
 
 @final
@@ -1250,11 +1250,11 @@ class CachedNode:
         """Adapters that it is computed with, each with its scale."""
 
     @property
-    def tier(self) -> Literal["pool", "both", "store", "computing", "nowhere"]:
+    def tier(self) -> Literal["device", "both", "host", "computing", "none"]:
         """Tier of the node's computed state.
 
-        "pool": device cache. "both": device cache, with a copy in the host cache. "store": host cache. "computing": device cache,
-        as far as a running sequence has computed it. "nowhere": not cached; only its descendants are in the host cache.
+        "device": device cache. "both": device cache, with a copy in the host cache. "host": host cache. "computing": device
+        cache, as far as a running sequence has computed it. "none": not cached; only its descendants are in the host cache.
         """
 
     @property
@@ -1278,7 +1278,7 @@ class CachedNode:
         """Logical time of its last use; increases, without a unit."""
 
     @property
-    def n_stored_bytes(self) -> int:
+    def n_host_bytes(self) -> int:
         """Bytes in the host cache; an entry that restores several nodes counts for the first of them."""
 
 @final
@@ -1302,7 +1302,7 @@ class Stats:
         """Prompt tokens that were reused: from the device cache, the host cache, or computed by another request meanwhile."""
 
     @property
-    def n_restored(self) -> int:
+    def n_reloaded(self) -> int:
         """Reused tokens that were reloaded from the host cache."""
 
     @property
@@ -1374,7 +1374,7 @@ class Stats:
         """Matrix products computed by Weft's kernels since the process started."""
 
     @property
-    def store(self) -> StoreStats:
+    def host_cache(self) -> HostCacheStats:
         """Metrics of the host cache."""
 
     @property
@@ -1406,7 +1406,7 @@ class BranchStats:
         """Prompt tokens that these branches reused."""
 
 @final
-class StoreStats:
+class HostCacheStats:
     """Metrics of the host cache. Token counts are since the engine started."""
 
     @property
@@ -1418,19 +1418,19 @@ class StoreStats:
         """Maximum bytes; None is no limit."""
 
     @property
-    def n_pieces(self) -> int:
+    def n_entries(self) -> int:
         """Number of entries."""
 
     @property
-    def n_saved(self) -> int:
+    def n_offloaded(self) -> int:
         """Tokens offloaded from the device cache."""
 
     @property
-    def n_restored(self) -> int:
+    def n_reloaded(self) -> int:
         """Tokens reloaded into the device cache."""
 
     @property
-    def n_forgotten(self) -> int:
+    def n_evicted(self) -> int:
         """Tokens evicted for lack of space in either tier, or because a GPU computes them faster than it copies them."""
 
     @property
@@ -1446,7 +1446,7 @@ class StepTimes:
         """Receiving commands and dropping cancelled requests; excludes waiting for work."""
 
     @property
-    def place(self) -> timedelta:
+    def admit(self) -> timedelta:
         """Matching prefixes, admitting sequences and forking."""
 
     @property
@@ -1462,19 +1462,19 @@ class StepTimes:
         """Sampling."""
 
     @property
-    def text(self) -> timedelta:
+    def detokenize(self) -> timedelta:
         """Detokenization."""
 
     @property
-    def emit(self) -> timedelta:
+    def publish(self) -> timedelta:
         """Sending events to streams."""
 
     @property
-    def spill(self) -> timedelta:
+    def offload(self) -> timedelta:
         """Offloading cells to the host cache, and moving them to lower positions."""
 
     @property
-    def restore(self) -> timedelta:
+    def reload(self) -> timedelta:
         """Reloading cells from the host cache."""
 
 @final
@@ -1584,7 +1584,7 @@ class CompactEmbeddings:
         """
 
 @final
-class VectorStats:
+class EmbeddingStats:
     """Metrics of embeddings since the start, and their settings."""
 
     @property

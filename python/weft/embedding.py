@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import _native
-from weft._native import CompactEmbeddings, VectorStats
+from weft._native import CompactEmbeddings, EmbeddingStats
 from weft.errors import InvalidRequestError
 from weft.request import Prompt
 
@@ -61,7 +61,7 @@ class Embedding:
                 (Matryoshka representations).
 
         Raises:
-            InvalidRequestError: A text has no tokens or more than `vector_stats().max_tokens`, there are no texts, their total
+            InvalidRequestError: A text has no tokens or more than `embedding_stats().max_tokens`, there are no texts, their total
                 exceeds 2²⁰ tokens or 2²⁴ numbers, or `normalize` or `dimensions` is out of range.
             NotSupportedError: The model is a reranker, or is an encoder and a text has media.
             QueueFullError: 2²⁰ tokens are already waiting.
@@ -77,7 +77,7 @@ class Embedding:
         """Returns the relevance of each text to a query. Requires a reranker: a model with a classifier and pooling `rank`.
 
         Raises:
-            InvalidRequestError: The query with a text exceeds `vector_stats().max_tokens`, there are no texts, or their total
+            InvalidRequestError: The query with a text exceeds `embedding_stats().max_tokens`, there are no texts, or their total
                 exceeds 2²⁰ tokens.
             NotSupportedError: The model is not a reranker, or its pooling is not `rank`.
             QueueFullError: 2²⁰ tokens are already waiting.
@@ -99,6 +99,6 @@ class Embedding:
         """First half of `rerank`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result."""
         return self._running().rerank(query, texts)
 
-    def vector_stats(self) -> VectorStats:
+    def embedding_stats(self) -> EmbeddingStats:
         """Returns metrics and settings of embeddings."""
-        return self._running().vector_stats()
+        return self._running().embedding_stats()

@@ -116,8 +116,8 @@ class Engine(Embedding):
     async def sleep(self) -> None:
         """Unloads the model, its worker and everything that is cached, and frees their memory. `wake` loads the model again.
 
-        Ends every open stream with `EngineStoppedError` and unpins all prefixes; `copy_store` and `save_prefix` preserve computed
-        prefixes. Waits, on another thread, for the decode that is running.
+        Ends every open stream with `EngineStoppedError` and unpins all prefixes; `export_cache` and `save_prefix` preserve
+        computed prefixes. Waits, on another thread, for the decode that is running.
 
         Raises:
             EngineStoppedError: The engine was closed.
@@ -563,29 +563,29 @@ class Engine(Embedding):
         """
         return await self._cache_operations().load(path, slot)
 
-    async def copy_store(self, *, goes_on: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
-        """Returns copies of the host cache, for `load_copies` after the engine has slept and woken.
+    async def export_cache(self, *, should_continue: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
+        """Returns copies of the host cache, for `import_cache` after the engine has slept and woken.
 
         Each is a complete prompt, most recently used first. Together they use at most the memory of the host cache and at most
         half of the free memory, so not all prompts are copied if they share much. Prompts with other adapters than the default,
         and prompts with media, are skipped.
 
         Args:
-            goes_on: Called before each copy; returning False ends the export with the copies made so far.
+            should_continue: Called before each copy; returning False ends the export with the copies made so far.
 
         Raises:
             EngineStoppedError: The engine was closed, possibly during the call.
         """
-        max_bytes = min(self.stats().store.n_bytes, free_memory_bytes() // 2)
-        return await self._cache_operations().copies(max_bytes, goes_on)
+        max_bytes = min(self.stats().host_cache.n_bytes, free_memory_bytes() // 2)
+        return await self._cache_operations().copies(max_bytes, should_continue)
 
-    async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
-        """Loads the copies of `copy_store`, so that requests with these prefixes compute only the rest.
+    async def import_cache(self, copies: Sequence[SavedPrefix]) -> None:
+        """Loads the copies of `export_cache`, so that requests with these prefixes compute only the rest.
 
         Raises:
             EngineStoppedError: The engine was closed, possibly during the call.
         """
-        await self._cache_operations().load_copies(copies)
+        await self._cache_operations().import_cache(copies)
 
     async def slot_tokens(self, slot: int) -> list[int]:
         """Returns the tokens in a slot that its running sequence, or else the last one, has computed.
@@ -596,10 +596,10 @@ class Engine(Embedding):
             InvalidRequestError: There is no such slot.
             EngineStoppedError: The engine was closed, possibly during the call.
         """
-        tokens, _, _ = await self.held_by_slot(slot)
+        tokens, _, _ = await self.slot_state(slot)
         return tokens
 
-    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+    async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """Returns the tokens of `slot_tokens`, the adapters that they were computed with (as in `Request`), and `invoked_at`.
 
         The last is the position from which an activated adapter (aLoRA) applies, as in `save_prefix`, or None.
@@ -608,7 +608,7 @@ class Engine(Embedding):
             InvalidRequestError: There is no such slot.
             EngineStoppedError: The engine was closed, possibly during the call.
         """
-        return await self._threads.run(ThreadPool.QUERY, self._running().held_by_slot, slot)
+        return await self._threads.run(ThreadPool.QUERY, self._running().slot_state, slot)
 
     async def erase_slot(self, slot: int) -> int:
         """Evicts the tokens in a slot, once it is idle, and returns their number. Other cached prefixes are unaffected.
@@ -780,6 +780,6 @@ def _stop(native: _native.Engine, process_id: int) -> None:
 
 def _chat_request(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
     """Returns the request for a formatted chat."""
-    fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
+    fields: dict[str, Any] = {"prompt": prompt.tokens, "checkpoints_at": prompt.turn_ends, **options}
     request = Request(**fields)
     return request if prompt.constraint is None else prompt.constraint.apply(request)

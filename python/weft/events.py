@@ -95,7 +95,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     n_computed: Annotated[int, FieldMeta("prompt tokens that this branch computed")]
     n_cached: Annotated[int, FieldMeta("prompt tokens that this branch reused")]
     n_predicted: Annotated[int, FieldMeta("generated tokens, including an end token")]
-    n_held: Annotated[
+    n_context: Annotated[
         int,
         FieldMeta(
             "tokens in the branch's context at its end: those of the prompt and all generated tokens but the last; fewer if the"
@@ -116,12 +116,12 @@ class EarlierRequest(msgspec.Struct, frozen=True, gc=False):
     """An earlier request of the same owner from which a prompt diverges."""
 
     request_id: Annotated[int, FieldMeta("id of the request, see `Stream.request_id`")]
-    text: Annotated[str, FieldMeta("its text at the position of `ComputedStretch.here`; empty if it ends there")]
+    text: Annotated[str, FieldMeta("its text at the position of `ComputedRange.here`; empty if it ends there")]
     is_in_answer: Annotated[bool, FieldMeta("True if that text was generated, False if it is in the prompt")]
 
 
 @described
-class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A range of prompt tokens that were computed, with the cause of the cache miss."""
 
     start: Annotated[int, FieldMeta("first token of the range")]
@@ -178,7 +178,7 @@ class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
     n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
     n_found: Annotated[int, FieldMeta("prompt tokens that were reused")]
     n_awaited: Annotated[int, FieldMeta("reused tokens that another request was computing, for which this one waited")]
-    computed: Annotated[tuple[ComputedStretch, ...], FieldMeta("ranges of all other tokens; empty if nothing was computed")]
+    computed: Annotated[tuple[ComputedRange, ...], FieldMeta("ranges of all other tokens; empty if nothing was computed")]
     n_volatile: Annotated[
         int, FieldMeta("over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed")
     ] = 0

@@ -21,21 +21,33 @@ pub(super) struct PyCachedNode {
     is_pinned: bool,
     n_hits: u64,
     last_used: u64,
-    n_stored_bytes: u64,
+    n_host_bytes: u64,
 }
 
 impl From<CachedNode> for PyCachedNode {
     fn from(node: CachedNode) -> Self {
-        let CachedNode { parent, tokens, start, adapters, slots, owner, is_pinned, n_hits, last_used, n_stored_bytes, .. } = node;
+        let CachedNode {
+            parent,
+            tokens,
+            start,
+            adapters,
+            slots,
+            owner,
+            is_pinned,
+            n_hits,
+            last_used,
+            n_stored_bytes: n_host_bytes,
+            ..
+        } = node;
         let tier = match node.tier {
-            Tier::Device => "pool",
+            Tier::Device => "device",
             Tier::Both => "both",
-            Tier::Host => "store",
+            Tier::Host => "host",
             Tier::Computing => "computing",
-            Tier::Neither => "nowhere",
+            Tier::Neither => "none",
         };
         let (n_tokens, owner) = (tokens.len(), owner.map(|owner| owner.to_string()));
-        Self { parent, tokens, n_tokens, start, adapters, tier, slots, owner, is_pinned, n_hits, last_used, n_stored_bytes }
+        Self { parent, tokens, n_tokens, start, adapters, tier, slots, owner, is_pinned, n_hits, last_used, n_host_bytes }
     }
 }
 

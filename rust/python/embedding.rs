@@ -181,9 +181,9 @@ fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4
     })
 }
 
-/// `weft._native.VectorStats`.
-#[pyclass(frozen, get_all, module = "weft._native", name = "VectorStats")]
-pub(super) struct PyVectorStats {
+/// `weft._native.EmbeddingStats`.
+#[pyclass(frozen, get_all, module = "weft._native", name = "EmbeddingStats")]
+pub(super) struct PyEmbeddingStats {
     pooling: &'static str,
     width: usize,
     max_tokens: usize,
@@ -195,7 +195,7 @@ pub(super) struct PyVectorStats {
     n_bytes: u64,
 }
 
-impl PyVectorStats {
+impl PyEmbeddingStats {
     pub(super) fn of(embedder: &Embedder) -> Self {
         let EmbedderShape { pooling, width, n_longest: max_tokens, .. } = *embedder.shape();
         let Stats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();

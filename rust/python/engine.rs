@@ -12,7 +12,7 @@ use super::awaitable::PyNext;
 use super::background::detached;
 use super::cached_nodes::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
-use super::embedding::{PyVectorStats, TextQueue};
+use super::embedding::{PyEmbeddingStats, TextQueue};
 use super::errors::{ContextOverflowError, InvalidRequestError};
 use super::forking::StreamSettings;
 use super::limits::PyLimits;
@@ -211,8 +211,8 @@ impl PyEngine {
     }
 
     /// Returns counters of the embedding context, and its capabilities.
-    fn vector_stats(&self) -> PyResult<PyVectorStats> {
-        Ok(PyVectorStats::of(self.text_queue()?.embedder))
+    fn embedding_stats(&self) -> PyResult<PyEmbeddingStats> {
+        Ok(PyEmbeddingStats::of(self.text_queue()?.embedder))
     }
 
     /// Queues pinning of a prompt.
@@ -318,7 +318,7 @@ impl PyEngine {
     }
 
     /// Returns the cached tokens of a slot, and the adapters that they were computed with.
-    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
+    fn slot_state(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
         let slot = convert::slot(slot)?;
         let SlotContents { tokens, adapters, invoked_at } = self.query(py, |engine| engine.slot_contents(slot))?;
         Ok((tokens, adapters, invoked_at))

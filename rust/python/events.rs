@@ -109,5 +109,5 @@ fn computed_run(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> 
         _ => (None, None),
     };
     let why = (range.start, range.end, cause.name(), at, byte, character, before, here, earlier, evicted_for, evicted_s);
-    class!(py, "ComputedStretch").call1(why)
+    class!(py, "ComputedRange").call1(why)
 }

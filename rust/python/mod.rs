@@ -48,7 +48,7 @@ mod native {
         cached_nodes::PyCachedNode,
         cancellation::PyCancellation,
         compact::{PyBiases, PyTokenIds},
-        embedding::{PyCompactEmbeddings, PyVectorStats},
+        embedding::{PyCompactEmbeddings, PyEmbeddingStats},
         engine::PyEngine,
         limits::PyLimits,
         logprobs::PyCompactLogprobs,
@@ -56,7 +56,7 @@ mod native {
         model::PyModel,
         prefix::{PyPrefix, PySavedPrefix},
         settings::{devices, schema_grammar},
-        stats::{PyBranchStats, PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats},
+        stats::{PyBranchStats, PyHostCacheStats, PyRecentStep, PySlot, PyStats, PyStepTimes},
         stream::PyStream,
         tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune},
     };

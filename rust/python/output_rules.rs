@@ -39,8 +39,9 @@ impl OutputRules {
         if let Some((_, message)) = &self.reasoning
             && message.len() > MAX_MESSAGE_BYTES
         {
-            let message = format!("the message of thought has {} bytes; it must have at most {MAX_MESSAGE_BYTES}", message.len());
-            return Err(Error::InvalidRequest { param: "thought", message });
+            let message =
+                format!("the message of reasoning has {} bytes; it must have at most {MAX_MESSAGE_BYTES}", message.len());
+            return Err(Error::InvalidRequest { param: "reasoning", message });
         }
         // As in llama-server, a text that is not one token of this vocabulary is ignored: clients list tokens of many models.
         let token = |text: &String| match tokens(text).as_deref() {
@@ -72,7 +73,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
         return Err(InvalidRequestError::new_err(("grammar_lazy", message)));
     }
     let preserved = request_field!(object, "preserved_tokens", "a sequence of strings");
-    let reasoning: Option<Bound<'_, PyAny>> = object.getattr(intern!(object.py(), "thought"))?.extract()?;
+    let reasoning: Option<Bound<'_, PyAny>> = object.getattr(intern!(object.py(), "reasoning"))?.extract()?;
     let reasoning = reasoning.as_ref().map(read_reasoning).transpose()?;
     Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, reasoning })
 }
@@ -98,9 +99,9 @@ fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
     }
 }
 
-/// A `weft.Thought`.
+/// A `weft.ReasoningConfig`.
 #[derive(FromPyObject)]
-struct Thought {
+struct ReasoningConfig {
     starts: Vec<String>,
     ends: Vec<String>,
     begins_inside: bool,
@@ -110,8 +111,11 @@ struct Thought {
 
 /// Converts reasoning without its closing tokens, and the message that precedes its end marker.
 fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
-    let Thought { starts, ends, begins_inside, budget, message } = value.extract().map_err(|_| {
-        InvalidRequestError::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))))
+    let ReasoningConfig { starts, ends, begins_inside, budget, message } = value.extract().map_err(|_| {
+        InvalidRequestError::new_err((
+            "reasoning",
+            format!("reasoning is {}; it must be a weft.ReasoningConfig or None", shown(value)),
+        ))
     })?;
     Ok((Reasoning { starts, ends, begins_inside, budget, closing: Vec::new() }, message))
 }

@@ -14,7 +14,7 @@ pub(super) struct PyStats {
     n_waiting: usize,
     n_computed: u64,
     n_cached: u64,
-    n_restored: u64,
+    n_reloaded: u64,
     n_awaited: u64,
     n_predicted: u64,
     n_decodes: u64,
@@ -32,7 +32,7 @@ pub(super) struct PyStats {
     n_kernel_attentions: u64,
     n_kernel_products: u64,
     branches: Py<PyBranchStats>,
-    store: Py<PyStoreStats>,
+    host_cache: Py<PyHostCacheStats>,
     times: Py<PyStepTimes>,
 }
 
@@ -45,7 +45,7 @@ impl PyStats {
             n_waiting: stats.n_waiting,
             n_computed: stats.n_computed,
             n_cached: stats.n_cached,
-            n_restored: stats.n_reloaded,
+            n_reloaded: stats.n_reloaded,
             n_awaited: stats.n_awaited,
             n_predicted: stats.n_predicted,
             n_decodes: stats.n_decodes,
@@ -63,7 +63,7 @@ impl PyStats {
             n_kernel_attentions: calls.attention,
             n_kernel_products: calls.products,
             branches: Py::new(py, PyBranchStats::from(stats.branches))?,
-            store: Py::new(py, PyStoreStats::from(stats.host_cache))?,
+            host_cache: Py::new(py, PyHostCacheStats::from(stats.host_cache))?,
             times: Py::new(py, PyStepTimes::from(stats.times))?,
         })
     }
@@ -113,37 +113,29 @@ impl PyBranchStats {
 }
 
 /// Metrics of the host cache.
-#[pyclass(frozen, get_all, module = "weft._native", name = "StoreStats")]
-pub(super) struct PyStoreStats {
+#[pyclass(frozen, get_all, module = "weft._native", name = "HostCacheStats")]
+pub(super) struct PyHostCacheStats {
     n_bytes: u64,
     max_bytes: Option<u64>,
-    n_pieces: usize,
-    n_saved: u64,
-    n_restored: u64,
-    n_forgotten: u64,
+    n_entries: usize,
+    n_offloaded: u64,
+    n_reloaded: u64,
+    n_evicted: u64,
     n_relocated: u64,
 }
 
-impl From<HostCacheStats> for PyStoreStats {
+impl From<HostCacheStats> for PyHostCacheStats {
     fn from(stats: HostCacheStats) -> Self {
-        let HostCacheStats {
-            n_bytes,
-            max_bytes,
-            n_entries: n_pieces,
-            n_offloaded: n_saved,
-            n_reloaded: n_restored,
-            n_evicted: n_forgotten,
-            n_relocated,
-        } = stats;
-        Self { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated }
+        let HostCacheStats { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated } = stats;
+        Self { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated }
     }
 }
 
 #[pymethods]
-impl PyStoreStats {
+impl PyHostCacheStats {
     fn __repr__(&self) -> String {
         let limit = self.max_bytes.map_or_else(|| "None".to_owned(), |limit| limit.to_string());
-        format!("StoreStats(n_bytes={}, max_bytes={limit}, n_pieces={})", self.n_bytes, self.n_pieces)
+        format!("HostCacheStats(n_bytes={}, max_bytes={limit}, n_entries={})", self.n_bytes, self.n_entries)
     }
 }
 
@@ -151,28 +143,28 @@ impl PyStoreStats {
 #[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
 pub(super) struct PyStepTimes {
     receive: Duration,
-    place: Duration,
+    admit: Duration,
     plan: Duration,
     decode: Duration,
     sample: Duration,
-    text: Duration,
-    emit: Duration,
-    spill: Duration,
-    restore: Duration,
+    detokenize: Duration,
+    publish: Duration,
+    offload: Duration,
+    reload: Duration,
 }
 
 impl From<StepTimes> for PyStepTimes {
     fn from(times: StepTimes) -> Self {
-        let StepTimes { receive, place, plan, decode, sample, text, emit, offload: spill, reload: restore } = times;
-        Self { receive, place, plan, decode, sample, text, emit, spill, restore }
+        let StepTimes { receive, place: admit, plan, decode, sample, text: detokenize, emit: publish, offload, reload } = times;
+        Self { receive, admit, plan, decode, sample, detokenize, publish, offload, reload }
     }
 }
 
 #[pymethods]
 impl PyStepTimes {
     fn __repr__(&self) -> String {
-        let Self { decode, sample, spill, restore, .. } = self;
-        format!("StepTimes(decode={decode:?}, sample={sample:?}, spill={spill:?}, restore={restore:?})")
+        let Self { decode, sample, offload, reload, .. } = self;
+        format!("StepTimes(decode={decode:?}, sample={sample:?}, offload={offload:?}, reload={reload:?})")
     }
 }
 

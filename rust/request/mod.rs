@@ -439,13 +439,13 @@ impl Request {
 
     fn validate_checkpoints(&self) -> Result<()> {
         let (positions, n_prompt) = (&self.checkpoints_at, self.n_tokens());
-        validate_len("snapshots_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
+        validate_len("checkpoints_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
         if !positions.is_sorted_by(|a, b| a < b) {
-            return reject("snapshots_at", "snapshots_at must be in ascending order without duplicates");
+            return reject("checkpoints_at", "checkpoints_at must be in ascending order without duplicates");
         }
         if let Some(at) = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
             let limits = format!("a position must be above 0 and below the prompt's {n_prompt} tokens");
-            return reject("snapshots_at", format!("snapshots_at has {at}; {limits}"));
+            return reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}"));
         }
         Ok(())
     }

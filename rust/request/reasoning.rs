@@ -44,32 +44,34 @@ impl Reasoning {
     /// # Errors
     /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
-        let reject = |message: String| reject("thought", message);
+        let reject = |message: String| reject("reasoning", message);
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {
             if markers.len() > MAX_MARKERS {
-                return reject(format!("thought.{name} has {} markers; at most {MAX_MARKERS} are allowed", markers.len()));
+                return reject(format!("reasoning.{name} has {} markers; at most {MAX_MARKERS} are allowed", markers.len()));
             }
             if let Some(marker) = markers.iter().find(|marker| !(1..=MAX_MARKER_BYTES).contains(&marker.len())) {
                 let n = marker.len();
-                return reject(format!("thought.{name} has a marker of {n} bytes; each must have 1 to {MAX_MARKER_BYTES} bytes"));
+                return reject(format!(
+                    "reasoning.{name} has a marker of {n} bytes; each must have 1 to {MAX_MARKER_BYTES} bytes"
+                ));
             }
         }
         if self.ends.is_empty() {
-            return reject("thought.ends is empty; it must have at least one marker".to_owned());
+            return reject("reasoning.ends is empty; it must have at least one marker".to_owned());
         }
         if self.starts.is_empty() && !self.begins_inside {
             let remedy = "add at least one marker, since the prompt does not end inside reasoning";
-            return reject(format!("thought.starts is empty; {remedy}"));
+            return reject(format!("reasoning.starts is empty; {remedy}"));
         }
         if self.budget.is_some() && self.closing.is_empty() {
-            let remedy = "set the message or a marker in thought.ends";
-            return reject(format!("thought.budget needs tokens that end the reasoning; {remedy}"));
+            let remedy = "set the message or a marker in reasoning.ends";
+            return reject(format!("reasoning.budget needs tokens that end the reasoning; {remedy}"));
         }
         if self.closing.len() > MAX_CLOSING {
             let n = self.closing.len();
             let limit = format!("at most {MAX_CLOSING} are allowed");
-            return reject(format!("the message and the first marker of thought.ends have {n} tokens; {limit}"));
+            return reject(format!("the message and the first marker of reasoning.ends have {n} tokens; {limit}"));
         }
-        validate_tokens("thought", &self.closing, n_vocab)
+        validate_tokens("reasoning", &self.closing, n_vocab)
     }
 }

@@ -265,11 +265,11 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
     held = message_of(form_of("Kimi K2").constrained().reader(), text)
     assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
     request = OutputConstraint(form_of("Kimi K2"), {}, None).apply(weft.Request(prompt="a"))
-    assert request.thought is not None
-    assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+    assert request.reasoning is not None
+    assert request.reasoning.ends == ("</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
     required = OutputConstraint(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).apply(weft.Request(prompt="a"))
-    assert required.thought is not None
-    assert required.thought.ends == ("</think>",)
+    assert required.reasoning is not None
+    assert required.reasoning.ends == ("</think>",)
 
 
 @pytest.mark.parametrize(
@@ -1121,8 +1121,8 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
                 ("get", "{}"),
             ]
     request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="a"))
-    assert request.thought is not None
-    assert any(call.startswith(end) for end in request.thought.ends)
+    assert request.reasoning is not None
+    assert any(call.startswith(end) for end in request.reasoning.ends)
 
 
 @pytest.mark.parametrize("name", OPEN_THOUGHTS)

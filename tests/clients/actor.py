@@ -245,7 +245,7 @@ def _grammar(text: str) -> str:
     return "root ::= " + json.dumps(text, ensure_ascii=False)
 
 
-_UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "thought": None}
+_UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "reasoning": None}
 """What a request may be held to besides, each at none."""
 
 _generate = weft.Engine.generate

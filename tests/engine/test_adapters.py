@@ -255,8 +255,8 @@ async def test_what_is_cached_pinned_and_saved_says_where_an_activated_adapter_b
     await activated.save_prefix(longer, tmp_path / "prefix", adapters=[(0, 0.5)], invoked_at=60)
     async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, lora=[activated.adapters[0].path]) as engine:
         await engine.load_prefix(tmp_path / "prefix")
-        assert (await engine.held_by_slot(0))[1:] == ([], None), "it was loaded into no slot in particular"
+        assert (await engine.slot_state(0))[1:] == ([], None), "it was loaded into no slot in particular"
         await engine.load_prefix(tmp_path / "prefix", slot=0)
-        assert await engine.held_by_slot(0) == (longer, [(0, 0.5)], 60)
+        assert await engine.slot_state(0) == (longer, [(0, 0.5)], 60)
         assert (await engine.complete([*prompt, 5], max_tokens=1, adapters=[(0, 0.5)])).n_computed == 1
         assert (await engine.complete([*prompt, 5], max_tokens=1, adapters=[])).n_computed == 24

@@ -67,7 +67,7 @@ async def test_what_follows_a_shift_follows_the_kept_tokens(small: weft.Engine, 
     assert (branch.usage.n_prompt, branch.usage.n_cached) == (100, 0)
     # The vocabulary begins every text with a token, which is kept besides.
     seen = contexts(prompt, branch.tokens, 100 if n_keep is None else n_keep + 1, n_discard)
-    assert branch.usage.n_held == len(seen[-1])
+    assert branch.usage.n_context == len(seen[-1])
     await check(small, branch, seen, range(155, 700, 30))
 
 
@@ -86,9 +86,9 @@ async def test_every_branch_shifts_on_its_own(small: weft.Engine) -> None:
 async def test_without_it_a_full_context_ends_a_branch_and_says_so(small: weft.Engine) -> None:
     prompt = prompt_of(100, "full")
     [branch] = (await small.complete(prompt, max_tokens=700, ignore_eos=True)).branches
-    assert (branch.reason, branch.truncated, branch.usage.n_held) == ("context_full", True, N_CTX - 1)
+    assert (branch.reason, branch.truncated, branch.usage.n_context) == ("context_full", True, N_CTX - 1)
     [branch] = (await small.complete(prompt, max_tokens=20, ignore_eos=True)).branches
-    assert (branch.reason, branch.truncated, branch.usage.n_held) == ("length", False, 119)
+    assert (branch.reason, branch.truncated, branch.usage.n_context) == ("length", False, 119)
 
 
 async def test_a_branch_without_a_limit_goes_on_until_its_stream_is_closed(small: weft.Engine) -> None:

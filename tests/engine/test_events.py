@@ -15,7 +15,7 @@ from tests.server.matchers import Json
 from weft import Answer, Branch, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
 from weft._native import CompactLogprobs
 
-USAGE = Usage(n_computed=3, n_cached=4, n_predicted=2, n_held=8, prompt_ms=1.5, predicted_ms=2.5)
+USAGE = Usage(n_computed=3, n_cached=4, n_predicted=2, n_context=8, prompt_ms=1.5, predicted_ms=2.5)
 DRAWN = Logprobs(Logprob(7, b"a", -0.5), (Logprob(7, b"a", -0.5), Logprob(8, b"\xff", -1.5)))
 BY_HAND: list[Json] = [
     DRAWN.chosen,

@@ -101,7 +101,7 @@ async def test_everything_at_once(n_slots: int, n_ctx: int, cache_ram: int | Non
         assert not any(node.slots or node.is_pinned for node in await engine.cached())
         stats = engine.stats()
         assert stats.n_cells_used == stats.n_cells_idle
-        assert stats.store.max_bytes is None or stats.store.n_bytes <= stats.store.max_bytes
+        assert stats.host_cache.max_bytes is None or stats.host_cache.n_bytes <= stats.host_cache.max_bytes
         # Nothing is left of it all that would keep anybody from the whole pool.
         rest = await engine.complete(prompt_of(8, "the rest"), ignore_eos=True)
         assert rest.n_predicted == engine.limits.n_ctx_slot - 8

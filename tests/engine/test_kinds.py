@@ -176,7 +176,7 @@ async def test_branches_are_continued_without_computing_their_past(case: Case, w
             assert (continued.usage.n_computed, continued.usage.n_cached) == (1 + 2, 60 + 24 - 1)
             await reference.check(path, continued)
             await reference.check(prompt, branch, (0, 1, 23))
-        assert (engine.stats().n_restored > 0) is not in_pool
+        assert (engine.stats().n_reloaded > 0) is not in_pool
 
 
 @each_case
@@ -294,9 +294,9 @@ async def test_what_is_pinned_is_never_computed_again(case: Case, tiny_models: M
         beginnings = [0, 1, 20, 59, 60]
         for i in range(100):
             await engine.complete([*prompt[: beginnings[i % 5]], *text_of(300, f"flood {i}")], **greedy(1))
-            if engine.stats().store.n_forgotten > 0 and i >= 5:
+            if engine.stats().host_cache.n_evicted > 0 and i >= 5:
                 break
-        assert engine.stats().store.n_forgotten > 0, "what is not pinned has to go"
+        assert engine.stats().host_cache.n_evicted > 0, "what is not pinned has to go"
         for n_common in beginnings:
             await engine.complete([*prompt[:n_common], *text_of(100, f"beside {n_common}")], **greedy(1))
             [found] = (await engine.complete([*prompt, *text_of(2, f"found {n_common}")], **greedy(1))).branches
@@ -313,7 +313,7 @@ async def test_an_edited_last_turn_computes_only_from_the_end_of_the_turn_before
     turns = [*text_of(120, "first turn"), *text_of(40, "second turn")]
     async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
         assert engine.limits.forks_anywhere == (case.kind == "attention")
-        request = weft.Request(prompt=[*turns, *text_of(30, "last turn")], snapshots_at=[120, 160])
+        request = weft.Request(prompt=[*turns, *text_of(30, "last turn")], checkpoints_at=[120, 160])
         await engine.complete(request, **greedy(4))
         for kept, name in ((160, "edited"), (120, "edited before"), (160, "edited again")):
             edited = [*turns[:kept], *text_of(25, name)]
@@ -406,7 +406,7 @@ async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
                     difference = await reference.difference(context, branch.logprobs[place])
                     assert difference < case.tolerance, f"{case}, token {place}"
                 context.append(token)
-            assert (branch.truncated, branch.usage.n_held) == (True, len(context) - 1)
+            assert (branch.truncated, branch.usage.n_context) == (True, len(context) - 1)
 
 
 @each_case

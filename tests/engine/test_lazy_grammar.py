@@ -74,14 +74,14 @@ async def test_a_token_begins_the_grammar(engine: weft.Engine, how: How) -> None
 
 
 async def test_triggers_are_not_looked_for_in_thoughts(engine: weft.Engine, how: How) -> None:
-    thought = weft.Thought(begins_inside=True, budget=30)
+    reasoning = weft.ReasoningConfig(begins_inside=True, budget=30)
     (branch,) = await branches(
         engine,
         how,
         PROMPT,
         seed=3,
         max_tokens=200,
-        thought=thought,
+        reasoning=reasoning,
         grammar='root ::= [a-z] [a-z] "<call>"',
         grammar_lazy=True,
         grammar_triggers=[GrammarTrigger("pattern", "[a-z]{2}$"), GrammarTrigger("pattern", "([a-z]{2})<")],

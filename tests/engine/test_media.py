@@ -185,7 +185,7 @@ async def test_what_leaves_the_context_comes_back_from_memory(projector: Project
         await engine.complete("x" * 240, **GREEDY)
         again = await engine.complete(prompt, n_probs=1, **GREEDY)
         assert again.n_computed < first.n_prompt / 2
-        assert engine.stats().store.n_restored > 0
+        assert engine.stats().host_cache.n_reloaded > 0
         assert logprob(again) == pytest.approx(logprob(first), abs=0.02)
         assert engine.model.media_stats().n_encoded == 1
 
@@ -303,7 +303,7 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
         await seeing.complete([media, 5.5], **GREEDY)  # type: ignore[list-item]
     with pytest.raises(weft.InvalidRequestError, match="token"):
         await seeing.complete([1, -2, 3], **GREEDY)
-    most = seeing.vector_stats().max_tokens
+    most = seeing.embedding_stats().max_tokens
     with pytest.raises(weft.InvalidRequestError, match=rf"text 1 has \d+ tokens; it may have at most {most}"):
         await seeing.embed(["a", [media] * (most // media.n_tokens + 1)])
     with pytest.raises(weft.InvalidRequestError, match="token -2 of text 0 is not in the vocabulary"):
@@ -312,7 +312,7 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
 
 async def test_texts_with_pictures_have_vectors(seeing: weft.Engine) -> None:
     one, again, other = [await seeing.read_media(png_of(seed)) for seed in (11, 11, 12)]
-    before = seeing.vector_stats()
+    before = seeing.embedding_stats()
     texts: list[Any] = ["A photo of a fox", ["A photo: ", one], ["A photo: ", again], ["A photo: ", other], [other], "A dog"]
     answer = await seeing.embed(texts)
     vectors = np.asarray(answer.vectors)
@@ -327,7 +327,7 @@ async def test_texts_with_pictures_have_vectors(seeing: weft.Engine) -> None:
     mixed = seeing.model.tokenize_parts(texts[3])
     alone = np.concatenate([np.asarray((await seeing.embed([text])).vectors) for text in [*texts[:3], mixed, *texts[4:]]])
     assert np.sum(alone * vectors, axis=1).min() > 0.9999
-    stats = seeing.vector_stats()
+    stats = seeing.embedding_stats()
     assert (stats.n_texts - before.n_texts, stats.n_tokens - before.n_tokens) == (12, 2 * sum(lengths))
 
 
@@ -340,7 +340,7 @@ async def test_whoever_leaves_while_a_picture_is_looked_at_leaves_nothing_behind
         task.cancel()
     await asyncio.gather(*gone, return_exceptions=True)
     assert len((await kept).n_tokens) == 2
-    await wait_until(lambda: seeing.vector_stats().n_waiting == 0)
+    await wait_until(lambda: seeing.embedding_stats().n_waiting == 0)
 
 
 async def test_an_encoder_makes_no_vectors_of_pictures(folder: Path) -> None:

@@ -66,7 +66,7 @@ async def test_more_branches_than_there_are_ids_and_cells_can_each_be_continued(
         for path in paths:
             (branch,) = await branches(engine, how, [*path, 400, 401], max_tokens=1)
             assert (branch.usage.n_computed, branch.usage.n_cached) == (1 + 2, 40 + 7)
-        assert engine.stats().n_restored > 0
+        assert engine.stats().n_reloaded > 0
 
 
 async def test_what_left_the_pool_comes_back_without_computing() -> None:
@@ -74,28 +74,28 @@ async def test_what_left_the_pool_comes_back_without_computing() -> None:
         prompts = [prompt_of(400, f"left {i}") for i in range(6)]
         for prompt in prompts:
             await engine.complete(prompt, max_tokens=1)
-        assert engine.stats().store.n_saved > 0
+        assert engine.stats().host_cache.n_offloaded > 0
         for prompt in prompts:
             assert (await engine.complete([*prompt, 400, 401], max_tokens=1)).n_computed == 2
         stats = engine.stats()
-        assert 0 < stats.n_restored <= stats.n_cached == 6 * 400
-        assert stats.store.n_restored >= stats.n_restored
+        assert 0 < stats.n_reloaded <= stats.n_cached == 6 * 400
+        assert stats.host_cache.n_reloaded >= stats.n_reloaded
 
 
 async def test_a_store_of_its_limit_keeps_what_was_used_last() -> None:
     async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, cache_ram=1) as engine:
-        assert engine.limits.max_host_cache_bytes == engine.stats().store.max_bytes == 2**20
+        assert engine.limits.max_host_cache_bytes == engine.stats().host_cache.max_bytes == 2**20
         for i in range(10):
             await engine.complete(prompt_of(300, f"limit {i}"), max_tokens=1)
-            assert engine.stats().store.n_bytes <= 2**20
-        assert engine.stats().store.n_forgotten > 0
+            assert engine.stats().host_cache.n_bytes <= 2**20
+        assert engine.stats().host_cache.n_evicted > 0
         assert (await engine.complete(prompt_of(300, "limit 9"), max_tokens=1)).n_computed == 1
         assert (await engine.complete(prompt_of(300, "limit 0"), max_tokens=1)).n_computed == 300
 
 
 async def test_a_store_without_a_limit_has_none() -> None:
     async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, cache_ram=-1) as engine:
-        assert engine.limits.max_host_cache_bytes is engine.stats().store.max_bytes is None
+        assert engine.limits.max_host_cache_bytes is engine.stats().host_cache.max_bytes is None
 
 
 async def test_the_tree_tells_what_is_cached_and_where(engine: weft.Engine) -> None:
@@ -106,7 +106,7 @@ async def test_the_tree_tells_what_is_cached_and_where(engine: weft.Engine) -> N
     [place] = [place for place, node in enumerate(nodes) if node.tokens == prompt]
     trunk, children = nodes[place], [node for node in nodes if node.parent == place]
     assert (trunk.parent, trunk.start, trunk.n_tokens, trunk.is_pinned, trunk.slots) == (None, 0, 50, False, [])
-    assert trunk.tier in ("pool", "both", "store")
+    assert trunk.tier in ("device", "both", "host")
     assert trunk.n_hits >= 1
     branches_of = {(node.start, tuple(node.tokens)) for node in children}
     assert branches_of == {*((50, branch.tokens[:-1]) for branch in done.branches), (50, tuple(prompt_of(5, "tree too")))}

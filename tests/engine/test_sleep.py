@@ -99,10 +99,10 @@ async def test_copies_bring_back_what_was_cached() -> None:
         for prompt in prompts:
             await engine.complete(prompt, max_tokens=1)
         await wait_until(lambda: engine.stats().n_cells_idle == 0)
-        copies = await engine.copy_store()
+        copies = await engine.export_cache()
         await engine.sleep()
         await engine.wake()
-        await engine.load_copies(copies)
+        await engine.import_cache(copies)
         for prompt in prompts:
             assert (await engine.complete(prompt, max_tokens=1)).branches[0].usage.n_computed == 1
 
@@ -151,10 +151,10 @@ async def test_copies_that_cannot_fit_are_not_made(monkeypatch: pytest.MonkeyPat
             await engine.complete(prompt, max_tokens=1)
         await wait_until(lambda: engine.stats().n_cells_idle == 0)
         allowed = iter([True, False])
-        [one] = await engine.copy_store(goes_on=lambda: next(allowed))
+        [one] = await engine.export_cache(should_continue=lambda: next(allowed))
         made = counted_copies(monkeypatch)
         monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 5 * one.n_bytes)
-        copies = await engine.copy_store()
+        copies = await engine.export_cache()
         assert [copy.tokens[:20] for copy in copies] == [prompts[at][:20] for at in (-1, -2, 0)]
         assert len(made) == 4, "one did not fit, and none was made that is as long"
 
@@ -166,5 +166,5 @@ async def test_few_copies_are_made_that_do_not_fit(monkeypatch: pytest.MonkeyPat
         await wait_until(lambda: engine.stats().n_cells_idle == 0)
         made = counted_copies(monkeypatch)
         monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 2)
-        assert await engine.copy_store() == []
+        assert await engine.export_cache() == []
         assert len(made) == cache.MAX_MISFITS

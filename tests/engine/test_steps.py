@@ -63,7 +63,7 @@ async def test_the_last_steps_tell_when_they_ran_and_what_they_took(engine: weft
     assert steps[-1].started < ended
     for step in steps:
         times = step.times
-        parts = [times.receive, times.place, times.plan, times.decode, times.sample, times.text, times.emit]
+        parts = [times.receive, times.admit, times.plan, times.decode, times.sample, times.detokenize, times.publish]
         assert times.decode > timedelta(0)
         assert sum(parts, timedelta(0)) <= step.took + timedelta(microseconds=len(parts))
 

@@ -51,7 +51,7 @@ async def test_vectors_are_what_the_model_computes_alone_or_in_batches(encoders:
     expected = np.array([vector(kind, text) for text in asked])
     async with engine_of(encoders[kind]) as engine:
         together = np.asarray((await engine.embed(asked, normalize=-1)).vectors)
-        assert engine.vector_stats().n_batches > 1
+        assert engine.embedding_stats().n_batches > 1
         alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
     assert cosines(together, expected).min() > 0.9999
     assert np.abs(together - expected).max() < 0.01
@@ -88,9 +88,9 @@ async def test_an_embedding_does_not_depend_on_the_texts_that_are_computed_with_
     else:
         write_tiny_bidirectional(kind, path)  # type: ignore[arg-type]
     async with weft.Engine(path, n_slots=2, n_ctx=512, n_threads=1, kernels=kernels) as engine:
-        asked = company(engine.vector_stats().max_tokens)
+        asked = company(engine.embedding_stats().max_tokens)
         alone, others = await alone_and_in_company(engine, asked)
-        assert engine.vector_stats().n_batches > len(asked)
+        assert engine.embedding_stats().n_batches > len(asked)
         assert engine.embeddings_are_repeatable == (kind == "qwen" and engine.is_repeatable)
         for together in others:
             assert cosines(alone, together).min() >= 0.999999
@@ -115,9 +115,9 @@ async def test_every_encoder_makes_the_vectors_of_its_architecture(tmp_path: Pat
     expected = np.array([tiny_bidirectional.vector(kind, text) for text in asked])
     async with engine_of(tmp_path / "encoder.gguf") as engine:
         together = np.asarray((await engine.embed(asked, normalize=-1)).vectors)
-        assert engine.vector_stats().n_batches > 1
+        assert engine.embedding_stats().n_batches > 1
         alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
-        most = engine.vector_stats().max_tokens
+        most = engine.embedding_stats().max_tokens
         assert (await engine.embed([[7] * most])).vectors.shape == (1, 32)
         with pytest.raises(
             weft.InvalidRequestError, match=f"text 0 has {most + 1} tokens; it may have at most {most}, so shorten it"
@@ -165,11 +165,11 @@ async def test_positions_of_a_table_reach_no_further_than_it_does(encoders: dict
     # As that of rotations would (RoPE), where llama.cpp would look behind the table and end the process.
     scaled: Any = {"rope_scaling_type": "linear", "rope_freq_scale": 0.5}
     async with weft.Engine(encoders["bert"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
-        assert engine.vector_stats().max_tokens == N_POSITIONS
+        assert engine.embedding_stats().max_tokens == N_POSITIONS
         with pytest.raises(weft.InvalidRequestError, match=f"at most {N_POSITIONS}"):
             await engine.embed([[5] * (N_POSITIONS + 1)])
     async with weft.Engine(encoders["nomic"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
-        assert engine.vector_stats().max_tokens == 2 * N_POSITIONS
+        assert engine.embedding_stats().max_tokens == 2 * N_POSITIONS
 
 
 async def test_scores_are_what_the_classifier_computes_of_query_and_text(encoders: dict[Encoder, Path]) -> None:
@@ -192,7 +192,7 @@ async def test_a_causal_reranker_reads_both_by_its_template_and_computes_the_que
         before, middle = TEMPLATE.split("{query}")[0], TEMPLATE.split("{query}")[1]
         asked = [f"{before}{query}{middle.replace('{document}', text)}" for text in documents]
         pairs = [engine.tokenize(text, add_special=False) for text in asked]
-        stats = engine.vector_stats()
+        stats = engine.embedding_stats()
     assert list(ranking.n_tokens) == [len(pair) for pair in pairs]
     assert np.allclose(ranking.scores, [vector("judge", pair)[0] for pair in pairs], atol=0.001)
     # What follows the number of the text is not alike, nor are numbers.
@@ -202,11 +202,11 @@ async def test_a_causal_reranker_reads_both_by_its_template_and_computes_the_que
 
 async def test_one_engine_writes_and_makes_vectors_and_takes_no_memory_for_them_before() -> None:
     async with weft.Engine(n_slots=2, n_ctx=512, n_threads=1) as engine:
-        assert engine.vector_stats().n_bytes == 0
-        assert engine.vector_stats().pooling == "mean"
+        assert engine.embedding_stats().n_bytes == 0
+        assert engine.embedding_stats().pooling == "mean"
         answer, _ = await asyncio.gather(engine.embed("Once upon a time"), engine.complete("Once", max_tokens=4))
         assert answer.vectors.shape == (1, engine.model.n_embd)
-        assert engine.vector_stats().n_bytes > 0
+        assert engine.embedding_stats().n_bytes > 0
 
 
 async def test_vectors_are_a_buffer_that_numpy_does_not_copy(encoders: dict[Encoder, Path]) -> None:
@@ -243,7 +243,7 @@ async def test_what_texts_begin_with_is_computed_once_where_the_model_is_causal(
     asked = [[*instruction, i, i + 1] for i in range(5, 45)]
     async with engine_of(encoders["qwen"]) as engine:
         vectors = np.asarray((await engine.embed(asked)).vectors)
-        stats = engine.vector_stats()
+        stats = engine.embedding_stats()
     assert (stats.n_tokens, stats.n_computed) == (40 * 42, 40 + 40 * 2)
     assert cosines(vectors, np.array([vector("qwen", text) for text in asked])).min() > 0.9999
 
@@ -254,9 +254,9 @@ async def computed_by_turns(engine: weft.Engine, beginnings: Sequence[Sequence[i
     for turn in range(n_turns):
         for beginning in beginnings:
             text = [*beginning, 100 + turn, 7, 8]
-            before = engine.vector_stats().n_computed
+            before = engine.embedding_stats().n_computed
             vectors.append(np.asarray((await engine.embed([text])).vectors)[0])
-            n_computed.append(engine.vector_stats().n_computed - before)
+            n_computed.append(engine.embedding_stats().n_computed - before)
             asked.append(text)
     return n_computed, list(zip(asked, vectors, strict=True))
 
@@ -276,9 +276,9 @@ async def test_two_queries_by_turns_compute_each_query_once(encoders: dict[Encod
         n_computed, pairs = [], []
         for turn in range(4):
             for query in queries:
-                before = engine.vector_stats().n_computed
+                before = engine.embedding_stats().n_computed
                 ranking = await engine.rerank(query, [f"{turn}"])
-                n_computed.append(engine.vector_stats().n_computed - before)
+                n_computed.append(engine.embedding_stats().n_computed - before)
                 asked = TEMPLATE.replace("{query}", query).replace("{document}", f"{turn}")
                 pairs.append(engine.tokenize(asked, add_special=False))
                 assert ranking.scores[0] == pytest.approx(vector("judge", pairs[-1])[0], abs=0.005)
@@ -343,13 +343,13 @@ async def test_what_a_model_is_not_made_for_is_refused_by_name(encoders: dict[En
 async def test_a_cancelled_call_is_not_computed(encoders: dict[Encoder, Path]) -> None:
     async with engine_of(encoders["qwen"]) as engine:
         task = asyncio.create_task(engine.embed([[7] * 100] * 4000))
-        await wait_until(lambda: engine.vector_stats().n_waiting > 0)
+        await wait_until(lambda: engine.embedding_stats().n_waiting > 0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         del task
-        await wait_until(lambda: engine.vector_stats().n_waiting == 0)
-        assert engine.vector_stats().n_texts < 4000
+        await wait_until(lambda: engine.embedding_stats().n_waiting == 0)
+        assert engine.embedding_stats().n_texts < 4000
         assert (await engine.embed([[7]])).vectors.shape == (1, 32)
 
 
@@ -357,7 +357,7 @@ async def test_a_close_ends_who_waits(encoders: dict[Encoder, Path]) -> None:
     engine = engine_of(encoders["qwen"])
     await engine.start()
     task = asyncio.create_task(engine.embed([[7] * 100] * 4000))
-    await wait_until(lambda: engine.vector_stats().n_waiting > 0)
+    await wait_until(lambda: engine.embedding_stats().n_waiting > 0)
     await engine.close()
     with pytest.raises(weft.EngineStoppedError):
         await task

@@ -21,7 +21,7 @@ def token(index: int, text: str, n_predicted: int = 1) -> Json:
 
 
 def finished(index: int, text: str = "", reason: str = "end", n_predicted: int = 2) -> Json:
-    usage = weft.Usage(n_computed=1, n_cached=2, n_predicted=n_predicted, n_held=4, prompt_ms=1.0, predicted_ms=1.0)
+    usage = weft.Usage(n_computed=1, n_cached=2, n_predicted=n_predicted, n_context=4, prompt_ms=1.0, predicted_ms=1.0)
     return weft.Finished(index, cast("Any", reason), usage, slot=index, text=text)
 
 
@@ -151,7 +151,7 @@ class ScriptedEngine:
     def stats(self) -> Json:
         return SimpleNamespace(slots=self.slots)
 
-    def vector_stats(self) -> Json:
+    def embedding_stats(self) -> Json:
         return SimpleNamespace(pooling="mean")
 
     def as_engine(self) -> weft.Engine:

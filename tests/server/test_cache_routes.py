@@ -207,18 +207,18 @@ def stretch(parent: int | None, tokens: list[int]) -> Json:
         owner=None,
         start=0,
         adapters=[],
-        tier="store",
+        tier="host",
         slots=[],
         is_pinned=False,
         n_hits=0,
-        n_stored_bytes=0,
+        n_host_bytes=0,
     )
 
 
 def report_of(nodes: list[Json]) -> CacheReport:
     stats = SimpleNamespace(
         n_cells=0, n_cells_used=0, n_cells_idle=0, n_cells_reached=0, n_ids=0, n_ids_used=0,
-        store=SimpleNamespace(n_bytes=0, max_bytes=None, n_pieces=0),
+        host_cache=SimpleNamespace(n_bytes=0, max_bytes=None, n_entries=0),
     )  # fmt: skip
     return translate.report(nodes, len(nodes), cast("weft.Stats", stats), lambda tokens: "".join(map(chr, tokens)))
 

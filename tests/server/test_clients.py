@@ -135,7 +135,7 @@ async def test_open_webui_is_understood_in_full() -> None:
     defaults = msgspec.structs.asdict(Request(prompt=()))
     del defaults["prompt"]
     # A chat keeps what was answered in it.
-    assert request == defaults | OPEN_WEBUI_MEANS | {"snapshots_at": request["snapshots_at"], "keep_answers": True}
+    assert request == defaults | OPEN_WEBUI_MEANS | {"checkpoints_at": request["checkpoints_at"], "cache_answers": True}
 
 
 async def test_open_webui_is_answered_in_the_shape_it_reads(client: httpx.AsyncClient) -> None:

@@ -220,5 +220,5 @@ def test_the_page_tells_of_every_cause() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explained.md").read_text(encoding="utf-8")
     table = page[page.index("| cause | what it says |") :].partition("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    hint = get_type_hints(weft.ComputedStretch, include_extras=False)["cause"]
+    hint = get_type_hints(weft.ComputedRange, include_extras=False)["cause"]
     assert sorted(told) == sorted(get_args(hint))

@@ -9,7 +9,7 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine, connect
-from weft import EngineConfig, GrammarTrigger, QueueFullError, Request, Thought
+from weft import EngineConfig, GrammarTrigger, QueueFullError, ReasoningConfig, Request
 from weft.sampling_fields import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import COMPLETION_ONLY
@@ -128,7 +128,11 @@ async def full() -> AsyncIterator[Full]:
                 "reasoning_budget_message": "Enough.",
                 "generation_prompt": "</t>\n<t>\n",
             },
-            {"thought": Thought(starts=("<t>",), ends=("</t>", "<call>"), begins_inside=True, budget=7, message="Enough.")},
+            {
+                "reasoning": ReasoningConfig(
+                    starts=("<t>",), ends=("</t>", "<call>"), begins_inside=True, budget=7, message="Enough."
+                )
+            },
         ),
         (
             {
@@ -137,11 +141,11 @@ async def full() -> AsyncIterator[Full]:
                 "thinking_budget_tokens": 0,
                 "generation_prompt": "<t></t>",
             },
-            {"thought": Thought(starts=("<t>",), ends=("</t>",), budget=0)},
+            {"reasoning": ReasoningConfig(starts=("<t>",), ends=("</t>",), budget=0)},
         ),
         (
             {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "</t>", "reasoning_budget_tokens": -5},
-            {"thought": Thought(starts=("<t>",), ends=("</t>",))},
+            {"reasoning": ReasoningConfig(starts=("<t>",), ends=("</t>",))},
         ),
         ({"n_keep": -1}, {"n_keep": None}),
         ({"n_keep": 2**40}, {"n_keep": 2**31 - 1}),

@@ -346,7 +346,7 @@ async def test_what_is_no_picture_has_no_vector(seeing: Client, body: dict[str, 
 
 
 async def test_a_text_that_pictures_make_too_long_is_refused_with_the_limit(seeing: Client) -> None:
-    most = seeing.app.service.engine.vector_stats().max_tokens
+    most = seeing.app.service.engine.embedding_stats().max_tokens
     image_data = [{"id": 1, "data": PICTURE}]
     assert (await embed(seeing, content="a" * (most - 20), image_data=[])).status_code == 200
     status, param, told = refusal(await embed(seeing, content="[img-1][img-1]" + "a" * (most - 20), image_data=image_data))

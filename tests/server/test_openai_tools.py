@@ -307,7 +307,7 @@ async def test_a_grammar_holds_behind_the_thought() -> None:
     async with saying("", THINKING) as (client, engine):
         for asked in ({"tools": TOOLS}, {"response_format": {"type": "json_object"}}, {"reasoning_budget_tokens": 7}):
             await choices(client, "whole", **asked)
-        thoughts = [request.thought for request in engine.requests]
+        thoughts = [request.reasoning for request in engine.requests]
         assert all(thought is not None for thought in thoughts)
         told = [(thought.starts, thought.ends, thought.begins_inside, thought.budget) for thought in thoughts if thought]
         assert told == [(("<think>",), ("</think>",), True, budget) for budget in (None, None, 7)]
@@ -329,7 +329,7 @@ async def test_a_grammar_holds_behind_the_thought() -> None:
 async def test_a_budget_is_the_chats_or_the_servers(asked: Json, budget: int | None) -> None:
     async with saying("", THINKING, reasoning_budget=5, reasoning_budget_message="Enough.") as (client, engine):
         await choices(client, "whole", **asked)
-        thought = engine.requests[0].thought
+        thought = engine.requests[0].reasoning
         assert thought is not None
         assert (thought.budget, thought.message) == (budget, "Enough.")
 
@@ -409,7 +409,7 @@ async def test_a_budget_holds_where_a_model_has_no_thoughts() -> None:
     async with saying("Yes.") as (client, engine):
         [choice] = await choices(client, "whole", reasoning_budget_tokens=5)
         assert choice["message"]["content"] == "Yes."
-        assert engine.requests[0].thought is None
+        assert engine.requests[0].reasoning is None
 
 
 async def test_a_model_that_must_call_a_tool_calls_it(client: httpx.AsyncClient, how: How) -> None:
@@ -648,7 +648,7 @@ async def test_thinking_that_is_off_ends_the_thought_that_a_template_begins(how:
 async def test_no_thought_is_begun_before_what_is_held_where_thinking_is_off(asked: Json, may_think: bool) -> None:
     async with saying("", TEMPLATE + "{# </think> #}") as (client, engine):
         await choices(client, "whole", **{"enable_thinking": False, **asked})
-        assert (engine.requests[0].thought is not None) == may_think
+        assert (engine.requests[0].reasoning is not None) == may_think
 
 
 async def test_whether_it_thinks_reaches_the_template() -> None:

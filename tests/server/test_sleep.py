@@ -275,7 +275,7 @@ async def test_what_cannot_be_unloaded_stays_and_is_tried_again(
             raise RuntimeError("no copies")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server.engine, "copy_store", fail)
+            patch.setattr(server.engine, "export_cache", fail)
             await wait_until(lambda: "the model stays loaded" in caplog.text)
             assert (await server.complete())["content"]
             assert server.engine.n_loads == 1
@@ -296,7 +296,7 @@ async def test_what_cannot_be_unloaded_leaves_no_copies(
             for number in range(8):
                 await server.complete(prompt_of(200, f"chat {number}"))
             await wait_until(lambda: "the model stays loaded" in caplog.text)
-            assert await server.engine.copy_store() != []
+            assert await server.engine.export_cache() != []
             assert server.app.service._cache_exports == []
         await server.asleep()
 
@@ -311,7 +311,7 @@ async def test_what_fails_once_the_model_is_loaded_unloads_it_again(
             raise weft.InvalidConfigError("chat_template", "it is not good any more")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server.engine, "load_copies", fail)
+            patch.setattr(server.engine, "import_cache", fail)
             assert (await server.client.post("/completion", json={"prompt": "a"})).status_code == 500
         assert (server.engine.n_loads, server.engine.is_asleep) == (2, True)
         assert "the model cannot be loaded again" in caplog.text
@@ -394,33 +394,33 @@ async def test_what_was_cached_in_memory_is_not_computed_again() -> None:
 
 async def test_copies_take_no_more_than_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
     async with weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1) as engine:
-        assert await engine.copy_store() == []
+        assert await engine.export_cache() == []
         trunk = prompt_of(60, "trunk")
         prompts = [[*trunk, *prompt_of(60, f"leaf {number}")] for number in range(10)]
         for prompt in prompts:
             await engine.complete(prompt, max_tokens=1)
-        await wait_until(lambda: engine.stats().store.n_pieces > 10)
-        copies = await engine.copy_store()
+        await wait_until(lambda: engine.stats().host_cache.n_entries > 10)
+        copies = await engine.export_cache()
         assert 1 < len(copies) < len(prompts)
-        assert sum(copy.n_bytes for copy in copies) <= engine.stats().store.n_bytes
+        assert sum(copy.n_bytes for copy in copies) <= engine.stats().host_cache.n_bytes
         assert copies[0].tokens[:120] == prompts[-1], "the last one that was used is the first"
         allowed = iter([True, True, False])
-        assert len(await engine.copy_store(goes_on=lambda: next(allowed))) == 2
+        assert len(await engine.export_cache(should_continue=lambda: next(allowed))) == 2
         monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 2 * copies[0].n_bytes)
-        assert len(await engine.copy_store()) == 1
+        assert len(await engine.export_cache()) == 1
 
 
 async def test_a_request_that_comes_while_copies_are_made_keeps_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sleeping() as server:
         copying, go_on = asyncio.Event(), asyncio.Event()
-        real = server.engine.copy_store
+        real = server.engine.export_cache
 
-        async def copy_store(*, goes_on: Callable[[], bool]) -> Any:  # noqa: ANN401 (what the engine returns)
+        async def export_cache(*, should_continue: Callable[[], bool]) -> Any:  # noqa: ANN401 (what the engine returns)
             copying.set()
             await go_on.wait()
-            return await real(goes_on=goes_on)
+            return await real(should_continue=should_continue)
 
-        monkeypatch.setattr(server.engine, "copy_store", copy_store)
+        monkeypatch.setattr(server.engine, "export_cache", export_cache)
         await server.complete()
         await copying.wait()
         asked = asyncio.create_task(server.complete())
@@ -466,7 +466,7 @@ async def test_an_engine_that_dies_on_waking_is_found_dead(
             server.engine._native.stop()
             raise weft.EngineStoppedError
 
-        monkeypatch.setattr(server.engine, "load_copies", die)
+        monkeypatch.setattr(server.engine, "import_cache", die)
         assert (await server.client.post("/completion", json={"prompt": "a"})).status_code == 503
         await wait_until(lambda: "the engine has died" in caplog.text)
         assert (await server.client.get("/health")).status_code == 503

@@ -11,7 +11,7 @@ from weft.chat.answer.parts import PLAIN, CallArguments, CallStart, Content, Par
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.server.run.chat import BranchParsers
 
-USAGE = Usage(n_computed=1, n_cached=2, n_predicted=1, n_held=3, prompt_ms=1.0, predicted_ms=1.0)
+USAGE = Usage(n_computed=1, n_cached=2, n_predicted=1, n_context=3, prompt_ms=1.0, predicted_ms=1.0)
 
 
 def token(index: int, text: str) -> Token:

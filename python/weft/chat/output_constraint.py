@@ -10,8 +10,8 @@ from weft.chat.answer.tools import ToolUse
 from weft.chat.call_grammar_cache import CallGrammarCache, write_rules
 from weft.errors import InvalidRequestError
 from weft.request import Request
+from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import schema_text
-from weft.request.thought import GrammarTrigger, Thought
 
 __all__ = ["OutputConstraint"]
 
@@ -85,9 +85,9 @@ class OutputConstraint:
         is_constrained = request.grammar is not None or request.json_schema is not None
         if is_constrained and not (request.grammar_lazy or self._may_reason or self._form.is_thinking):
             return request
-        if marks is None or request.thought is not None or not (is_constrained or max_tokens is not None):
+        if marks is None or request.reasoning is not None or not (is_constrained or max_tokens is not None):
             return request
-        thought = Thought(
+        reasoning = ReasoningConfig(
             starts=(marks.start,),
             # A grammar that applies after the reasoning must still match the text that ends it.
             ends=(marks.end, *(marks.implicit_ends if request.grammar_lazy else ())),
@@ -95,7 +95,7 @@ class OutputConstraint:
             budget=max_tokens,
             message=message,
         )
-        return msgspec.structs.replace(request, thought=thought)
+        return msgspec.structs.replace(request, reasoning=reasoning)
 
     def _constrained(self, request: Request) -> Request:
         """Adds the grammar of the calls, or of the whole answer if the family puts markers around content."""

@@ -76,7 +76,7 @@ class NodeCopy:
         self.is_pinned = node.is_pinned
         self.n_hits = node.n_hits
         self.last_used = node.last_used
-        self.n_stored_bytes = node.n_stored_bytes
+        self.n_host_bytes = node.n_host_bytes
         self._ends = node.excerpt(N_ENDS)
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:

@@ -72,8 +72,8 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     embeddings_are_repeatable: bool
     adapters: list[SimpleNamespace]
     stats: SimpleNamespace
-    """Stats at the time of the copy, as `vector_stats`."""
-    vector_stats: SimpleNamespace
+    """Stats at the time of the copy, as `embedding_stats`."""
+    embedding_stats: SimpleNamespace
     model: dict[str, Any]
     """Properties of the weights: `n_params`, `size_bytes`, and so on."""
 
@@ -83,7 +83,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: Digest
     stats: SimpleNamespace
-    vector_stats: SimpleNamespace
+    embedding_stats: SimpleNamespace
 
 
 Sent = Accepted | CacheExplanation | list[Event] | WeftError

@@ -17,12 +17,12 @@ from weft._native import (
     CachedNode,
     CompactEmbeddings,
     Compute,
+    EmbeddingStats,
     Limits,
     Model,
     Prefix,
     Stats,
     Stream,
-    VectorStats,
 )
 from weft.config import EngineConfig
 from weft.engine import Engine
@@ -188,10 +188,10 @@ class RemoteEngine(Engine):
         """See `Engine`; runs on any replica."""
         return self._fleet.ask(None, "rank", query, list(texts))
 
-    def vector_stats(self) -> VectorStats:
+    def embedding_stats(self) -> EmbeddingStats:
         """Returns the combined metrics of all replicas."""
-        reports = [one.vector_stats for one in self._fleet.reports().values()] or [self._info().vector_stats]
-        return cast("VectorStats", combined(reports))
+        reports = [one.embedding_stats for one in self._fleet.reports().values()] or [self._info().embedding_stats]
+        return cast("EmbeddingStats", combined(reports))
 
     @property
     def adapters(self) -> list[Adapter]:
@@ -254,9 +254,9 @@ class RemoteEngine(Engine):
             nodes += [node.moved(n_before, n_slots) for node in own]
         return cast("list[CachedNode]", nodes), sum(n for _, _, n in trees)
 
-    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+    async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine`; `slot` is an index in the list of all slots."""
-        return cast("tuple[list[int], list[tuple[int, float]], int | None]", await self._of_slot(slot, "held_by_slot"))
+        return cast("tuple[list[int], list[tuple[int, float]], int | None]", await self._of_slot(slot, "slot_state"))
 
     async def erase_slot(self, slot: int) -> int:
         """See `Engine`; `slot` is an index in the list of all slots."""

@@ -134,7 +134,7 @@ class Replica:
             embeddings_are_repeatable=engine.embeddings_are_repeatable,
             adapters=plain_copy(engine.adapters),
             stats=plain_copy(engine.stats()),
-            vector_stats=plain_copy(engine.vector_stats()),
+            embedding_stats=plain_copy(engine.embedding_stats()),
             model={name: getattr(model, name) for name in names},
         )
 
@@ -143,7 +143,7 @@ class Replica:
         engine = self._engine
         digest = await digest_of(engine, self._key)
         stats = engine.stats()
-        return ReplicaReport(digest=digest, stats=plain_copy(stats), vector_stats=plain_copy(engine.vector_stats()))
+        return ReplicaReport(digest=digest, stats=plain_copy(stats), embedding_stats=plain_copy(engine.embedding_stats()))
 
     def pressure(self) -> dict[str, float]:
         """Returns the fractions that determine the number of replicas."""
@@ -176,9 +176,9 @@ class Replica:
         nodes, n_nodes = await self._engine.recently_used(limit)
         return self._id, [NodeCopy(node) for node in nodes], n_nodes
 
-    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """See `Engine.held_by_slot`."""
-        return await self._engine.held_by_slot(slot)
+    async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """See `Engine.slot_state`."""
+        return await self._engine.slot_state(slot)
 
     async def erase_slot(self, slot: int) -> int:
         """See `Engine.erase_slot`."""

@@ -7,8 +7,8 @@ from msgspec.structs import force_setattr
 
 from weft._native import Media, MixedPrompt
 from weft.fields.about import FieldMeta, described
+from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import JsonSchema, schema_text
-from weft.request.thought import GrammarTrigger, Thought
 from weft.sampling_fields import Sampling
 
 __all__ = ["BranchOptions", "ForkOptions", "Prompt", "Request", "RequestOptions"]
@@ -61,7 +61,7 @@ class ForkOptions(TypedDict, total=False):
     grammar_lazy: bool
     grammar_triggers: Sequence[GrammarTrigger]
     preserved_tokens: Sequence[str]
-    thought: Thought | None
+    reasoning: ReasoningConfig | None
     context_shift: bool
     n_keep: int | None
     n_discard: int
@@ -206,7 +206,9 @@ class Request(Sampling, frozen=True, kw_only=True):
             "16,384 bytes together. A text that is not a single token of this model is ignored"
         ),
     ] = ()
-    thought: Annotated[Thought | None, FieldMeta("markers and budget of reasoning; None treats reasoning like other text")] = None
+    reasoning: Annotated[
+        ReasoningConfig | None, FieldMeta("markers and budget of reasoning; None treats reasoning like other text")
+    ] = None
     context_shift: Annotated[
         bool,
         FieldMeta(
@@ -296,7 +298,7 @@ class Request(Sampling, frozen=True, kw_only=True):
         ),
     ] = 0
     report_progress: Annotated[bool, FieldMeta("report the progress of the prompt's computation, as `Progress` events")] = False
-    snapshots_at: Annotated[
+    checkpoints_at: Annotated[
         Sequence[int],
         FieldMeta(
             "positions in the prompt, in order, at most 16, where a recurrent or hybrid model stores a checkpoint, in addition "
@@ -305,7 +307,7 @@ class Request(Sampling, frozen=True, kw_only=True):
             "window, the window at the end of every prompt is kept. Other models need none: see `Limits.forks_anywhere`"
         ),
     ] = ()
-    keep_answers: Annotated[
+    cache_answers: Annotated[
         bool,
         FieldMeta(
             "reuse the generated tokens of earlier requests with this option, of the same owner, where the prompt has their "
@@ -369,8 +371,8 @@ class RequestOptions(BranchOptions, total=False):
     prompt_logprobs: int | None
     prompt_logprobs_from: int
     report_progress: bool
-    snapshots_at: Sequence[int]
-    keep_answers: bool
+    checkpoints_at: Sequence[int]
+    cache_answers: bool
     explain_cache: bool
     owner: str | None
     system_end: int | None

@@ -27,7 +27,7 @@ _OF_PROMPTS: dict[str, Any] = {
     "prompt_logprobs": None,
     "prompt_logprobs_from": 0,
     "report_progress": False,
-    "snapshots_at": (),
+    "checkpoints_at": (),
     "explain_cache": False,
     "system_end": None,
     "slot": None,

@@ -42,7 +42,7 @@ class SlotFiles:
         """
         path = await self._path(filename)
         async with self._lock(slot):
-            tokens, adapters, invoked_at = await self._engine.held_by_slot(slot)
+            tokens, adapters, invoked_at = await self._engine.slot_state(slot)
             if not tokens:
                 raise InvalidRequestError("slot", f"slot {slot} holds no tokens")
             if any(token < 0 for token in tokens):

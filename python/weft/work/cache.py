@@ -70,10 +70,10 @@ class CacheOperations:
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 
-    async def copies(self, max_bytes: int, goes_on: Callable[[], bool]) -> list[SavedPrefix]:
+    async def copies(self, max_bytes: int, should_continue: Callable[[], bool]) -> list[SavedPrefix]:
         """Returns copies of cached prompts, the most recently used first, of at most `max_bytes` in total.
 
-        Ends early if `goes_on` returns False. Each copy is of a whole prompt, so common prefixes are copied repeatedly.
+        Ends early if `should_continue` returns False. Each copy is of a whole prompt, so common prefixes are copied repeatedly.
         """
         nodes = await self._threads.run(ThreadPool.QUERY, self._native.cached)
         inner = {node.parent for node in nodes}
@@ -83,7 +83,7 @@ class CacheOperations:
         # The remaining space only shrinks, so prompts at least as long as a misfit are skipped.
         n_too_long: int | None = None
         for _, place in reversed(last):
-            if n_bytes >= max_bytes or n_misfits == MAX_MISFITS or not goes_on():
+            if n_bytes >= max_bytes or n_misfits == MAX_MISFITS or not should_continue():
                 break
             if n_too_long is not None and nodes[place].start + nodes[place].n_tokens >= n_too_long:
                 continue
@@ -105,7 +105,7 @@ class CacheOperations:
                 n_bytes += copy.n_bytes
         return copies
 
-    async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
+    async def import_cache(self, copies: Sequence[SavedPrefix]) -> None:
         """Loads copies into the cache; skips copies that no longer fit."""
         for copy in reversed(copies):
             try:

@@ -67,7 +67,7 @@ fn invalid_checkpoint_positions_are_refused() {
     let too_many: Vec<u32> = (1..18).collect();
     for places in [&too_many[..], &[20, 10], &[10, 10], &[0], &[30], &[31]] {
         let refused = engine.submit(with_snapshots(&prompt(1, 30), places), None).err();
-        assert!(matches!(refused, Some(Error::InvalidRequest { param: "snapshots_at", .. })), "{places:?}: {refused:?}");
+        assert!(matches!(refused, Some(Error::InvalidRequest { param: "checkpoints_at", .. })), "{places:?}: {refused:?}");
     }
     run(&engine, with_snapshots(&prompt(1, 30), &too_many[..16]));
 }

@@ -187,5 +187,5 @@ fn invalid_reasoning_options_are_refused() {
     let (engine, _) = start(limits(1, 4096));
     let reasoning = Reasoning { ends: Vec::new(), ..inside(3) };
     let refused = engine.submit(Request { reasoning: Some(Arc::new(reasoning)), ..greedy("a", 5) }, None).err();
-    assert!(matches!(refused, Some(Error::InvalidRequest { param: "thought", .. })), "{refused:?}");
+    assert!(matches!(refused, Some(Error::InvalidRequest { param: "reasoning", .. })), "{refused:?}");
 }

@@ -280,12 +280,12 @@ fn reasoning_does_not_start_once_a_grammar_is_active() {
 fn invalid_reasoning_settings_are_rejected() {
     let rejection = |reasoning: Reasoning| reasoning.validate(PIECES.len()).unwrap_err().to_string();
     for (reasoning, expected) in [
-        (Reasoning { ends: vec![], ..reasoning() }, "thought.ends is empty"),
-        (Reasoning { starts: vec![], ..reasoning() }, "thought.starts is empty"),
+        (Reasoning { ends: vec![], ..reasoning() }, "reasoning.ends is empty"),
+        (Reasoning { starts: vec![], ..reasoning() }, "reasoning.starts is empty"),
         (Reasoning { starts: vec![String::new()], ..reasoning() }, "1 to 256"),
-        (Reasoning { ends: vec!["x".repeat(257)], ..reasoning() }, "thought.ends has a marker of 257 bytes"),
-        (Reasoning { starts: vec!["x".into(); 17], ..reasoning() }, "thought.starts has 17 markers; at most 16"),
-        (Reasoning { budget: Some(1), closing: vec![], ..reasoning() }, "thought.budget needs tokens"),
+        (Reasoning { ends: vec!["x".repeat(257)], ..reasoning() }, "reasoning.ends has a marker of 257 bytes"),
+        (Reasoning { starts: vec!["x".into(); 17], ..reasoning() }, "reasoning.starts has 17 markers; at most 16"),
+        (Reasoning { budget: Some(1), closing: vec![], ..reasoning() }, "reasoning.budget needs tokens"),
         (Reasoning { closing: vec![3; 4_097], ..reasoning() }, "4097 tokens"),
         (Reasoning { closing: vec![22], ..reasoning() }, "not in the vocabulary"),
     ] {

@@ -13,6 +13,7 @@ __all__ = [
     "PinnedPrefixes",
     "SequenceIds",
     "Store",
+    "Tier",
     "UsedAdapter",
 ]
 
@@ -77,6 +78,10 @@ class Store(msgspec.Struct):
     n_pieces: int
 
 
+Tier = Literal["pool", "both", "store", "computing", "nowhere"]
+"""Where a node's computed state is: in KV-cache cells, in host memory, both, being computed, or in neither."""
+
+
 class CacheNode(msgspec.Struct):
     """A run of cached tokens that follows its parent's.
 
@@ -91,7 +96,7 @@ class CacheNode(msgspec.Struct):
     n_tokens: int
     text: str | None
     is_text_cut: bool
-    tier: Literal["pool", "both", "store", "computing", "nowhere"]
+    tier: Tier
     slots: list[int]
     is_pinned: bool
     is_evictable: bool

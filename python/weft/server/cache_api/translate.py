@@ -1,6 +1,6 @@
 """Conversion of the engine's cache contents to the fields of the routes. No I/O here."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from weft.server.cache_api.schemas import (
     PinnedPrefixes,
     SequenceIds,
     Store,
+    Tier,
     UsedAdapter,
 )
 from weft.server.run.pins import Pinned
@@ -32,6 +33,15 @@ MAX_LIMIT = 10_000
 
 END_TOKENS = 128
 """Tokens that are detokenized for the beginning and for the end; only parts of rare characters are shorter than one character."""
+
+_TIERS: Mapping[str, Tier] = {
+    "device": "pool",
+    "both": "both",
+    "host": "store",
+    "computing": "computing",
+    "none": "nowhere",
+}
+"""Name of each tier of `CachedNode` in responses."""
 
 Detokenize = Callable[[Sequence[int]], str]
 
@@ -84,7 +94,7 @@ def report(
     return CacheReport(
         cells=Cells(stats.n_cells, stats.n_cells_used, stats.n_cells_idle, stats.n_cells_reached),
         sequence_ids=SequenceIds(stats.n_ids, stats.n_ids_used),
-        store=Store(stats.store.n_bytes, stats.store.max_bytes, stats.store.n_pieces),
+        store=Store(stats.host_cache.n_bytes, stats.host_cache.max_bytes, stats.host_cache.n_entries),
         n_nodes=n_nodes,
         n_shown=len(nodes),
         nodes=[_node(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
@@ -101,12 +111,12 @@ def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader:
         n_tokens=node.n_tokens,
         text=text,
         is_text_cut=is_cut,
-        tier=node.tier,
+        tier=_TIERS[node.tier],
         slots=node.slots,
         is_pinned=node.is_pinned,
         is_evictable=not node.is_pinned and not node.slots,
         n_hits=node.n_hits,
-        n_stored_bytes=node.n_stored_bytes,
+        n_stored_bytes=node.n_host_bytes,
         adapters=_adapters(node),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from weft import MediaStats, Stats, VectorStats
+from weft import EmbeddingStats, MediaStats, Stats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
 from weft.server.run.executor import Purpose
@@ -11,8 +11,18 @@ from weft.server.run.tally import UsageCounters
 
 __all__ = ["families", "of_engine", "without_engine"]
 
-PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
-"""Phases of a step in `StepTimes`."""
+PHASES = {
+    "receive": "receive",
+    "place": "admit",
+    "plan": "plan",
+    "decode": "decode",
+    "sample": "sample",
+    "text": "detokenize",
+    "emit": "publish",
+    "spill": "offload",
+    "restore": "reload",
+}
+"""Label of each phase of a step, and its name in `StepTimes`."""
 
 
 def of_engine(service: Service) -> list[Family]:
@@ -27,7 +37,7 @@ def of_engine(service: Service) -> list[Family]:
         *_pool(stats),
         *_store(stats),
         _step_seconds(stats),
-        *_vectors(engine.vector_stats()),
+        *_vectors(engine.embedding_stats()),
         *_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
     ]
     before = service.previous_snapshot(of_engine)
@@ -107,8 +117,8 @@ def _speculation() -> list[Family]:
 def _prompts(stats: Stats) -> list[Family]:
     sources = {
         "computed": stats.n_computed,
-        "pool": stats.n_cached - stats.n_restored - stats.n_awaited,
-        "store": stats.n_restored,
+        "pool": stats.n_cached - stats.n_reloaded - stats.n_awaited,
+        "store": stats.n_reloaded,
         "awaited": stats.n_awaited,
     }
     about = "Prompt tokens by where they came from; awaited ones were still being computed by another request."
@@ -141,25 +151,25 @@ def _pool(stats: Stats) -> list[Family]:
 
 
 def _store(stats: Stats) -> list[Family]:
-    store = stats.store
+    store = stats.host_cache
     limit = float("inf") if store.max_bytes is None else store.max_bytes
     return [
         gauge("weft:store_bytes", "Bytes of the host memory that holds what is cached beside the cells.", store.n_bytes),
         gauge("weft:store_limit_bytes", "Most bytes of it.", limit),
-        gauge("weft:store_pieces", "Pieces in it.", store.n_pieces),
-        counter("weft:tokens_saved_total", "Tokens copied from cells into host memory.", store.n_saved),
-        counter("weft:tokens_restored_total", "Tokens copied back into cells.", store.n_restored),
+        gauge("weft:store_pieces", "Pieces in it.", store.n_entries),
+        counter("weft:tokens_saved_total", "Tokens copied from cells into host memory.", store.n_offloaded),
+        counter("weft:tokens_restored_total", "Tokens copied back into cells.", store.n_reloaded),
         counter(
             "weft:tokens_forgotten_total",
             "Cached tokens forgotten, for want of room or as dearer to copy than to compute.",
-            store.n_forgotten,
+            store.n_evicted,
         ),
         counter("weft:tokens_relocated_total", "Tokens moved to lower cells.", store.n_relocated),
     ]
 
 
 def _step_seconds(stats: Stats) -> Family:
-    seconds = {part: getattr(stats.times, part).total_seconds() for part in PARTS}
+    seconds = {label: getattr(stats.times, phase).total_seconds() for label, phase in PHASES.items()}
     return counter("weft:step_seconds_total", "Seconds of the engine's thread, by part of a step.", seconds, label="part")
 
 
@@ -168,7 +178,7 @@ def _kernel_calls(stats: Stats) -> Family:
     return counter("weft:kernel_calls_total", "Operations that Weft's own kernels computed.", calls, label="kernel")
 
 
-def _vectors(vectors: VectorStats) -> list[Family]:
+def _vectors(vectors: EmbeddingStats) -> list[Family]:
     sources = {"computed": vectors.n_computed, "shared": vectors.n_tokens - vectors.n_computed}
     about = "Tokens of texts whose vectors were made, by where they came from; shared ones begin several texts."
     return [

@@ -58,7 +58,7 @@ def properties(service: Service) -> Properties:
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
         repeatable_embeddings=service.engine.embeddings_are_repeatable,
-        pooling=service.engine.vector_stats().pooling,
+        pooling=service.engine.embedding_stats().pooling,
         chat_template_tool_use=service.chat.tool_use_source or msgspec.UNSET,
     )
 

@@ -143,7 +143,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency)
 async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """Embeddings of texts, or of each token without pooling."""
     name, texts = vectors.texts(data)
-    form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
+    form = vectors.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
     return Answer(AwaitedChunks(work, service.collected))
 

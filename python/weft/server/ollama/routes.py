@@ -212,7 +212,7 @@ async def _embed(
     truncates: bool = False,
 ) -> list[bytes]:
     """Computes one embedding per text and returns the JSON."""
-    if service.engine.vector_stats().pooling == "none":
+    if service.engine.embedding_stats().pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
         texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _truncated, service, texts)
@@ -224,7 +224,7 @@ async def _embed(
 
 def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
     """Truncates texts to the model's limit, keeping the special tokens around them."""
-    n_most, model = service.engine.vector_stats().max_tokens, service.engine.model
+    n_most, model = service.engine.embedding_stats().max_tokens, service.engine.model
     cut: list[SentPrompt] = []
     for pieces in texts:
         text = cast("str", cast("Sequence[Piece]", pieces)[0])

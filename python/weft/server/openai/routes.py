@@ -72,7 +72,7 @@ async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: Servi
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_embedding(data: JSONBody[CreateEmbedding], service: ServiceDependency) -> Answer[EmbeddingList]:
     """Computes embeddings of texts."""
-    texts = embeddings.texts(data, service.engine.vector_stats().pooling)
+    texts = embeddings.texts(data, service.engine.embedding_stats().pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(vectors.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions)
     return Answer(AwaitedChunks(work, service.collected))

@@ -14,8 +14,8 @@ from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
+from weft.server.request_fields.reasoning import budget_message, reasoning, refuse_unmarked_reasoning
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, n_completions, ping_s, submission, template
-from weft.server.request_fields.thoughts import budget_message, refuse_unmarked_reasoning, thought
 from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "paths",
     "pieces",
     "ping_s",
+    "reasoning",
     "refuse",
     "refuse_adapters",
     "refuse_unmarked_reasoning",
@@ -45,6 +46,5 @@ __all__ = [
     "submission",
     "template",
     "texts",
-    "thought",
     "with_images",
 ]

@@ -14,8 +14,8 @@ from weft.server.request_fields.constraint import constraint
 from weft.server.request_fields.fields import BranchFields, CompletionFields
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
+from weft.server.request_fields.reasoning import reasoning_parameter, tagged_reasoning, triggers
 from weft.server.request_fields.samplers import samplers
-from weft.server.request_fields.thoughts import reasoning_parameter, tagged_thought, triggers
 from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
@@ -78,7 +78,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "n_probs": "n_probs" if value is None else name,  # If the body does not set it, only branches can.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
-            "thought": reasoning_parameter(body),
+            "reasoning": reasoning_parameter(body),
             **_names(body),
         },
         reasoning_format=body.reasoning_format or settings.reasoning_format,
@@ -143,7 +143,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         grammar_lazy=body.grammar_lazy is True,
         grammar_triggers=triggers(body),
         preserved_tokens=tuple(body.preserved_tokens or ()),
-        thought=tagged_thought(body, settings),
+        reasoning=tagged_reasoning(body, settings),
         # The beams of a search share their context, which must not be shifted.
         context_shift=False if body.beam_width is not None or body.diverse == "beam" else _default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),

@@ -98,7 +98,7 @@ class Branches:
             stopped_limit=stop_type == "limit",
             stopped_word=stop_type == "word",
             stopping_word=finished.stop or "",
-            tokens_cached=usage.n_held,
+            tokens_cached=usage.n_context,
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
             cache_explanation=self.generation.explanation(prompt, finished),

@@ -72,7 +72,7 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     parsed = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(
-        parsed.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
+        parsed.template, checkpoints_at=prompt.turn_ends, system_end=prompt.system_end, cache_answers=settings.keep_chat_answers
     )
     parsed = msgspec.structs.replace(parsed, n_volatile=prompt.n_volatile)
     if prompt.constraint is None:

@@ -215,7 +215,7 @@ class Service:
     async def _unload(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model. Returns False if a request arrived before unloading began."""
         await self.pins.save_pinned()
-        cache_exports = await self.engine.copy_store(goes_on=lambda: not is_needed())
+        cache_exports = await self.engine.export_cache(should_continue=lambda: not is_needed())
         if is_needed():
             return False
         self._snapshots = {make: make(self) for make in self._snapshot_functions}
@@ -248,7 +248,7 @@ class Service:
         self.chat = ChatFormat(self.engine, self.settings, self.usage_counters.count_malformed_call)
         self.chat.check_settings()
         self.chat.compile()
-        await self.engine.load_copies(self._cache_exports)
+        await self.engine.import_cache(self._cache_exports)
         try:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
@@ -333,7 +333,7 @@ class Service:
     @property
     def capabilities(self) -> list[str]:
         """Capabilities of the model in llama-server's terms. Every model computes embeddings or scores."""
-        vectors = "reranking" if self.engine.vector_stats().pooling == "rank" else "embedding"
+        vectors = "reranking" if self.engine.embedding_stats().pooling == "rank" else "embedding"
         modalities = self.engine.model.modalities
         media = ["multimodal"] if modalities.vision or modalities.audio else []
         return [vectors] if self._makes_only_vectors else ["completion", *media, vectors]

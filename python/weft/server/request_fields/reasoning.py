@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from weft import GrammarTrigger, InvalidRequestError, Thought
+from weft import GrammarTrigger, InvalidRequestError, ReasoningConfig
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["budget_message", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_thought", "thought", "triggers"]
+__all__ = ["budget_message", "reasoning", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_reasoning", "triggers"]
 
 MAX_TAGS = 16
 """Maximum end markers of reasoning."""
@@ -39,12 +39,12 @@ def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
     return tuple(read)
 
 
-def thought(
+def reasoning(
     body: CompletionFields, settings: Settings, *, starts: Sequence[str], ends: Sequence[str], begins_inside: bool
-) -> Thought:
+) -> ReasoningConfig:
     """Returns the reasoning configuration with these markers, and the budget and message of the body or the server."""
     budget = body.thinking_budget_tokens if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens
-    return Thought(
+    return ReasoningConfig(
         starts=starts,
         ends=ends,
         begins_inside=begins_inside,
@@ -84,7 +84,7 @@ def reasoning_parameter(body: CompletionFields) -> str:
     return "reasoning_budget_message" if are_bounded and body.reasoning_budget_message else "reasoning_budget_end_tags"
 
 
-def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None:
+def tagged_reasoning(body: CompletionFields, settings: Settings) -> ReasoningConfig | None:
     """Returns the reasoning configuration with the body's own markers, or None if it has none."""
     start = body.reasoning_budget_start_tag
     ends = [end for end in body.reasoning_budget_end_tags or [body.reasoning_budget_end_tag or ""] if end]
@@ -96,7 +96,7 @@ def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None
         raise InvalidRequestError(
             "reasoning_budget_start_tag", "reasoning_budget_start_tag must be given beside what ends a thought"
         )
-    return thought(body, settings, starts=(start,), ends=tuple(ends), begins_inside=begins_inside)
+    return reasoning(body, settings, starts=(start,), ends=tuple(ends), begins_inside=begins_inside)
 
 
 def refuse_unmarked_reasoning(body: CompletionFields) -> None:

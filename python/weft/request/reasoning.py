@@ -7,11 +7,11 @@ import msgspec
 
 from weft.fields.about import FieldMeta, described
 
-__all__ = ["GrammarTrigger", "Thought"]
+__all__ = ["GrammarTrigger", "ReasoningConfig"]
 
 
 @described
-class Thought(msgspec.Struct, frozen=True, kw_only=True):
+class ReasoningConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Markers and token budget of reasoning.
 
     A grammar or schema applies outside of reasoning. If the prompt ends inside of reasoning, the grammar begins after the end

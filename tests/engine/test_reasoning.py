@@ -9,14 +9,14 @@ import weft
 from tests.helpers import How, branches
 
 PROMPT = "Once upon a time there was a"
-INSIDE = weft.Thought(begins_inside=True)
+INSIDE = weft.ReasoningConfig(begins_inside=True)
 
 
 async def test_a_thought_whose_budget_is_used_up_is_ended(engine: weft.Engine, how: How) -> None:
     free = await branches(engine, how, PROMPT, n=3, seed=2, max_tokens=12)
     for budget in (0, 1, 12):
-        thought = weft.Thought(begins_inside=True, budget=budget, message="\nEnough.")
-        answer = await branches(engine, how, PROMPT, n=3, seed=2, max_tokens=60, thought=thought)
+        reasoning = weft.ReasoningConfig(begins_inside=True, budget=budget, message="\nEnough.")
+        answer = await branches(engine, how, PROMPT, n=3, seed=2, max_tokens=60, reasoning=reasoning)
         for branch, one in zip(answer, free, strict=True):
             assert branch.tokens[:budget] == one.tokens[:budget]
             said = engine.model.detokenize(branch.tokens[:budget])
@@ -26,26 +26,26 @@ async def test_a_thought_whose_budget_is_used_up_is_ended(engine: weft.Engine, h
 
 
 async def test_a_grammar_holds_after_the_thought(engine: weft.Engine, how: How) -> None:
-    thought = weft.Thought(begins_inside=True, budget=6)
-    answer = await branches(engine, how, PROMPT, n=4, seed=4, grammar='root ::= "{" ("yes" | "no") "}"', thought=thought)
+    reasoning = weft.ReasoningConfig(begins_inside=True, budget=6)
+    answer = await branches(engine, how, PROMPT, n=4, seed=4, grammar='root ::= "{" ("yes" | "no") "}"', reasoning=reasoning)
     for branch in answer:
         assert re.fullmatch(r"[\s\S]*</think>\{(yes|no)\}", branch.text), branch.text
         assert branch.reason == "end"
 
 
 async def test_a_schema_holds_after_the_thought(engine: weft.Engine, how: How) -> None:
-    thought = weft.Thought(begins_inside=True, budget=3)
+    reasoning = weft.ReasoningConfig(begins_inside=True, budget=3)
     schema = '{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}'
-    (branch,) = await branches(engine, how, PROMPT, seed=4, json_schema=schema, thought=thought)
+    (branch,) = await branches(engine, how, PROMPT, seed=4, json_schema=schema, reasoning=reasoning)
     assert re.search(r"</think>\{\s*\"a\"\s*:\s*(true|false)\s*\}$", branch.text), branch.text
 
 
 async def test_a_branch_begins_with_a_thought_or_with_the_grammar(engine: weft.Engine, how: How) -> None:
     less = engine.model.tokenize("<", add_special=False)[-1]
-    thought = weft.Thought(budget=4)
+    reasoning = weft.ReasoningConfig(budget=4)
     for bias, begun in ((-1e3, ""), (1e3, r"<think>[\s\S]*</think>")):
         answer = await branches(
-            engine, how, PROMPT, n=3, seed=1, grammar='root ::= "{" [a-z]{3} "}"', thought=thought, logit_bias=[(less, bias)]
+            engine, how, PROMPT, n=3, seed=1, grammar='root ::= "{" [a-z]{3} "}"', reasoning=reasoning, logit_bias=[(less, bias)]
         )
         assert all(re.fullmatch(begun + r"\{[a-z]{3}\}", branch.text) for branch in answer), [branch.text for branch in answer]
 
@@ -53,7 +53,7 @@ async def test_a_branch_begins_with_a_thought_or_with_the_grammar(engine: weft.E
 async def test_a_text_does_not_end_in_a_thought_that_a_grammar_follows(engine: weft.Engine, how: How) -> None:
     end = engine.model.eos_token
     assert end is not None
-    options: dict[str, Any] = {"thought": weft.Thought(begins_inside=True, budget=5), "logit_bias": [(end, 1e3)]}
+    options: dict[str, Any] = {"reasoning": weft.ReasoningConfig(begins_inside=True, budget=5), "logit_bias": [(end, 1e3)]}
     (free,) = await branches(engine, how, PROMPT, **options)
     assert (free.text, free.reason) == ("", "end")
     (held,) = await branches(engine, how, PROMPT, grammar='root ::= "yes"', **options)
@@ -78,16 +78,16 @@ async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engin
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"thought": weft.Thought(ends=())}, "thought"),
-        ({"thought": weft.Thought(starts=())}, "thought"),
-        ({"thought": weft.Thought(starts=("",))}, "thought"),
-        ({"thought": weft.Thought(starts=("<t>",) * 17)}, "thought"),
-        ({"thought": weft.Thought(ends=("x" * 257,))}, "thought"),
-        ({"thought": weft.Thought(budget=-1)}, "thought"),
-        ({"thought": weft.Thought(budget=1, message="x" * 16_385)}, "thought"),
-        ({"thought": weft.Thought(budget=1, message="no" * 8_000)}, "thought"),
-        ({"thought": weft.Thought(message=5)}, "thought"),  # type: ignore[arg-type]
-        ({"thought": "<think>"}, "thought"),
+        ({"reasoning": weft.ReasoningConfig(ends=())}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(starts=())}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(starts=("",))}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(starts=("<t>",) * 17)}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(ends=("x" * 257,))}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(budget=-1)}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(budget=1, message="x" * 16_385)}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(budget=1, message="no" * 8_000)}, "reasoning"),
+        ({"reasoning": weft.ReasoningConfig(message=5)}, "reasoning"),  # type: ignore[arg-type]
+        ({"reasoning": "<think>"}, "reasoning"),
         ({"preserved_tokens": 5}, "preserved_tokens"),
         ({"preserved_tokens": ["a"] * 257}, "preserved_tokens"),
         ({"preserved_tokens": ["a" * 16_385]}, "preserved_tokens"),

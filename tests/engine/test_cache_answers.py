@@ -22,7 +22,7 @@ def letters(engine: weft.Engine) -> weft.RequestOptions:
     return {"logit_bias": [(token, -1e9) for token in banned], "ignore_eos": True, "grammar": grammar}
 
 
-async def chat(engine: weft.Engine, seed: int, *, keep_answers: bool) -> tuple[list[int], list[int], int]:
+async def chat(engine: weft.Engine, seed: int, *, cache_answers: bool) -> tuple[list[int], list[int], int]:
     """A chat of ten turns whose answers are written letter by letter.
 
     Returns the tokens that each turn but the first computed, those that its new text has, and how many answers the tokenizer cuts
@@ -33,7 +33,7 @@ async def chat(engine: weft.Engine, seed: int, *, keep_answers: bool) -> tuple[l
     computed, new, n_otherwise = [], [], 0
     for turn in range(N_TURNS):
         options: weft.RequestOptions = {**letters(engine), "max_tokens": 24, "seed": 100 * seed + turn}
-        options["keep_answers"] = keep_answers
+        options["cache_answers"] = cache_answers
         answer = await engine.complete(text, **options)
         [branch] = answer.branches
         n_otherwise += engine.tokenize(branch.text, add_special=False) != list(branch.tokens)
@@ -47,7 +47,7 @@ async def chat(engine: weft.Engine, seed: int, *, keep_answers: bool) -> tuple[l
 async def test_a_chat_whose_answers_are_cut_otherwise_computes_only_what_is_new(engine: weft.Engine) -> None:
     n_otherwise = 0
     for seed in range(3):
-        computed, new, n = await chat(engine, seed, keep_answers=True)
+        computed, new, n = await chat(engine, seed, cache_answers=True)
         n_otherwise += n
         # The last token that was drawn, and the end of a word that the next text goes on with.
         assert all(n_computed <= n_new + 4 for n_computed, n_new in zip(computed, new, strict=True)), (computed, new)
@@ -55,15 +55,15 @@ async def test_a_chat_whose_answers_are_cut_otherwise_computes_only_what_is_new(
 
 
 async def test_without_it_such_a_chat_computes_its_answers_again(engine: weft.Engine) -> None:
-    kept, _, _ = await chat(engine, 11, keep_answers=True)
-    again, _, n_otherwise = await chat(engine, 11, keep_answers=False)
+    kept, _, _ = await chat(engine, 11, cache_answers=True)
+    again, _, n_otherwise = await chat(engine, 11, cache_answers=False)
     assert n_otherwise > N_TURNS // 2
     assert all(more > least for more, least in zip(again, kept, strict=True)), (again, kept)
 
 
 async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: weft.Engine) -> None:
     text = "Chat five: once upon a time there was a cat.\n"
-    options: weft.RequestOptions = {**letters(engine), "seed": 3, "keep_answers": True, "max_tokens": 40}
+    options: weft.RequestOptions = {**letters(engine), "seed": 3, "cache_answers": True, "max_tokens": 40}
     first = await engine.complete(text, **options)
     text += first.text + "\nThe end?\n"
     n_sent = len(engine.tokenize(text))
@@ -78,7 +78,7 @@ async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: we
 
 async def test_nobody_gets_the_tokens_of_somebody_elses_answer(engine: weft.Engine) -> None:
     text = "Chat six: once upon a time there was a bird.\n"
-    options: weft.RequestOptions = {**letters(engine), "seed": 4, "keep_answers": True, "max_tokens": 40}
+    options: weft.RequestOptions = {**letters(engine), "seed": 4, "cache_answers": True, "max_tokens": 40}
     options["owner"] = "one"
     first = await engine.complete(text, **options)
     text += first.text + "\nThe end?\n"
