@@ -49,7 +49,7 @@ def test_every_public_module_exports_its_part() -> None:
 
 
 FUNCTIONS = {
-    "answer_at_once",
+    "use_short_time_slices",
     "devices",
     "trim_allocator",
     "read_body",

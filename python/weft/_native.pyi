@@ -49,7 +49,7 @@ __all__ = [
     "Timing",
     "TokenIds",
     "Tuning",
-    "answer_at_once",
+    "use_short_time_slices",
     "devices",
     "lower_priority",
     "read_body",
@@ -1005,7 +1005,7 @@ class Stream:
             EngineStoppedError: The engine was closed.
         """
 
-    def forked_seam(self, index: int) -> tuple[str, int]:
+    def fork_boundary(self, index: int) -> tuple[str, int]:
         """Returns how the text of a fork continues the text of its branch.
 
         Returns:
@@ -1102,7 +1102,7 @@ def trim_heap() -> None:
     Takes about 80 ms per gigabyte. Other threads continue; those that allocate wait for a part of that time.
     """
 
-def answer_at_once() -> None:
+def use_short_time_slices() -> None:
     """Sets the shortest scheduler time slices that Linux supports (6.12 and newer), for this thread and threads that it starts.
 
     This reduces their wake-up latency but not their share of the processor's time. No effect elsewhere.

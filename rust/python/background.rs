@@ -25,7 +25,7 @@ thread_local! {
 /// Marks this thread, and threads that it starts from now on, as latency-critical: if the system supports it, they preempt
 /// compute threads instead of waiting for the end of their time slice.
 #[pyfunction]
-pub(super) fn answer_at_once() {
+pub(super) fn use_short_time_slices() {
     llama::answer();
 }
 

@@ -43,7 +43,7 @@ mod native {
     #[pymodule_export]
     use super::{
         adapters::PyAdapter,
-        background::{answer_at_once, lower_priority, trim_allocator, trim_heap},
+        background::{lower_priority, trim_allocator, trim_heap, use_short_time_slices},
         body::read_body,
         cached_nodes::PyCachedNode,
         cancellation::PyCancellation,

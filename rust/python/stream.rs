@@ -146,7 +146,7 @@ impl PyStream {
     }
 
     /// Returns the boundary between the parent's text and a branch's text.
-    fn forked_seam(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
+    fn fork_boundary(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
         let ForkTextBoundary { unshown, n_shown_again } = self.settings.boundary(convert::branch_number(index)?);
         Ok((unshown, n_shown_again))
     }

@@ -81,13 +81,13 @@ async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_for
     assert await stream.fork(0, at=5) == [1]
     assert await stream.fork(0, at=5, max_tokens=4) == [2]
     assert [stream.forked_at(index) for index in range(4)] == [None, (0, 5), (0, 5), None]
-    assert [stream.forked_seam(index) for index in range(3)] == [("", 0), ("", 0), (texts[4], 0)]
+    assert [stream.fork_boundary(index) for index in range(3)] == [("", 0), ("", 0), (texts[4], 0)]
     stream.cancel(0)
     forked = {index: text for index, (text, _) in (await ends(stream)).items()}
     assert (shown + forked[1]).startswith("".join(texts))
     assert shown + texts[4] + forked[2] == "".join(texts[:9])
     with pytest.raises(InvalidRequestError, match="index is -1; it must be the index of a branch, from 0"):
-        stream.forked_seam(-1)
+        stream.fork_boundary(-1)
 
 
 async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -> None:

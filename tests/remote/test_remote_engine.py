@@ -135,11 +135,11 @@ async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None
     stream = remote.generate(PROMPT, max_tokens=20)
     with pytest.raises(weft.NotSupportedError, match="branch 0 is written by a replica"):
         await stream.fork(0, n=2)
-    assert (stream.forked_at(0), stream.forked_seam(0)) == (None, ("", 0))
+    assert (stream.forked_at(0), stream.fork_boundary(0)) == (None, ("", 0))
     with pytest.raises(weft.InvalidRequestError, match="index is -1; it must be 0 or more"):
         stream.forked_at(-1)
     with pytest.raises(weft.InvalidRequestError, match="index is -1; it must be 0 or more"):
-        stream.forked_seam(-1)
+        stream.fork_boundary(-1)
     await stream.aclose()
 
 

@@ -265,7 +265,7 @@ class ForkedStream(ScriptedStream):
     def forked_at(self, _index: int) -> tuple[int, int]:
         return 0, 2
 
-    def forked_seam(self, _index: int) -> tuple[str, int]:
+    def fork_boundary(self, _index: int) -> tuple[str, int]:
         return self._seam
 
 

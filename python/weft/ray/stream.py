@@ -269,7 +269,7 @@ class RemoteStream:
         what = "ask for its prompt and text as a prompt, of which only what is new is computed"
         raise NotSupportedError(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
-    def forked_seam(self, index: int) -> tuple[str, int]:
+    def fork_boundary(self, index: int) -> tuple[str, int]:
         """Returns "" and 0, since no branch is a fork.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
-from weft._native import answer_at_once, trim_allocator
+from weft._native import use_short_time_slices, trim_allocator
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStoppedError
@@ -54,7 +54,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     # Chats are rendered on worker threads. With the default interval of 5 ms they would delay the event loop too long.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     trim_allocator()
-    answer_at_once()  # Also applies to Granian's threads, which are started later.
+    use_short_time_slices()  # Also applies to Granian's threads, which are started later.
     # Closing the terminal sends SIGHUP to every process; only the supervisor handles it.
     ignore_hangup()
     began = time.monotonic()

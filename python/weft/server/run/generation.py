@@ -148,7 +148,7 @@ class Generation:
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
             if (place := self.streams[prompt].forked_at(index)) is not None:
-                self._origins[prompt, index] = _Fork(*place, appended, *self.streams[prompt].forked_seam(index))
+                self._origins[prompt, index] = _Fork(*place, appended, *self.streams[prompt].fork_boundary(index))
 
     @contextmanager
     def forking(self) -> Iterator[None]:
