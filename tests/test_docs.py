@@ -17,6 +17,8 @@ from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELT
 from weft.cli.flags_without_setting import Meaning
 from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
+from weft.server.compat.schemas import StreamBody
+from weft.server.llamacpp.embeddings_schemas import EmbeddingBody, RerankBody
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     DetokenizeBody,
@@ -25,14 +27,12 @@ from weft.server.llamacpp.schemas import (
     StreamsLookup,
     TokenizeBody,
 )
-from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
 from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, GivenMessage, Options
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.score_api.schemas import ScoreBody
-from weft.server.seeds.schemas import StreamBody
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")

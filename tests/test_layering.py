@@ -77,7 +77,7 @@ RULES = {
         "python/weft/server/ollama", r"\bserver(\.| import .*\b)(anthropic|llamacpp|openai|responses|seeds)\b"
     ),
     "the seeds' dialects name no other": Rule(
-        "python/weft/server/seeds", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|responses)\b"
+        "python/weft/server/compat", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|responses)\b"
     ),
     "the cache's routes name no dialect": Rule(
         "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|responses|seeds)\b"
@@ -222,7 +222,7 @@ def test_fields_of_owners_are_private() -> None:
         ),
         pytest.param(
             "the seeds' dialects name no other",
-            "python/weft/server/seeds/routes.py",
+            "python/weft/server/compat/routes.py",
             "from weft.server.openai import chat",
             id="seeds",
         ),

@@ -16,7 +16,7 @@ import pytest
 import weft
 from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, events, prefix, request
 from weft.config import EngineOptions
-from weft.fields.about import field_meta
+from weft.fields.meta import field_meta
 
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 

@@ -33,9 +33,10 @@ from weft.cli.main import TUNE, parse
 from weft.cli.tune import table
 from weft.drawing import figure
 from weft.errors import AnswerTooLargeError
-from weft.fields.about import field_meta
+from weft.fields.meta import field_meta
 from weft.server import json_request
 from weft.server.anthropic import translate as anthropic
+from weft.server.compat import prompt_files
 from weft.server.errors import (
     AnswersTooLargeError,
     BodiesTooLargeError,
@@ -47,24 +48,24 @@ from weft.server.errors import (
 from weft.server.request_fields.branches import MAX_BRANCHES
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.requests_api import translate as requests_api
-from weft.server.responses import items, keeper, store, translate
+from weft.server.responses import items, store, translate
+from weft.server.responses import service as responses_service
 from weft.server.run import (
     auto_pinner,
     client_timeouts,
-    collected,
+    embedding,
     executor,
     fetching,
+    keyed_lock,
     media,
     recording,
+    response_budget,
     scoring,
     service,
     stream,
-    turns,
-    vectors,
     writing,
 )
-from weft.server.seeds import prompt_files
-from weft.serving import handles, place
+from weft.serving import endpoint, handles
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
 from weft.tree import tree
@@ -394,7 +395,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(SCHEMA, "MAX_PROPERTIES"),
     ],
     "texts that wait for their vectors": lambda: [constant(VECTORS, "MAX_TOKENS")],
-    "vectors of one request": lambda: [constant(VECTORS, "MAX_NUMBERS"), vectors.MAX_TEXTS],
+    "vectors of one request": lambda: [constant(VECTORS, "MAX_NUMBERS"), embedding.MAX_TEXTS],
     "one text that is to be a vector": lambda: [constant("embedding/shape.rs", "DEFAULT_LONGEST")],
     "the context for vectors": lambda: [constant("embedding/shape.rs", "FILL")],
     "what texts begin with that is kept for later vectors": lambda: [constant("embedding/prefix_cache.rs", "MAX_KEPT")],
@@ -430,7 +431,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError("much waits")).code,
     ],
     "requests that wait for a look at the cache, and those that wait for what is asked of slots": lambda: [
-        turns.MAX_LOCK_REQUESTS,
+        keyed_lock.MAX_LOCK_REQUESTS,
         describe(TextsWaitingError("much waits")).code,
     ],
     "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
@@ -491,8 +492,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/features/prompt_logprobs/cache.rs", "MAX_CACHED_TOKENS"),
     ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
-        *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
-        *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
+        *(response_budget.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
+        *(response_budget.MAX_TOGETHER_BYTES >> 20, response_budget.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
     ],
     "a stream with a header `X-Conversation-Id`, or of a response in the background": lambda: [
         *(recording.MAX_BYTES >> 20, int(recording.KEPT_S), describe(OffsetLostError(0, 1)).code, int(recording.GRACE_S)),
@@ -506,7 +507,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         ),
     ],
     "responses and conversations that are kept": lambda: [
-        *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, keeper.MAX_ONE_BYTES >> 20),
+        *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, responses_service.MAX_ONE_BYTES >> 20),
     ],
     "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
     "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [answer.MAX_BYTES >> 20],
@@ -516,9 +517,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
     "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * writing.SLICE_S)],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
-    "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
+    "the head of a request": lambda: [endpoint.HEAD_BYTES >> 10, endpoint.HEAD_S],
     "a body": lambda: [client_timeouts.BODY_BYTES_PER_S, client_timeouts.BODY_GRACE_S, client_timeouts.BODY_SAVED_S],
-    "requests of one HTTP/2 connection at once": lambda: [place.N_STREAMS],
+    "requests of one HTTP/2 connection at once": lambda: [endpoint.N_STREAMS],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [
         constant(BACKLOG, "MAX_EVENTS_BEHIND"),

@@ -112,7 +112,7 @@ import asyncio, socket
 from multiprocessing import Pipe
 from weft.serving import worker
 from weft.serving.listening import Address
-from weft.serving.place import Place
+from weft.serving.endpoint import Place
 from weft.settings import Settings
 
 class Engine(worker.Engine):

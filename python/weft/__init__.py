@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Stream,
     )
     from weft.answer import Answer, Branch
+    from weft.branch_stream import Branches, BranchStream
     from weft.chat.replies import ChatAnswer, Reply, ToolCall
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
-    from weft.reading import Branches, BranchStream
     from weft.request import BranchOptions, ForkOptions, Request, RequestOptions
     from weft.request.reasoning import GrammarTrigger, ReasoningConfig
     from weft.scoring import Score, ScoredToken
@@ -217,7 +217,7 @@ _HOMES = {
     ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
-    "weft.reading": ("BranchStream", "Branches"),
+    "weft.branch_stream": ("BranchStream", "Branches"),
     "weft.request": ("BranchOptions", "ForkOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.request.reasoning": ("GrammarTrigger", "ReasoningConfig"),

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, final, overload
 
+from weft.branch_stream import Branches
 from weft.config import EngineConfig
 from weft.events import CacheExplanation, Event, Logprob
-from weft.reading import Branches
 from weft.request import ForkOptions, Request
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "Timing",
     "TokenIds",
     "Tuning",
-    "use_short_time_slices",
     "devices",
     "lower_priority",
     "read_body",
@@ -57,6 +56,7 @@ __all__ = [
     "trim_allocator",
     "trim_heap",
     "tune",
+    "use_short_time_slices",
 ]
 
 _T = TypeVar("_T")

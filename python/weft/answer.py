@@ -9,7 +9,7 @@ import msgspec
 from weft._native import Stream
 from weft.errors import AnswerTooLargeError
 from weft.events import CacheExplanation, Event, Finished, Logprobs, PromptLogprobs, Token, Usage
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 
 __all__ = ["MAX_BYTES", "Answer", "Branch"]
 

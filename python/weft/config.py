@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from weft.errors import InvalidConfigError
-from weft.fields.about import FieldMeta, described, invalid_fields
+from weft.fields.meta import FieldMeta, described, invalid_fields
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
 

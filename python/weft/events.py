@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 
 __all__ = ["Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 
 __all__ = ["PrefixFile"]
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields.about import FieldMeta, described, field_meta
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
+from weft.fields.meta import FieldMeta, described, field_meta
 
 __all__ = ["SAMPLERS", "ParameterMeta", "Sampling", "parameter_meta", "samplers_of_letters", "samplers_of_names"]
 

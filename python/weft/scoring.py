@@ -10,7 +10,7 @@ import msgspec
 from weft._native import Model, Stream
 from weft.errors import InvalidRequestError, QueueFullError
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 from weft.request import Request
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]

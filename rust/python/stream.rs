@@ -159,7 +159,7 @@ impl PyStream {
     /// Returns an iterator per branch, including branches that forks add.
     fn branches(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let py = slf.py();
-        py.import(intern!(py, "weft.reading"))?.getattr(intern!(py, "Branches"))?.call1((slf,))
+        py.import(intern!(py, "weft.branch_stream"))?.getattr(intern!(py, "Branches"))?.call1((slf,))
     }
 
     /// Cancels the request immediately, as `close` does.

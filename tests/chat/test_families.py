@@ -31,7 +31,7 @@ from weft.chat.request_options import MAX_TOOLS
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
 from weft.server.refusals import Refusals
-from weft.server.run.tally import UsageCounters
+from weft.server.run.usage_counters import UsageCounters
 
 N_MUTATIONS = 1_000
 

@@ -17,7 +17,7 @@ import pytest
 import weft
 from tests.helpers import prompt_of, wait_until
 from weft import _native
-from weft.fields.about import field_meta
+from weft.fields.meta import field_meta
 
 
 @pytest.fixture

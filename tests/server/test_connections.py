@@ -18,8 +18,8 @@ from tests.helpers import wait_until
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer
 from weft.serving.connections import Connections, Send, _network, _ReservedHandle
+from weft.serving.endpoint import N_STREAMS
 from weft.serving.handles import N_OTHERS, n_connections
-from weft.serving.place import N_STREAMS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"

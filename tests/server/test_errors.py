@@ -31,7 +31,7 @@ from weft import (
     QueueFullError,
     SlowConsumerError,
 )
-from weft.fields.shown import MAX_SHOWN
+from weft.fields.excerpt import MAX_SHOWN
 from weft.server import create_app, docs
 from weft.server.request_fields.fields import CompletionFields
 

@@ -10,7 +10,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished
 from weft.server.run import generation
 from weft.server.run.generation import Generation
-from weft.server.run.tally import UsageCounters
+from weft.server.run.usage_counters import UsageCounters
 
 N_PROMPTS = 1_000
 

@@ -15,8 +15,8 @@ import weft
 from tests.server.client_bodies import SENT
 from tests.server.conftest import answers
 from tests.server.matchers import Json
-from weft.fields.place import placed
-from weft.fields.shown import MAX_SHOWN, shown
+from weft.fields.excerpt import MAX_SHOWN, shown
+from weft.fields.validation import placed
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.handlers import resolve_all

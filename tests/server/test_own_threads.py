@@ -18,7 +18,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft.server import create_app, slot_files
 from weft.server.app import Application
-from weft.server.run import turns
+from weft.server.run import keyed_lock
 from weft.server.run.executor import LONG_TEXT, Executor
 from weft.settings import Settings
 from weft.work.threads import ThreadPool
@@ -207,7 +207,7 @@ class Curious(ScriptedEngine):
 
 
 async def test_looks_wait_in_line_before_they_ask_and_beyond_so_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_LOCK_REQUESTS", 3)
+    monkeypatch.setattr(keyed_lock, "MAX_LOCK_REQUESTS", 3)
     engine = Curious()
     engine.loaded.set()
     async with serving(create_app(engine.as_engine())) as client, asyncio.timeout(10):

@@ -29,7 +29,7 @@ from weft.server.errors import _TABLE, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
 from weft.server.request_line import RequestLine
-from weft.server.run import collected, turns
+from weft.server.run import keyed_lock, response_budget
 from weft.serving.logs import FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
@@ -111,11 +111,11 @@ ASKED: dict[Reason, Refused] = {
     Reason.INVALID_FIELD: Refused(posting("/completion", json={"prompt": "a", "n": "many"})),
     Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflowError(70, 64)),
     Reason.QUEUE_FULL: Refused(ASK, QueueFullError(9)),
-    Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(turns, "MAX_LOCK_REQUESTS", 0)),
+    Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(keyed_lock, "MAX_LOCK_REQUESTS", 0)),
     Reason.ANSWER_TOO_LARGE: Refused(
         posting("/completion", json={"prompt": "a", "n_probs": 9}),
         [[LIKELY], [finished(0)], []],
-        bound=(collected, "MAX_ANSWER_BYTES", 256),
+        bound=(response_budget, "MAX_ANSWER_BYTES", 256),
     ),
     Reason.PINS_FULL: Refused(ASK, PinBudgetError(3, 2, 4)),
     Reason.SLOTS_BUSY: Refused(find_all_busy),

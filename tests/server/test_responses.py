@@ -21,7 +21,7 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import create_app
-from weft.server.responses import items, keeper, store
+from weft.server.responses import items, service, store
 from weft.server.responses import writing as writing_module
 from weft.server.responses.events import PendingEvent, frame
 from weft.server.responses.items import Message
@@ -29,7 +29,7 @@ from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import ResponseWriter
-from weft.server.run import collected, recording
+from weft.server.run import recording, response_budget
 from weft.settings import Settings
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -413,7 +413,7 @@ def test_the_metadata_of_conversations_counts() -> None:
 
 
 async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collected, "MAX_ANSWER_BYTES", 500)
+    monkeypatch.setattr(response_budget, "MAX_ANSWER_BYTES", 500)
     many = [token(0, "abc", nth) for nth in range(1, 20)]
     async with serving([many, [finished(0)], []]) as client:
         answer = await asked(client, stream=True)
@@ -449,7 +449,7 @@ async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
 async def test_an_input_that_is_too_large_to_be_kept_is_not_added_to_a_conversation(
     more: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "MAX_ONE_BYTES", 2_000)
+    monkeypatch.setattr(service, "MAX_ONE_BYTES", 2_000)
     async with serving() as client:
         begun = (await client.post("/v1/conversations", json={})).json()["id"]
         refused = await asked(client, input="x" * 2_000, conversation=begun, **more)

@@ -22,7 +22,7 @@ from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer, environ, events_of, free_port
 from weft import InvalidConfigError
-from weft.serving.line import reason_of
+from weft.serving.protocol import reason_of
 
 
 async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:

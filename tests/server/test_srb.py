@@ -19,7 +19,7 @@ from tests.server.scripted import ScriptedEngine, busy_slot, finished, token
 from tests.server.serving import serving
 from weft import EngineStoppedError, ModelLoadError
 from weft.server import create_app
-from weft.server.seeds import single_request_batching
+from weft.server.compat import single_request_batching
 from weft.settings import Settings
 
 SRB = {"event_format": "srb"}

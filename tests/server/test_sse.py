@@ -18,7 +18,7 @@ from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStoppedError
 from weft.server import create_app
 from weft.server.run import sse, stream, writing
-from weft.server.run.collected import responses_budget
+from weft.server.run.response_budget import responses_budget
 from weft.settings import Settings
 
 

@@ -17,7 +17,7 @@ from tests.server.serving import serving
 from weft import DecodeError, QueueFullError
 from weft.cli.main import parse
 from weft.server import create_app
-from weft.server.seeds import prompt_files
+from weft.server.compat import prompt_files
 from weft.settings import Settings
 
 BODY = {"prompt": PROMPT, "num_predict": 8, "temp": 0}

@@ -24,7 +24,7 @@ from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP, entries, filled, groups, json_list
 from weft.server.run.service import MAX_PROMPT_LOGPROBS
 from weft.server.run.stream import MAX_WRITE_BYTES
-from weft.server.run.tally import UsageCounters
+from weft.server.run.usage_counters import UsageCounters
 
 LIKELY = 1000
 FRAME_BYTES = 200_000

@@ -41,7 +41,7 @@ from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.tool_descriptions import with_described_tools
 from weft.chat.volatile import VolatileLines
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.request import Request
 from weft.settings.chat import ChatSettings
 

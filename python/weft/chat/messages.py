@@ -14,7 +14,7 @@ from weft.chat.answer.family import Family
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 from weft.chat.tool_descriptions import with_calls_as_text
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate

@@ -9,7 +9,7 @@ import msgspec
 from weft.answer import Answer, Branch
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
 

@@ -9,7 +9,7 @@ from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfigError, InvalidRequestError
-from weft.fields.place import placed
+from weft.fields.validation import placed
 from weft.settings.chat import ChatSettings
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 

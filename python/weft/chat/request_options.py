@@ -10,7 +10,7 @@ from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import Chat
 from weft.errors import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 __all__ = [
     "MAX_TOOLS",

@@ -9,7 +9,7 @@ import jinja2
 
 from weft.chat import sandbox
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
-from weft.fields.shown import cut
+from weft.fields.excerpt import cut
 
 __all__ = ["ChatTemplate"]
 

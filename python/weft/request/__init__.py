@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 from msgspec.structs import force_setattr
 
 from weft._native import Media, MixedPrompt
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import JsonSchema, schema_text
 from weft.sampling_fields import Sampling

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from weft.fields.about import FieldMeta, described
+from weft.fields.meta import FieldMeta, described
 
 __all__ = ["GrammarTrigger", "ReasoningConfig"]
 

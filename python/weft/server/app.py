@@ -25,6 +25,9 @@ from weft.server.anthropic.routes import router as anthropic_router
 from weft.server.auth import current_owner
 from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import router as cache_router
+from weft.server.compat import parallel
+from weft.server.compat import single_request_batching as srb
+from weft.server.compat.routes import router as seeds_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.front import Gateway
@@ -39,16 +42,13 @@ from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
 from weft.server.requests_api.routes import router as requests_router
-from weft.server.responses.keeper import ResponseService
 from weft.server.responses.routes import router as responses_router
+from weft.server.responses.service import ResponseService
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
-from weft.server.run.room import MemoryBudget
+from weft.server.run.memory_budget import MemoryBudget
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
-from weft.server.seeds import parallel
-from weft.server.seeds import single_request_batching as srb
-from weft.server.seeds.routes import router as seeds_router
 from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
 

@@ -31,8 +31,8 @@ from weft.errors import (
     SlowConsumerError,
     WorkCancelledError,
 )
-from weft.fields.place import in_json_words
-from weft.fields.shown import MAX_SHOWN, cut
+from weft.fields.excerpt import MAX_SHOWN, cut
+from weft.fields.validation import in_json_words
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 

@@ -11,6 +11,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
+from weft.server.compat import waiting
 from weft.server.cors import Cors
 from weft.server.errors import (
     ClientDisconnectedError,
@@ -25,7 +26,6 @@ from weft.server.errors import (
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.service import Service
-from weft.server.seeds import waiting
 from weft.server.static import Files
 from weft.server.web_policy import Headers, WebPolicy
 from weft.settings.keys import keys_of

@@ -15,7 +15,7 @@ from weft.server.errors import BodiesTooLargeError
 from weft.server.json_errors import why_not_json
 from weft.server.run.executor import Purpose
 from weft.server.run.media import MAX_BYTES
-from weft.server.run.room import MemoryBudget, Reservation
+from weft.server.run.memory_budget import MemoryBudget, Reservation
 from weft.server.run.service import Service
 from weft.server.run.writing import yield_fairly
 

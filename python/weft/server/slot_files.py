@@ -6,10 +6,10 @@ from pathlib import Path
 
 from weft import Engine, InvalidRequestError, PrefixFile, PrefixFileError
 from weft.errors import NotSupportedError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.errors import SlotFileError
 from weft.server.run.executor import Executor, Purpose
-from weft.server.run.turns import KeyedLock
+from weft.server.run.keyed_lock import KeyedLock
 
 __all__ = ["SlotFiles"]
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from litestar.types import HTTPScope
 
-from weft.fields.shown import cut
+from weft.fields.excerpt import cut
 from weft.server.errors import CrossOriginBodyError, CrossOriginError, MisdirectedRequestError
 from weft.settings import Settings
 from weft.settings.access import ANY_HOST, browser_origin

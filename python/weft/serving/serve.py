@@ -23,11 +23,11 @@ from granian.server.mp import MPServer
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfigError
 from weft.installed.platform import is_hangup_ignored
+from weft.serving.endpoint import Endpoint
 from weft.serving.handles import n_connections
-from weft.serving.line import KILL_AFTER_S, LOADING, READY, STOP, reason_of
 from weft.serving.listening import CannotListenError, claim, tls
 from weft.serving.logs import log_config
-from weft.serving.place import Place
+from weft.serving.protocol import KILL_AFTER_S, LOADING, READY, STOP, reason_of
 from weft.settings import Settings
 from weft.settings.keys import keys_of
 
@@ -59,21 +59,23 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
         return 1
     n = n_connections(len(addresses), settings.engine.max_queue)
     with claims:
-        return _supervise(settings, [Place(address, certificate, n, settings.api_prefix) for address in addresses], config)
+        return _supervise(settings, [Endpoint(address, certificate, n, settings.api_prefix) for address in addresses], config)
 
 
-def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, Any]) -> int:
+def _supervise(settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any]) -> int:
     if settings.model is None and settings.source is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
-    server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config))
+    server = _Server(
+        "weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **endpoints[0].granian(settings, config)
+    )
     server.line = ours
     server.is_hangup_ignored = is_hangup_ignored()
     supervision = _Supervision(server)
     supervision.start()
     is_dead = False
     try:
-        server.serve(target_loader=partial(_application, settings, places, config, workers), wrap_loader=False)
+        server.serve(target_loader=partial(_application, settings, endpoints, config, workers), wrap_loader=False)
     except SystemExit:
         # Granian exits so if a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
         is_dead = not server.interrupt_signal
@@ -136,7 +138,9 @@ class _Supervision(threading.Thread):
             return None
 
 
-def _application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
+def _application(
+    settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any], line: Connection
+) -> Callable[..., Any]:
     """Creates the application, in the worker process."""
     try:
         from weft.serving.worker import application  # noqa: PLC0415 (not imported in the supervisor, to keep it small)
@@ -147,4 +151,4 @@ def _application(settings: Settings, places: Sequence[Place], config: dict[str, 
             raise
         line.send(str(driver))
         raise SystemExit(1) from error
-    return application(settings, places, config, line)
+    return application(settings, endpoints, config, line)

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, cast
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
-from weft._native import use_short_time_slices, trim_allocator
+from weft._native import trim_allocator, use_short_time_slices
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStoppedError
 from weft.installed.platform import ignore_hangup
 from weft.serving.connections import App, Connections
+from weft.serving.endpoint import Endpoint, head_s
 from weft.serving.idle_memory import Collector
-from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.serving.listening import is_listening
-from weft.serving.place import Place, head_s
 from weft.serving.progress import bar
+from weft.serving.protocol import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ MAX_LISTENING_POLLS = 1_000
 """Poll interval in seconds, and maximum number of polls, until Granian listens; that takes milliseconds."""
 
 
-def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
+def application(
+    settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any], line: Connection
+) -> Callable[..., Any]:
     """Creates the application, while its model is being loaded. The supervisor has the other end of `line`."""
     line.send(LOADING)
     # Chats are rendered on worker threads. With the default interval of 5 ms they would delay the event loop too long.
@@ -75,13 +77,13 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
             limits.n_slots,
             limits.n_ctx,
             limits.n_ctx_slot,
-            ", ".join(place.url for place in places),
+            ", ".join(endpoint.url for endpoint in endpoints),
         )
 
     # Granian has made the worker's loop current, and runs it when it has the application. One iteration starts the load of the
     # model on another thread, which does not need the GIL, while this thread imports all of HTTP.
     loop = asyncio.get_event_loop()
-    loading = loop.create_task(_start(engine, places))
+    loading = loop.create_task(_start(engine, endpoints))
     loop.run_until_complete(asyncio.sleep(0))
     # Objects created from here on are permanent. They are frozen, because a full collection that traverses them delays every
     # stream by 15 ms.
@@ -89,10 +91,10 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     from weft.server import create_app  # noqa: PLC0415
 
     connections = Connections(
-        ports=[place.address.port for place in places if place.address.path is None],
+        ports=[endpoint.address.port for endpoint in endpoints if endpoint.address.path is None],
         limit_s=head_s(settings),
         unread_s=settings.timeout_s,
-        n_max=places[0].n_connections,
+        n_max=endpoints[0].n_connections,
     )
     # Without its engine the process is useless, so it exits and the supervisor starts another.
     app = create_app(
@@ -101,7 +103,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         loading=loading,
         on_started=on_started,
         on_died=partial(os._exit, 1),
-        beside=partial(_listen_also, places[1:], connections, settings=settings, config=config, line=line),
+        beside=partial(_listen_also, endpoints[1:], connections, settings=settings, config=config, line=line),
     )
     app.service.loading = fetched
     gc.freeze()
@@ -135,7 +137,7 @@ def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
     )
 
 
-async def _start(engine: Engine, places: Sequence[Place]) -> None:
+async def _start(engine: Engine, endpoints: Sequence[Endpoint]) -> None:
     """Starts the engine; returns when it is running and the server is listening.
 
     A small model may be loaded before Granian listens, which has no notification for that. The log must not report that the
@@ -143,14 +145,14 @@ async def _start(engine: Engine, places: Sequence[Place]) -> None:
     """
     await engine.start()
     for _ in range(MAX_LISTENING_POLLS):
-        if all(is_listening(place.address) for place in places):
+        if all(is_listening(endpoint.address) for endpoint in endpoints):
             return
         await asyncio.sleep(LISTENING_INTERVAL_S)
 
 
 @asynccontextmanager
 async def _listen_also(
-    places: Sequence[Place],
+    endpoints: Sequence[Endpoint],
     connections: Connections,
     app: "Application",
     *,
@@ -158,17 +160,17 @@ async def _listen_also(
     config: dict[str, Any],
     line: Connection,
 ) -> AsyncIterator[None]:
-    """Listens on all places but the first, in the same process and event loop, since Granian's worker supports only one."""
+    """Listens on all endpoints but the first, in the same process and event loop, since Granian's worker supports only one."""
     serving: dict[asyncio.Task[None], EmbeddedServer] = {}
-    for place in places:
-        if place.address.path is not None:
+    for endpoint in endpoints:
+        if endpoint.address.path is not None:
             # Left behind by a worker that crashed.
-            place.address.path.unlink(missing_ok=True)
+            endpoint.address.path.unlink(missing_ok=True)
         server = EmbeddedServer(
-            connections.wrap(cast("App", app)), interface=Interfaces.ASGINL, **place.granian(settings, config)
+            connections.wrap(cast("App", app)), interface=Interfaces.ASGINL, **endpoint.granian(settings, config)
         )
         task = asyncio.create_task(server.serve())
-        task.add_done_callback(partial(_report_failure, place, line))
+        task.add_done_callback(partial(_report_failure, endpoint, line))
         serving[task] = server
     yield
     for server in serving.values():
@@ -177,9 +179,9 @@ async def _listen_also(
         await asyncio.wait(serving, timeout=KILL_AFTER_S / 2)
 
 
-def _report_failure(place: Place, line: Connection, task: asyncio.Task[None]) -> None:
+def _report_failure(endpoint: Endpoint, line: Connection, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        line.send(f"cannot listen on {place.address.name}: {str(error).partition(chr(10))[0]}")
+        line.send(f"cannot listen on {endpoint.address.name}: {str(error).partition(chr(10))[0]}")
 
 
 def _stop_on_request(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:

@@ -19,6 +19,7 @@ from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
 from weft.settings.compute import STEPS
 from weft.settings.context import CACHE, ContextSettings
+from weft.settings.embeddings import POOLING, EmbeddingSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
 from weft.settings.media import PROJECTOR, MediaSettings
@@ -28,13 +29,12 @@ from weft.settings.positions import POSITIONS
 from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
 from weft.settings.threads import THREADS
-from weft.settings.vectors import POOLING, VectorSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
     *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
-    *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
+    *(SamplingSettings, DRAWING, EmbeddingSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """Groups in the order of `--help`: classes with settings, and flags of fields of `Settings.engine` and `Settings.sampling`."""
 
@@ -45,7 +45,7 @@ class Settings(
     AccessSettings,
     ServerSettings,
     ChatSettings,
-    VectorSettings,
+    EmbeddingSettings,
     SamplingSettings,
     ContextSettings,
     MediaSettings,

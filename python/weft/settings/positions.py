@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from weft.config import EngineConfig, RopeScaling
-from weft.fields.about import field_meta
+from weft.fields.meta import field_meta
 from weft.settings.flags import Flag, FlagAlias, row
 from weft.settings.values import number, one_of, unset_below, within
 

@@ -19,7 +19,7 @@ _OPEN: Mapping[str, Any] = {
     "min_p": 0.01,
 }
 
-_VECTORS: Mapping[str, Any] = {
+_EMBEDDINGS: Mapping[str, Any] = {
     "port": 8011,
     "n_ubatch": 2048,
     "n_batch": 2048,
@@ -40,7 +40,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "embd-gemma-default": {
         "hf_repo": "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
         "hf_file": "embeddinggemma-300M-qat-Q4_0.gguf",
-        **_VECTORS,
+        **_EMBEDDINGS,
     },
     "fim-qwen-1.5b-default": _code("Qwen2.5-Coder-1.5B"),
     "fim-qwen-3b-default": _code("Qwen2.5-Coder-3B"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.fields.about import field_meta
+from weft.fields.meta import field_meta
 
 __all__ = [
     "at_most",

@@ -11,7 +11,7 @@ from weft.request import RequestOptions
 from weft.tree.extension import Extension
 from weft.tree.nodes import Nodes
 from weft.tree.piece import Piece, Reason
-from weft.tree.seam import cut, token_bytes
+from weft.tree.token_boundary import cut, token_bytes
 
 __all__ = ["Node"]
 

@@ -7,7 +7,7 @@ import msgspec
 
 from weft._native import Model
 from weft.events import Finished, Logprobs, Token, Usage
-from weft.tree.seam import align_tokens
+from weft.tree.token_boundary import align_tokens
 
 __all__ = ["NODE_BYTES", "NodeRecord", "Piece", "PieceBuilder", "Reason"]
 

@@ -11,7 +11,7 @@ from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool
 from weft.errors import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 __all__ = ["BareArguments"]
 

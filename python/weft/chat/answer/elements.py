@@ -13,7 +13,7 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
 from weft.errors import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 __all__ = ["ElementArguments"]
 

@@ -11,7 +11,7 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.parts import CallArguments, Content, Part, Reasoning
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 __all__ = ["FamilyReader", "ReasoningFormat"]
 

@@ -30,8 +30,8 @@ from weft.server.anthropic.schemas import (
 )
 from weft.server.run import sse
 from weft.server.run.chat import BranchParsers
-from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
+from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
 
 __all__ = ["PING", "ChunkEncoder", "ResponseBuilder"]

@@ -9,7 +9,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from weft import InvalidRequestError
 from weft.drawing import dot, svg
 from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.cache_api.schemas import CacheNode, CacheReport
 
 __all__ = ["FORMATS", "draw", "n_drawn"]

@@ -17,9 +17,9 @@ from weft.server.response_fields import (
     projected,
 )
 from weft.server.run import sse
-from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
+from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt

@@ -7,7 +7,7 @@ from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.tally import UsageCounters
+from weft.server.run.usage_counters import UsageCounters
 
 __all__ = ["families", "of_engine", "without_engine"]
 

@@ -14,8 +14,16 @@ from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
 from weft.server.handlers import get, post
 from weft.server.llamacpp import completion as dialect
-from weft.server.llamacpp import metrics, properties, tokens, vectors
+from weft.server.llamacpp import embeddings, metrics, properties, tokens
 from weft.server.llamacpp import slots as places
+from weft.server.llamacpp.embeddings_schemas import (
+    EmbeddingBody,
+    OneEmbedding,
+    RankedByTei,
+    RankedList,
+    RerankBody,
+    TextEmbedding,
+)
 from weft.server.llamacpp.schemas import (
     ApplyTemplateResult,
     CompletionBody,
@@ -39,18 +47,10 @@ from weft.server.llamacpp.schemas import (
     TokenizerInfo,
 )
 from weft.server.llamacpp.streams import delete_stream, lookup_streams, read_stream
-from weft.server.llamacpp.vectors_schemas import (
-    EmbeddingBody,
-    OneEmbedding,
-    RankedByTei,
-    RankedList,
-    RerankBody,
-    TextEmbedding,
-)
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.routes import Routes
-from weft.server.run import vectors as run
+from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.executor import Purpose
@@ -142,8 +142,8 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency)
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """Embeddings of texts, or of each token without pooling."""
-    name, texts = vectors.texts(data)
-    form = vectors.form(data, len(texts), service.engine.embedding_stats().pooling)
+    name, texts = embeddings.texts(data)
+    form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
     return Answer(AwaitedChunks(work, service.collected))
 
@@ -151,8 +151,8 @@ async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, the best first."""
-    parsed = vectors.parse_rerank(data)
-    write = vectors.written(parsed, service.model_name)
+    parsed = embeddings.parse_rerank(data)
+    write = embeddings.written(parsed, service.model_name)
     return Answer(
         AwaitedChunks(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from weft import InvalidRequestError, PrefixFile
 from weft import Slot as EngineSlot
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.llamacpp.properties import default_settings
 from weft.server.llamacpp.schemas import (
     FullSlot,

@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
 from weft import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.handlers import delete, get, post

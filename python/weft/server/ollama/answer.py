@@ -15,9 +15,9 @@ from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, Cha
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
 from weft.server.run.chat import BranchParsers
-from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
+from weft.server.run.response_budget import TOKEN_BYTES
 
 __all__ = [
     "EMPTY",

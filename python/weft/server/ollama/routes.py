@@ -32,13 +32,13 @@ from weft.server.ollama.schemas import (
     Version,
 )
 from weft.server.routes import Routes
-from weft.server.run import vectors
+from weft.server.run import embedding
 from weft.server.run.chat import submission
 from weft.server.run.client_timeouts import n_body_bytes
-from weft.server.run.collected import ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import json_list
+from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
@@ -204,7 +204,7 @@ async def embeddings(data: JSONBody[EmbeddingsBody], service: ServiceDependency)
 async def _embed(
     service: Service,
     texts: Sequence[SentPrompt],
-    write: vectors.Encoder,
+    write: embedding.Encoder,
     collected: ResponseReservation,
     *,
     name: str,
@@ -217,7 +217,7 @@ async def _embed(
     if truncates:
         texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _truncated, service, texts)
     try:
-        return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
+        return await embedding.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequestError as error:
         raise translate.rename_parameter(error, is_chat=False) from None
 
@@ -241,7 +241,7 @@ def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt
     return cut
 
 
-def _written(service: Service, timer: answer.RequestTimer) -> vectors.Encoder:
+def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:
     """Returns a function that encodes the response."""
     timer.mark_submitted()
 

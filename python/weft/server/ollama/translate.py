@@ -10,7 +10,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server import request_fields
 from weft.server.ollama.schemas import (
     ChatBody,

@@ -7,7 +7,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.run.pieces import json_list

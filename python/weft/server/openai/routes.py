@@ -14,7 +14,7 @@ from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.routes import Routes
-from weft.server.run import vectors
+from weft.server.run import embedding
 from weft.server.run.caller import Caller
 from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.event_formats import EventFormats
@@ -74,7 +74,9 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: ServiceDepe
     """Computes embeddings of texts."""
     texts = embeddings.texts(data, service.engine.embedding_stats().pooling)
     write = embeddings.written(data, service.model_name)
-    work = partial(vectors.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions)
+    work = partial(
+        embedding.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions
+    )
     return Answer(AwaitedChunks(work, service.collected))
 
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from weft import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 
 __all__ = ["adapters", "refuse_adapters"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError
-from weft.fields.place import placed
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
+from weft.fields.validation import placed
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
 
 __all__ = ["MAX_BRANCHES", "branch_bodies", "branches_size"]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["Constraint", "constraint"]

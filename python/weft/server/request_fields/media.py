@@ -9,8 +9,8 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
-from weft.fields.place import placed
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
+from weft.fields.validation import placed
 from weft.server.request_fields.fields import Prompt, TextPrompt
 from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 

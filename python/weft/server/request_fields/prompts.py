@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from weft import InvalidRequestError, MixedPrompt
 from weft._native import Biases, TokenIds
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import marked
 from weft.server.run.submission import Piece, SentPrompt

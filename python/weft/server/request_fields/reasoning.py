@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weft import GrammarTrigger, InvalidRequestError, ReasoningConfig
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 

@@ -7,7 +7,7 @@ import msgspec
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError

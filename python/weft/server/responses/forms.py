@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from weft import InvalidRequestError
 from weft.server.responses import events
 from weft.server.responses.writing import ResponseWriter
-from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event
 from weft.server.run.recording import Recording
+from weft.server.run.response_budget import ResponseReservation
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "offset_after"]
 

@@ -10,8 +10,8 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl, InputAudio
-from weft.fields.place import placed
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
+from weft.fields.validation import placed
 from weft.server.responses.schemas import Transformation
 
 __all__ = [

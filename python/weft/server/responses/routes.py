@@ -8,12 +8,11 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
-from weft.fields.shown import cut, shown
+from weft.fields.excerpt import cut, shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.handlers import delete, get, post
 from weft.server.responses import translate
-from weft.server.responses.keeper import ResponseService
 from weft.server.responses.schemas import (
     CompactBody,
     CompactedResponse,
@@ -28,6 +27,7 @@ from weft.server.responses.schemas import (
     MetadataBody,
     Response,
 )
+from weft.server.responses.service import ResponseService
 from weft.server.responses.store import StoredItem
 from weft.server.routes import Routes
 from weft.server.run.caller import Caller

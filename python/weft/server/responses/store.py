@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sys import getsizeof
 from weakref import ReferenceType
 
-from weft.fields.shown import cut
+from weft.fields.excerpt import cut
 from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation

@@ -8,7 +8,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
-from weft.fields.shown import cut, shown
+from weft.fields.excerpt import cut, shown
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields

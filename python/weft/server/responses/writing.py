@@ -25,9 +25,9 @@ from weft.server.responses.schemas import (
     Usage,
 )
 from weft.server.run.chat import BranchParsers
-from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
+from weft.server.run.response_budget import TOKEN_BYTES
 
 __all__ = ["ResponseWriter", "usage"]
 

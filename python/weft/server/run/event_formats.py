@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from weft import InvalidRequestError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
 from weft.server.run.stream import StreamEncoder

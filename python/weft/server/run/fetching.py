@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpcore
 
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import UnreadableError
 

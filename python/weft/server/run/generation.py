@@ -17,7 +17,7 @@ from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
-from weft.server.run.tally import UsageCounters
+from weft.server.run.usage_counters import UsageCounters
 from weft.server.run.writing import FairScheduler, current_scheduler, yield_fairly
 
 __all__ = ["Event", "Generation", "prompt_logprobs", "token_logprobs"]

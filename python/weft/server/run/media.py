@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from weft import Engine, InvalidRequestError, Media
 from weft.errors import NotSupportedError
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import TextsWaitingError
 from weft.server.run.client_timeouts import cancel_on_disconnect

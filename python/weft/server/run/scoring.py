@@ -8,8 +8,8 @@ from weft import InvalidRequestError, Request, Score
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
-from weft.server.run.collected import ResponseReservation
 from weft.server.run.executor import Purpose
+from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
 

@@ -14,10 +14,10 @@ from litestar.types import Receive, Scope, Send
 
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run import sse
-from weft.server.run.collected import ResponseReservation
 from weft.server.run.generation import Event, Generation
+from weft.server.run.memory_budget import MemoryBudget
 from weft.server.run.pieces import groups
-from weft.server.run.room import MemoryBudget
+from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.writing import TimeSlice, yield_fairly
 
 __all__ = [

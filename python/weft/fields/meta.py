@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from weft.fields.shown import cut
+from weft.fields.excerpt import cut
 
 __all__ = ["FieldMeta", "described", "field_meta", "invalid_fields"]
 

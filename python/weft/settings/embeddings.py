@@ -8,9 +8,9 @@ from weft.config import Pooling
 from weft.settings.flags import Flag, FlagAlias, flag, row
 from weft.settings.values import boolean, one_of, whole
 
-__all__ = ["POOLING", "VectorSettings"]
+__all__ = ["POOLING", "EmbeddingSettings"]
 
-VECTORS = "embeddings and reranking"
+EMBEDDINGS = "embeddings and reranking"
 
 
 def _rank(text: str) -> str | None:
@@ -18,12 +18,12 @@ def _rank(text: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class VectorSettings:
+class EmbeddingSettings:
     """Settings of embeddings and reranking."""
 
     embd_normalize: int = flag(
         2,
-        VECTORS,
+        EMBEDDINGS,
         "--embd-normalize",
         parse=whole(-1),
         help="default normalization of embeddings: -1 none, 0 scales the largest absolute value to 16 bits, 1 taxicab, 2 "
@@ -32,7 +32,7 @@ class VectorSettings:
     )
     embeddings: bool = flag(
         False,
-        VECTORS,
+        EMBEDDINGS,
         constants={"--embedding": True, "--embeddings": True},
         parse=boolean,
         env="LLAMA_ARG_EMBEDDINGS",
@@ -40,7 +40,7 @@ class VectorSettings:
     )
     reranking: bool = flag(
         False,
-        VECTORS,
+        EMBEDDINGS,
         constants={"--rerank": True, "--reranking": True},
         parse=boolean,
         env="LLAMA_ARG_RERANKING",
@@ -50,7 +50,7 @@ class VectorSettings:
 
 POOLING: Mapping[str, Flag] = {
     "pooling": row(
-        VECTORS,
+        EMBEDDINGS,
         "--pooling",
         metavar="TYPE",
         parse=one_of(*get_args(Pooling)),

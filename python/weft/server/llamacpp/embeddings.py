@@ -8,7 +8,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.server import request_fields
-from weft.server.llamacpp.vectors_schemas import (
+from weft.server.llamacpp.embeddings_schemas import (
     Document,
     EmbeddingBody,
     Ranked,
@@ -17,9 +17,9 @@ from weft.server.llamacpp.vectors_schemas import (
     RerankBody,
 )
 from weft.server.response_fields import TextsUsage
+from weft.server.run.embedding import Encoder
 from weft.server.run.pieces import json_list
 from weft.server.run.submission import SentPrompt
-from weft.server.run.vectors import Encoder
 
 __all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]
 

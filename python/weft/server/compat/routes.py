@@ -3,15 +3,15 @@
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
 
+from weft.server.compat import plain
+from weft.server.compat.prompt_files import restore_or_save
+from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run import sse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedResponse
-from weft.server.seeds import plain
-from weft.server.seeds.prompt_files import restore_or_save
-from weft.server.seeds.schemas import StreamBody
 from weft.server.web_policy import require_trusted_sender
 
 __all__ = ["router"]

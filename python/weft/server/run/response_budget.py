@@ -2,7 +2,7 @@
 
 from weft.errors import AnswerTooLargeError
 from weft.server.errors import AnswersTooLargeError
-from weft.server.run.room import MemoryBudget, Reservation
+from weft.server.run.memory_budget import MemoryBudget, Reservation
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_TOGETHER_BYTES", "SMALL_BYTES", "TOKEN_BYTES", "ResponseReservation", "responses_budget"]
 

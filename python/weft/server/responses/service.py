@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.chat.messages import media_parts
-from weft.fields.shown import cut, shown
+from weft.fields.excerpt import cut, shown
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
@@ -36,10 +36,10 @@ from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import BranchParsers, count_tokens, submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
-from weft.server.run.collected import TOKEN_BYTES, ResponseReservation
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
+from weft.server.run.response_budget import TOKEN_BYTES, ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.stream import ChunkedResponse, CollectedResponse, StreamedResponse
 

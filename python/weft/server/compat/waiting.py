@@ -3,8 +3,8 @@
 import msgspec
 from litestar.response.base import ASGIResponse
 
+from weft.server.compat.schemas import WaitingModel, WaitingModels
 from weft.server.run.service import Service
-from weft.server.seeds.schemas import WaitingModel, WaitingModels
 
 __all__ = ["PATHS", "waiting"]
 

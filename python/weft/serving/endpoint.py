@@ -11,7 +11,7 @@ from granian.log import LogLevels
 from weft.serving.listening import Address
 from weft.settings import Settings
 
-__all__ = ["Place", "head_s"]
+__all__ = ["Endpoint", "head_s"]
 
 HEAD_S = 10
 """Maximum seconds for the head of a request, and for an idle connection between two requests; a shorter `--timeout` lowers it."""
@@ -29,7 +29,7 @@ def head_s(settings: Settings) -> int:
     return min(HEAD_S, settings.timeout_s)
 
 
-class Place(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     """A listening address with its options for Granian."""
 
     address: Address

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from weft import Finished, InvalidRequestError, Token
-from weft.fields.shown import shown
+from weft.fields.excerpt import shown
 from weft.server import request_fields
+from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ErrorBody, describe
 from weft.server.run.generation import Event
 from weft.server.run.submission import Submission
-from weft.server.seeds.schemas import StreamBody
 from weft.settings import Settings
 
 __all__ = ["LineEncoder", "failure", "line_form", "submission"]
