@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.fields.meta import FieldMeta, described, field_meta
 
 __all__ = ["SAMPLERS", "ParameterMeta", "Sampling", "parameter_meta", "samplers_of_letters", "samplers_of_names"]
@@ -275,7 +275,7 @@ def samplers_of_names(names: Iterable[str]) -> tuple[str, ...]:
     found = []
     for name in names:
         if (known := _KNOWN.get(name.strip().lower())) is None:
-            raise ValueError(f"{shown(name)} is not one of {', '.join(_NAMES)}")
+            raise ValueError(f"{excerpt(name)} is not one of {', '.join(_NAMES)}")
         found.append(known)
     return tuple(found)
 
@@ -288,7 +288,7 @@ def samplers_of_letters(letters: str) -> tuple[str, ...]:
     found = []
     for letter in letters:
         if (known := _LETTERS.get(letter)) is None:
-            raise ValueError(f"{letter!r} in {shown(letters)} is not one of {' '.join(_LETTERS)}")
+            raise ValueError(f"{letter!r} in {excerpt(letters)} is not one of {' '.join(_LETTERS)}")
         found.append(known)
         if known == "top_k" and "f" not in letters:
             found.append("tfs_z")

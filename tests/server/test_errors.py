@@ -31,7 +31,7 @@ from weft import (
     QueueFullError,
     SlowConsumerError,
 )
-from weft.fields.excerpt import MAX_SHOWN
+from weft.fields.excerpt import MAX_EXCERPT
 from weft.server import create_app, docs
 from weft.server.request_fields.fields import CompletionFields
 
@@ -339,7 +339,7 @@ async def test_an_error_repeats_at_most_200_characters_of_the_input(handler: Han
         repeated[field] = max([await ask(at(handler.path), beside | {field: wrong}) for wrong in WRONG])
     if is_post:
         repeated["no field"] = await ask(at(handler.path), beside | {LONG: 1})
-    assert {what: n for what, n in repeated.items() if n > MAX_SHOWN} == {}
+    assert {what: n for what, n in repeated.items() if n > MAX_EXCERPT} == {}
 
 
 def places(value: Json, outside: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -383,7 +383,7 @@ async def test_it_does_so_wherever_in_a_body_of_a_client_it_is(client: httpx.Asy
             # A response tells in its `error` and beside it what it was asked for.
             repeated[route, place, is_key] = n_repeated(answer) if answer.status_code >= 400 else 0
     assert len(repeated) > 300
-    assert {what: n for what, n in repeated.items() if n > MAX_SHOWN} == {}
+    assert {what: n for what, n in repeated.items() if n > MAX_EXCERPT} == {}
 
 
 HELD: dict[str, Json] = {
@@ -413,7 +413,7 @@ HELD: dict[str, Json] = {
 @pytest.mark.parametrize("fields", HELD.values(), ids=HELD)
 async def test_it_does_so_in_what_texts_are_held_to(client: httpx.AsyncClient, path: str, fields: Json) -> None:
     answer = await client.post(path, json={"prompt": "a", "max_tokens": 1} | fields)
-    assert n_repeated(answer) <= MAX_SHOWN
+    assert n_repeated(answer) <= MAX_EXCERPT
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ async def test_it_does_so_in_what_texts_are_held_to(client: httpx.AsyncClient, p
 async def test_it_does_so_of_headers(client: httpx.AsyncClient, route: str, name: str) -> None:
     body = {"prompt": "a", "input": "a", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}
     answer = await client.post(route, content=msgspec.json.encode(body), headers={name: LONG})
-    assert n_repeated(answer) <= MAX_SHOWN
+    assert n_repeated(answer) <= MAX_EXCERPT
 
 
 @pytest.mark.parametrize(

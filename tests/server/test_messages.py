@@ -15,8 +15,8 @@ import weft
 from tests.server.client_bodies import SENT
 from tests.server.conftest import answers
 from tests.server.matchers import Json
-from weft.fields.excerpt import MAX_SHOWN, shown
-from weft.fields.validation import placed
+from weft.fields.excerpt import MAX_EXCERPT, excerpt
+from weft.fields.validation import message_with_path
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.handlers import resolve_all
@@ -173,12 +173,12 @@ def test_an_error_that_has_no_special_case_keeps_its_words() -> None:
         ("a\n\0\ud800", r"'a\n\u0000\ud800'"),
         ({"a": [None, "b"], "c": {"d": {"e": 1}}}, '{"a": [null, "b"], "c": {"d": {...}}}'),
         ((1, 2.5), "[1, 2.5]"),
-        ("a" * 1000, "'" + "a" * (MAX_SHOWN - 1) + "…"),
+        ("a" * 1000, "'" + "a" * (MAX_EXCERPT - 1) + "…"),
     ],
     ids=str,
 )
 def test_a_value_is_shown_as_json(value: object, expected: str) -> None:
-    assert shown(value) == expected
+    assert excerpt(value) == expected
 
 
 class Part(msgspec.Struct):
@@ -198,4 +198,4 @@ class Part(msgspec.Struct):
 def test_what_msgspec_refuses_has_the_path_of_the_field(value: object, kind: type, expected: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, kind)
-    assert placed(raised.value, "messages[2]") == expected
+    assert message_with_path(raised.value, "messages[2]") == expected

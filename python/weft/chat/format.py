@@ -41,7 +41,7 @@ from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.tool_descriptions import with_described_tools
 from weft.chat.volatile import VolatileLines
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.request import Request
 from weft.settings.chat import ChatSettings
 
@@ -160,11 +160,11 @@ class ChatFormat:
                 raise InvalidConfigError(name, str(error)) from error
         given = self._settings.chat_template_kwargs.get("enable_thinking")
         if not isinstance(given, bool | None):
-            raise InvalidConfigError("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
+            raise InvalidConfigError("chat_template_kwargs", f"enable_thinking is {excerpt(given)}; it must be a boolean")
         message = self._settings.reasoning_budget_message
         if message and (marks := self._reasoning_marks) is not None and marks.end in message:
-            why = f"contains {shown(marks.end)}, which ends reasoning and is added after the message"
-            raise InvalidConfigError("reasoning_budget_message", f"{shown(message)} {why}")
+            why = f"contains {excerpt(marks.end)}, which ends reasoning and is added after the message"
+            raise InvalidConfigError("reasoning_budget_message", f"{excerpt(message)} {why}")
 
     def compile(self) -> None:
         """Compiles the templates, which takes tens of milliseconds. Logs a warning if a template of the model is invalid."""
@@ -355,7 +355,7 @@ class ChatFormat:
         options = reasoning_options(data, self._settings.reasoning_format)
         given = (data.chat_template_kwargs or {}).get("enable_thinking", options.is_on)
         if not isinstance(given, bool | None):
-            message = f"chat_template_kwargs.enable_thinking is {shown(given)}; it must be a boolean"
+            message = f"chat_template_kwargs.enable_thinking is {excerpt(given)}; it must be a boolean"
             raise InvalidRequestError("chat_template_kwargs", message)
         is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
         return msgspec.structs.replace(options, is_on=is_on if isinstance(is_on, bool) else None)
@@ -372,7 +372,7 @@ class ChatFormat:
         has_calls = bool(messages[-1].tool_calls or messages[-1].function_call)
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
-                message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
+                message = f"is {excerpt(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
                 raise InvalidRequestError("continue_final_message", f"continue_final_message {message}")
             if data.add_generation_prompt:
                 message = "continue_final_message and add_generation_prompt cannot both be true"

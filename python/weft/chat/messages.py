@@ -14,7 +14,7 @@ from weft.chat.answer.family import Family
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 from weft.chat.tool_descriptions import with_calls_as_text
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
@@ -48,7 +48,7 @@ def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
 def _check_message(place: str, message: ChatMessage) -> None:
     # The template writes the role between control tokens, so it must not contain the spelling of one.
     if re.fullmatch("[A-Za-z0-9_-]{1,64}", message.role) is None:
-        raise InvalidRequestError("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
+        raise InvalidRequestError("messages", f"{place}.role is {excerpt(message.role)}; it must be a word, such as 'user'")
     calls = message.tool_calls or message.function_call
     if message.content is msgspec.UNSET and not (message.role == "assistant" and calls):
         raise InvalidRequestError("messages", f"{place}.content must be given")
@@ -59,7 +59,7 @@ def _check_message(place: str, message: ChatMessage) -> None:
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
             if part.type not in ("text", *MEDIA_TYPES):
-                kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
+                kind = f"parts of type {excerpt(part.type)} are not supported, only text, image_url and input_audio"
                 raise InvalidRequestError("messages", f"{place}.content[{index}]: {kind}")
             if part.type == "text" and part.text is None:
                 raise InvalidRequestError("messages", f"{place}.content[{index}].text must be given")
@@ -82,13 +82,13 @@ def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
         try:
             arguments = msgspec.json.decode(arguments) if arguments.strip() else None
         except msgspec.DecodeError as error:
-            message = f"are not JSON ({str(error).lower()}): {shown(arguments)}"
-            raise InvalidRequestError("messages", f"{place}.arguments of {shown(function['name'])} {message}") from None
+            message = f"are not JSON ({str(error).lower()}): {excerpt(arguments)}"
+            raise InvalidRequestError("messages", f"{place}.arguments of {excerpt(function['name'])} {message}") from None
     if arguments is None:
         return {}
     if not isinstance(arguments, dict):
-        message = f"must be an object or the JSON of one (got {shown(function['arguments'])})"
-        raise InvalidRequestError("messages", f"{place}.arguments of {shown(function['name'])} {message}")
+        message = f"must be an object or the JSON of one (got {excerpt(function['arguments'])})"
+        raise InvalidRequestError("messages", f"{place}.arguments of {excerpt(function['name'])} {message}")
     return arguments
 
 

@@ -9,7 +9,7 @@ from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfigError, InvalidRequestError
-from weft.fields.validation import placed
+from weft.fields.validation import message_with_path
 from weft.settings.chat import ChatSettings
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
@@ -124,7 +124,7 @@ def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversatio
     try:
         converted = msgspec.convert(given, list[ChatMessage])
     except msgspec.ValidationError as error:
-        raise InvalidRequestError("messages", placed(error, "messages")) from None
+        raise InvalidRequestError("messages", message_with_path(error, "messages")) from None
     chat = Conversation(
         messages=converted,
         add_generation_prompt=options.get("add_generation_prompt"),

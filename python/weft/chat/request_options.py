@@ -10,7 +10,7 @@ from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import Chat
 from weft.errors import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = [
     "MAX_TOOLS",
@@ -73,7 +73,7 @@ def requested_tools(data: Chat) -> RequestedTools | None:
         choice, names = _choice_of_function_call(data.function_call), ("functions", "function_call")
     if not given:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequestError(names[1], f"{names[1]} is {shown(choice)}, and there are no {names[0]} to choose from")
+            raise InvalidRequestError(names[1], f"{names[1]} is {excerpt(choice)}, and there are no {names[0]} to choose from")
         return None
     tools = [_parse_tool(entry, nth, names[0]) for nth, entry in enumerate(_check_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
@@ -106,29 +106,29 @@ def _check_size(given: Sequence[Any], name: str) -> Sequence[Any]:
 def _parse_tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any JSON)
     place = f"{field}[{nth}]"
     if not isinstance(entry, Mapping):
-        raise InvalidRequestError(field, f"{place} is {shown(entry)}; it must be an object")
+        raise InvalidRequestError(field, f"{place} is {excerpt(entry)}; it must be an object")
     if entry.get("type", "function") != "function":
-        raise InvalidRequestError(field, f"{place}.type is {shown(entry['type'])}; only the type 'function' is supported")
+        raise InvalidRequestError(field, f"{place}.type is {excerpt(entry['type'])}; only the type 'function' is supported")
     function = entry.get("function", entry)
     if not isinstance(function, Mapping):
-        raise InvalidRequestError(field, f"{place}.function is {shown(function)}; it must be an object")
+        raise InvalidRequestError(field, f"{place}.function is {excerpt(function)}; it must be an object")
     name = function.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         rule = "it must be a name of letters, digits, '_', '-', '.', '/' and ':', at most 128 of them"
-        raise InvalidRequestError(field, f"{place}.function.name is {shown(name)}; {rule}")
+        raise InvalidRequestError(field, f"{place}.function.name is {excerpt(name)}; {rule}")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise InvalidRequestError(
-            field, f"{place}.function.parameters is {shown(parameters)}; it must be a JSON schema of an object"
+            field, f"{place}.function.parameters is {excerpt(parameters)}; it must be a JSON schema of an object"
         )
     schema = dict(parameters or {})
     if schema.get("type", "object") != "object":
-        message = f"{place}.function.parameters.type is {shown(schema['type'])}; arguments are an object"
+        message = f"{place}.function.parameters.type is {excerpt(schema['type'])}; arguments are an object"
         raise InvalidRequestError(field, message)
     if not _TYPE_KEYWORDS & schema.keys():
         schema["type"] = "object"
     if not isinstance(function.get("strict"), bool | None):
-        raise InvalidRequestError(field, f"{place}.function.strict is {shown(function['strict'])}; it must be a boolean")
+        raise InvalidRequestError(field, f"{place}.function.strict is {excerpt(function['strict'])}; it must be a boolean")
     return Tool(name, schema, is_strict=function.get("strict") is True)
 
 
@@ -159,7 +159,7 @@ def _parse_choice(choice: Any, names: Sequence[str], field: str) -> tuple[bool, 
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}} if allowed:
             return mode == "required", [_checked_name(_allowed_name(entry), names, field) for entry in allowed]
     right = "it must be 'none', 'auto', 'required' or an object that names a function"
-    raise InvalidRequestError(field, f"{field} is {shown(choice)}; {right}")
+    raise InvalidRequestError(field, f"{field} is {excerpt(choice)}; {right}")
 
 
 def _allowed_name(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
@@ -171,7 +171,7 @@ def _allowed_name(entry: Any) -> Any:  # noqa: ANN401 (any JSON)
 
 def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: ANN401 (any JSON)
     if name not in names:
-        raise InvalidRequestError(field, f"{field} names {shown(name)}, which is not among the tools")
+        raise InvalidRequestError(field, f"{field} names {excerpt(name)}, which is not among the tools")
     return str(name)
 
 
@@ -184,7 +184,7 @@ def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
     form = data.reasoning_format or default_form
     if form not in REASONING_FORMATS:
         known = ", ".join(map(repr, REASONING_FORMATS))
-        raise InvalidRequestError("reasoning_format", f"reasoning_format is {shown(form)}; it must be one of {known}")
+        raise InvalidRequestError("reasoning_format", f"reasoning_format is {excerpt(form)}; it must be one of {known}")
     is_on = data.enable_thinking
     budget: Any = None
     match data.thinking:
@@ -197,10 +197,10 @@ def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
             budget = more.get("budget_tokens")
         case _:
             right = "it must be a boolean, or an object whose type is 'enabled' or 'disabled'"
-            raise InvalidRequestError("thinking", f"thinking is {shown(data.thinking)}; {right}")
+            raise InvalidRequestError("thinking", f"thinking is {excerpt(data.thinking)}; {right}")
     if is_on is None and data.reasoning_effort == "none":
         is_on = False
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
-        raise InvalidRequestError("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
+        raise InvalidRequestError("thinking", f"thinking.budget_tokens is {excerpt(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
     return ReasoningOptions(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])

@@ -9,7 +9,7 @@ import jinja2
 
 from weft.chat import sandbox
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
-from weft.fields.excerpt import cut
+from weft.fields.excerpt import truncate
 
 __all__ = ["ChatTemplate"]
 
@@ -162,7 +162,7 @@ class ChatTemplate:
         except Exception as error:
             line = _line_of(error)
             place = "" if line is None else f" in line {line}"
-            raise TemplateError(f"the chat template fails{place}: {cut(str(error)) or type(error).__name__}") from error
+            raise TemplateError(f"the chat template fails{place}: {truncate(str(error)) or type(error).__name__}") from error
 
     @staticmethod
     def _functions(tools: object) -> dict[str, object]:

@@ -3,9 +3,9 @@
 import json
 from reprlib import Repr
 
-__all__ = ["MAX_SHOWN", "cut", "shown"]
+__all__ = ["MAX_EXCERPT", "excerpt", "truncate"]
 
-MAX_SHOWN = 200
+MAX_EXCERPT = 200
 """Maximum characters of the input that an error message repeats."""
 
 
@@ -15,7 +15,7 @@ class _Json(Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel = 2
-        self.maxstring = self.maxother = self.maxlong = MAX_SHOWN
+        self.maxstring = self.maxother = self.maxlong = MAX_EXCERPT
 
     def repr_NoneType(self, _: None, level: int) -> str:  # noqa: ARG002, N802 (reprlib's names)
         return "null"
@@ -24,7 +24,7 @@ class _Json(Repr):
         return "true" if value else "false"
 
     def repr_str(self, value: str, level: int) -> str:  # noqa: ARG002
-        return json.dumps(cut(value), ensure_ascii=not value.isprintable())
+        return json.dumps(truncate(value), ensure_ascii=not value.isprintable())
 
     def repr_tuple(self, value: tuple[object, ...], level: int) -> str:
         return self.repr_list(list(value), level)
@@ -33,14 +33,14 @@ class _Json(Repr):
 _json = _Json()
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """Returns a value as truncated JSON, or a string in single quotes. Reads only the beginning of a long string."""
     if not isinstance(value, str):
-        return cut(_json.repr(value))
-    text = value[: MAX_SHOWN + 1]
-    return cut(f"'{text}'" if text.isprintable() else f"'{json.dumps(text)[1:-1]}'")
+        return truncate(_json.repr(value))
+    text = value[: MAX_EXCERPT + 1]
+    return truncate(f"'{text}'" if text.isprintable() else f"'{json.dumps(text)[1:-1]}'")
 
 
-def cut(text: str, n_characters: int = MAX_SHOWN) -> str:
+def truncate(text: str, n_characters: int = MAX_EXCERPT) -> str:
     """Truncates a text to `n_characters` and appends an ellipsis if anything was cut off."""
     return text if len(text) <= n_characters else text[:n_characters] + "…"

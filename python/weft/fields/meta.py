@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from weft.fields.excerpt import cut
+from weft.fields.excerpt import truncate
 
 __all__ = ["FieldMeta", "described", "field_meta", "invalid_fields"]
 
@@ -61,7 +61,7 @@ def invalid_fields(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
         else:
             is_valid = meta.takes(value)
         if not is_valid:
-            yield name, f"{name} is {cut(repr(value))}; it must be {_expected(plain, meta)}"
+            yield name, f"{name} is {truncate(repr(value))}; it must be {_expected(plain, meta)}"
 
 
 @cache

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-__all__ = ["in_json_words", "placed"]
+__all__ = ["message_with_path", "with_json_types"]
 
 _PLACE = re.compile(r"(?P<message>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
@@ -13,7 +13,7 @@ _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string
 _TYPE_LIST = re.compile(r"`(?:int|float|bool|str|array|object|null)(?: \| (?:int|float|bool|str|array|object|null))*`")
 
 
-def placed(error: msgspec.ValidationError, place: str) -> str:
+def message_with_path(error: msgspec.ValidationError, place: str) -> str:
     """Returns the message of an error, prefixed with the path of the invalid value.
 
     Args:
@@ -23,9 +23,9 @@ def placed(error: msgspec.ValidationError, place: str) -> str:
     match = _PLACE.fullmatch(str(error))
     assert match is not None, "everything behind the message is optional"
     where = f"{place}{match['path'] or ''}".replace("[...]", ".*")
-    return f"{'a key of ' if match['key'] else ''}{where}: {in_json_words(match['message'])}"
+    return f"{'a key of ' if match['key'] else ''}{where}: {with_json_types(match['message'])}"
 
 
-def in_json_words(message: str) -> str:
+def with_json_types(message: str) -> str:
     """Replaces Python's type names with JSON's."""
     return _TYPE_LIST.sub(lambda types: re.sub(r"\w+", lambda name: _TYPES.get(name[0], name[0]), types[0]), message)

@@ -31,8 +31,8 @@ from weft.errors import (
     SlowConsumerError,
     WorkCancelledError,
 )
-from weft.fields.excerpt import MAX_SHOWN, cut
-from weft.fields.validation import in_json_words
+from weft.fields.excerpt import MAX_EXCERPT, truncate
+from weft.fields.validation import with_json_types
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
@@ -163,7 +163,7 @@ class CrossOriginBodyError(Exception):
     """A page of another origin sent a body in a way that needs no preflight request."""
 
     def __init__(self, content_type: str) -> None:
-        given = f"Content-Type is {cut(content_type)}" if content_type else "there is no Content-Type"
+        given = f"Content-Type is {truncate(content_type)}" if content_type else "there is no Content-Type"
         super().__init__(f"{given}; a page of another origin must send JSON with Content-Type: application/json")
 
 
@@ -171,9 +171,9 @@ class MisdirectedRequestError(Exception):
     """The request's `Host` is not a name of this server. An attacker may have made the name resolve here (DNS rebinding)."""
 
     def __init__(self, host: str) -> None:
-        name = cut(host.strip().rpartition(":")[0] or host.strip()) or "NAME"
+        name = truncate(host.strip().rpartition(":")[0] or host.strip()) or "NAME"
         super().__init__(
-            f"this server does not answer to the host {cut(host) or '(empty)'}; use 127.0.0.1 or localhost,"
+            f"this server does not answer to the host {truncate(host) or '(empty)'}; use 127.0.0.1 or localhost,"
             f" or start it with --allowed-hosts {name}"
         )
 
@@ -351,9 +351,9 @@ def describe(error: Exception) -> ErrorObject:
     Unlisted exceptions are bugs: they are logged and reported without detail.
     """
     described = _describe(error)
-    described.message = cut(described.message, MAX_MESSAGE)
+    described.message = truncate(described.message, MAX_MESSAGE)
     if described.param is not None:
-        described.param = cut(described.param)
+        described.param = truncate(described.param)
     return described
 
 
@@ -384,9 +384,9 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     location = first.get("key", "")
     if location in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
         _count(Reason.INVALID_FIELD)
-        field = cut(unknown[1], MAX_SHOWN // 2)  # The name appears twice in the error.
+        field = truncate(unknown[1], MAX_EXCERPT // 2)  # The name appears twice in the error.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
-    reason = in_json_words(str(first.get("message")))
+    reason = with_json_types(str(first.get("message")))
     if location in ("", "data"):
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
             _count(Reason.INVALID_BODY)
@@ -398,7 +398,9 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     field = INDEX.sub("", location).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
     location = location.replace("[...]", ".*")
-    return ErrorObject(code=400, message=f"{cut(location)}: {cut(reason)}", type="invalid_request_error", param=field or None)
+    return ErrorObject(
+        code=400, message=f"{truncate(location)}: {truncate(reason)}", type="invalid_request_error", param=field or None
+    )
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft import Engine, InvalidRequestError, PrefixFile, PrefixFileError
 from weft.errors import NotSupportedError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.errors import SlotFileError
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.keyed_lock import KeyedLock
@@ -91,7 +91,7 @@ class SlotFiles:
         if filename is None:
             raise InvalidRequestError("filename", "filename must be given")
         if not _is_name(filename):
-            raise InvalidRequestError("filename", f"{shown(filename)} is no name of a file")
+            raise InvalidRequestError("filename", f"{excerpt(filename)} is no name of a file")
         # Resolving the path may block on a slow file system.
         return await self._executor.run_in_thread(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
@@ -115,7 +115,7 @@ def _inside(folder: Path, name: str) -> Path:
     folder = folder.resolve()
     path = (folder / name).resolve()
     if path.parent != folder:
-        raise InvalidRequestError("filename", f"{shown(name)} is not inside of the folder for slots")
+        raise InvalidRequestError("filename", f"{excerpt(name)} is not inside of the folder for slots")
     if path.exists() and not path.is_file():
-        raise InvalidRequestError("filename", f"{shown(name)} is no regular file")
+        raise InvalidRequestError("filename", f"{excerpt(name)} is no regular file")
     return path

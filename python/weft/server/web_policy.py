@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from litestar.types import HTTPScope
 
-from weft.fields.excerpt import cut
+from weft.fields.excerpt import truncate
 from weft.server.errors import CrossOriginBodyError, CrossOriginError, MisdirectedRequestError
 from weft.settings import Settings
 from weft.settings.access import ANY_HOST, browser_origin
@@ -172,7 +172,9 @@ class WebPolicy:
         """
         if sender is Sender.FOREIGN and not self.is_open(scope, path):
             origin = header(list(scope["headers"]), b"origin")
-            raise CrossOriginError(cut(path or scope["path"]), None if origin is None else cut(origin.decode("latin-1")))
+            raise CrossOriginError(
+                truncate(path or scope["path"]), None if origin is None else truncate(origin.decode("latin-1"))
+            )
 
     @staticmethod
     def is_open(scope: HTTPScope, path: str | None) -> bool:

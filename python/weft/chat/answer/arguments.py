@@ -27,7 +27,7 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text
 from weft.errors import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "with_closing_mark"]
 
@@ -359,12 +359,12 @@ def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
 
 
 def _not_enforceable(tool: Tool, what: str) -> InvalidRequestError:
-    message = f"the tool {tool.name} is strict, but the format of this model's calls cannot enforce {shown(what)} of its schema"
+    message = f"the tool {tool.name} is strict, but the format of this model's calls cannot enforce {excerpt(what)} of its schema"
     return InvalidRequestError("tools", message)
 
 
 def _not_expressible(tool: Tool, name: str) -> InvalidRequestError:
-    message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls cannot express"
+    message = f"the tool {tool.name} has an argument {excerpt(name)}, which the format of this model's calls cannot express"
     return InvalidRequestError("tools", message)
 
 

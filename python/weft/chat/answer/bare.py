@@ -11,7 +11,7 @@ from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool
 from weft.errors import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = ["BareArguments"]
 
@@ -145,7 +145,7 @@ class _Writer:
             raise self._not_enforceable(min(unenforced))
 
     def _not_enforceable(self, what: str) -> InvalidRequestError:
-        why = f"but the format of this model's calls cannot enforce {shown(what)} of its schema"
+        why = f"but the format of this model's calls cannot enforce {excerpt(what)} of its schema"
         return InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
 
     def _key(self, name: str) -> str:

@@ -13,7 +13,7 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
 from weft.errors import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = ["ElementArguments"]
 
@@ -153,7 +153,7 @@ class _Writer:
         written = []
         for nth, (key, value) in enumerate(properties.items()):
             if _NAME.fullmatch(key) is None:
-                message = f"has an argument {shown(key)}, which the format of this model's calls cannot express"
+                message = f"has an argument {excerpt(key)}, which the format of this model's calls cannot express"
                 raise InvalidRequestError("tools", f"the tool {self._tool.name} {message}")
             element = self._element(f"{name}-{nth}", key, value)
             written.append(element if key in required else f"({element})?")
@@ -186,7 +186,7 @@ class _Writer:
     def _check(self, schema: Schema) -> None:
         """Rejects keywords of a strict tool's schema that are not enforced."""
         if self._tool.is_strict and (unenforced := schema.keys() - _ENFORCED):
-            why = f"but the format of this model's calls cannot enforce {shown(min(unenforced))} of its schema"
+            why = f"but the format of this model's calls cannot enforce {excerpt(min(unenforced))} of its schema"
             raise InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
 
 

@@ -11,7 +11,7 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.parts import CallArguments, Content, Part, Reasoning
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = ["FamilyReader", "ReasoningFormat"]
 
@@ -451,7 +451,7 @@ class FamilyReader:
         logger.warning(
             "the text looks like a tool call in the format of %s, but cannot be parsed; it becomes content", self._family.name
         )
-        logger.debug("the text begins with %s", shown(text[:MAX_LOGGED]))
+        logger.debug("the text begins with %s", excerpt(text[:MAX_LOGGED]))
 
 
 def _merged(parts: list[Part]) -> list[Part]:

@@ -9,7 +9,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields
@@ -102,7 +102,7 @@ _TOOL_LOCATION = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters
 def check_version(version: str | None) -> None:
     """Refuses unsupported versions of the API. None is accepted."""
     if version is not None and (re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) is None or version < VERSION):
-        raise InvalidRequestError("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
+        raise InvalidRequestError("anthropic-version", f"anthropic-version is {excerpt(version)}; it must be {VERSION} or later")
 
 
 def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda message: message) -> ParsedRequest:
@@ -184,7 +184,7 @@ def _tools(data: CountTokens) -> dict[str, Any]:
 def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise InvalidRequestError(
-            "tools", f"{location}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
+            "tools", f"{location}.type is {excerpt(tool.type)}; only tools that you run are there, of the type 'custom'"
         )
     if tool.defer_loading:
         raise InvalidRequestError("tools", f"{location}.defer_loading is not supported; leave it out")
@@ -278,7 +278,7 @@ class _MessageBuilder:
                 self.system(location, content)
             case _:
                 raise InvalidRequestError(
-                    "messages", f"{location}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'"
+                    "messages", f"{location}.role is {excerpt(role)}; it must be 'user', 'assistant' or 'system'"
                 )
 
     def system(self, location: str, content: str | list[Block]) -> None:
@@ -387,5 +387,5 @@ def _image(location: str, block: Block) -> ContentPart:
 
 def _no_such_block(location: str, block: Block, known: str) -> InvalidRequestError:
     return InvalidRequestError(
-        _field(location), f"{location}: blocks of the type {shown(block.type)} are not supported here, only {known}"
+        _field(location), f"{location}: blocks of the type {excerpt(block.type)} are not supported here, only {known}"
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from weft import InvalidRequestError
 from weft.drawing import dot, svg
 from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.cache_api.schemas import CacheNode, CacheReport
 
 __all__ = ["FORMATS", "draw", "n_drawn"]
@@ -32,7 +32,7 @@ def n_drawn(limit: int | None, name: str) -> int:
         InvalidRequestError: The limit is out of range, or the format unknown.
     """
     if name not in FORMATS:
-        raise InvalidRequestError("format", f"there is no format of this name: {shown(name)}; it must be json, svg or dot")
+        raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be json, svg or dot")
     n = DEFAULT_DRAWN if limit is None else limit
     if not 0 <= n <= MAX_DRAWN:
         raise InvalidRequestError("limit", f"limit is {n}; it must be 0 to {MAX_DRAWN} for a picture")

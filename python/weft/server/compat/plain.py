@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import Finished, InvalidRequestError, Token
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ErrorBody, describe
@@ -68,7 +68,7 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
             return "text/plain; charset=utf-8", _plain
         case "ndjson":
             return "application/x-ndjson", _quoted
-    raise InvalidRequestError("format", f"there is no format of this name: {shown(name)}; it must be text or ndjson")
+    raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be text or ndjson")
 
 
 def failure(error: Exception) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 
 from weft import InvalidRequestError, PrefixFile
 from weft import Slot as EngineSlot
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.llamacpp.properties import default_settings
 from weft.server.llamacpp.schemas import (
     FullSlot,
@@ -144,9 +144,9 @@ class SlotAction(msgspec.Struct, frozen=True):
 def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
     """Parses a call of `/slots/{id_slot}`, without checking that the slot and the file exist."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
-        raise InvalidRequestError("id_slot", f"{shown(id_slot)} is no number of a slot")
+        raise InvalidRequestError("id_slot", f"{excerpt(id_slot)} is no number of a slot")
     if action not in list(Action):
-        raise InvalidRequestError("action", f"the action is {shown(action)}; it must be one of {', '.join(Action)}")
+        raise InvalidRequestError("action", f"the action is {excerpt(action)}; it must be one of {', '.join(Action)}")
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 

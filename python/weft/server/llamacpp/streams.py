@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.handlers import delete, get, post
@@ -65,5 +65,5 @@ def _named(conv_id: str) -> str:
 
 def _offset(from_: str) -> int:
     if re.fullmatch("[0-9]{1,18}", from_) is None:
-        raise InvalidRequestError("from", f"from is {shown(from_)}; it must be a number of bytes")
+        raise InvalidRequestError("from", f"from is {excerpt(from_)}; it must be a number of bytes")
     return int(from_)

@@ -10,7 +10,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.ollama.schemas import (
     ChatBody,
@@ -220,7 +220,7 @@ def _format(given: Any) -> dict[str, Any]:  # noqa: ANN401 (any JSON)
         return {"response_format": {"type": "json_object"}}
     if isinstance(given, dict):
         return {"json_schema": given}
-    raise InvalidRequestError("format", f"format is {shown(given)}; it must be 'json', or a JSON schema")
+    raise InvalidRequestError("format", f"format is {excerpt(given)}; it must be 'json', or a JSON schema")
 
 
 def _thinking(think: bool | str | None) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     if isinstance(think, bool):
         return {"enable_thinking": think}
     if think not in ("low", "medium", "high", "max"):
-        raise InvalidRequestError("think", f"think is {shown(think)}; it must be a boolean, 'low', 'medium', 'high' or 'max'")
+        raise InvalidRequestError("think", f"think is {excerpt(think)}; it must be a boolean, 'low', 'medium', 'high' or 'max'")
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
@@ -327,6 +327,6 @@ def keep_alive_s(given: float | str | None) -> float | None:
     parts = _DURATION.findall(digits)
     if digits != "0" and (not parts or "".join(number + unit for number, unit in parts) != digits):
         raise InvalidRequestError(
-            "keep_alive", f"keep_alive is {shown(given)}; it must be seconds, or a text like '5m' or '1h30m'"
+            "keep_alive", f"keep_alive is {excerpt(given)}; it must be seconds, or a text like '5m' or '1h30m'"
         )
     return math.inf if text.startswith("-") and digits != "0" else sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -7,7 +7,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.run.pieces import json_list
@@ -23,7 +23,7 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
         raise InvalidRequestError("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     if data.encoding_format not in (None, "float", "base64"):
         raise InvalidRequestError(
-            "encoding_format", f"encoding_format is {shown(data.encoding_format)}; it must be float or base64"
+            "encoding_format", f"encoding_format is {excerpt(data.encoding_format)}; it must be float or base64"
         )
     if data.dimensions is not None and data.dimensions < 1:
         raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")

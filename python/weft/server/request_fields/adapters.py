@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 
 __all__ = ["adapters", "refuse_adapters"]
 
@@ -43,4 +43,4 @@ def _entry(entry: Any) -> tuple[int, float]:  # noqa: ANN401 (any JSON)
         case {"id": int() as adapter, "scale": int() | float() as scale} if not isinstance(adapter, bool):
             if 0 <= adapter < 2**32 and not isinstance(scale, bool) and math.isfinite(scale):
                 return adapter, float(scale)
-    raise InvalidRequestError("lora", f"lora has {shown(entry)}; {RIGHT}")
+    raise InvalidRequestError("lora", f"lora has {excerpt(entry)}; {RIGHT}")

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import shown
-from weft.fields.validation import placed
+from weft.fields.excerpt import excerpt
+from weft.fields.validation import message_with_path
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
 
 __all__ = ["MAX_BRANCHES", "branch_bodies", "branches_size"]
@@ -52,13 +52,13 @@ def _read(index: int, given: dict[str, Any]) -> BranchFields:
     for name in given:
         if name not in BRANCH_NAMES:
             message = (
-                f"branches[{index}] has {shown(name)}, which no branch has of its own; it is the whole request's, or nobody's"
+                f"branches[{index}] has {excerpt(name)}, which no branch has of its own; it is the whole request's, or nobody's"
             )
             raise InvalidRequestError("branches", message)
     try:
         return msgspec.convert(given, BranchFields, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError("branches", placed(error, f"branches[{index}]")) from None
+        raise InvalidRequestError("branches", message_with_path(error, f"branches[{index}]")) from None
 
 
 def _body_of_branch(body: CompletionFields, branch: BranchFields) -> CompletionFields:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["Constraint", "constraint"]
@@ -56,7 +56,7 @@ def _schema(response_format: dict[str, Any]) -> str | None:
         case {"type": "json_schema"}:
             raise InvalidRequestError("response_format", "response_format.json_schema.schema must be given")
         case {"type": kind}:
-            message = f"response_format.type is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'"
+            message = f"response_format.type is {excerpt(kind)}; it must be 'text', 'json_object' or 'json_schema'"
             raise InvalidRequestError("response_format", message)
     raise InvalidRequestError("response_format", "response_format has no type; it must be 'text', 'json_object' or 'json_schema'")
 

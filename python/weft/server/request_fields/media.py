@@ -9,8 +9,8 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
-from weft.fields.excerpt import shown
-from weft.fields.validation import placed
+from weft.fields.excerpt import excerpt
+from weft.fields.validation import message_with_path
 from weft.server.request_fields.fields import Prompt, TextPrompt
 from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 
@@ -57,7 +57,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     try:
         images = msgspec.convert(image_data, list[_Image])
     except msgspec.ValidationError as error:
-        raise InvalidRequestError("image_data", placed(error, "image_data")) from None
+        raise InvalidRequestError("image_data", message_with_path(error, "image_data")) from None
     files = {
         image.id: MediaFile(source=image.data, param="image_data", location=f"image_data[{index}].data", kind="image")
         for index, image in enumerate(images)
@@ -108,9 +108,9 @@ def _extract_file(location: str, part: ContentPart) -> MediaFile:
                 raise InvalidRequestError("messages", f"{location}.input_audio.data must be given")
             # As in OpenAI's API and llama-server.
             if sound.format not in ("wav", "mp3"):
-                kind = f"{location}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
+                kind = f"{location}.input_audio.format is {excerpt(sound.format)}; it must be 'wav' or 'mp3'"
                 raise InvalidRequestError("messages", kind)
             return MediaFile(source=sound.data, param="messages", location=f"{location}.input_audio.data", kind="audio")
         case _:
-            kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
+            kind = f"parts of type {excerpt(part.type)} are not supported, only text, image_url and input_audio"
             raise InvalidRequestError("messages", f"{location}: {kind}")

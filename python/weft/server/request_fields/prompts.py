@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from weft import InvalidRequestError, MixedPrompt
 from weft._native import Biases, TokenIds
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import marked
 from weft.server.run.submission import Piece, SentPrompt
@@ -76,9 +76,9 @@ def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
     for key, bias in pairs:
         if bias is True:
-            raise InvalidRequestError("logit_bias", f"the bias of {shown(key)} is true; it must be a number or false")
+            raise InvalidRequestError("logit_bias", f"the bias of {excerpt(key)} is true; it must be a number or false")
         if isinstance(key, int) and not -(2**31) <= key < 2**31:
-            raise InvalidRequestError("logit_bias", f"logit_bias names the token {shown(key)}; ids of tokens are below 2³¹")
+            raise InvalidRequestError("logit_bias", f"logit_bias names the token {excerpt(key)}; ids of tokens are below 2³¹")
     return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 

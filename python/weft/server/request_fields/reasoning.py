@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weft import GrammarTrigger, InvalidRequestError, ReasoningConfig
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
@@ -71,9 +71,9 @@ def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[st
     if given is None:
         # The body set the markers; markers of chat templates were checked at startup.
         raise InvalidRequestError(
-            "reasoning_budget_end_tags", f"{shown(found)} is in the server's message, which says it too early"
+            "reasoning_budget_end_tags", f"{excerpt(found)} is in the server's message, which says it too early"
         )
-    why = f"contains {shown(found)}, which ends the thought and is written after the message; leave it out"
+    why = f"contains {excerpt(found)}, which ends the thought and is written after the message; leave it out"
     raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")
 
 

@@ -7,7 +7,7 @@ import msgspec
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
@@ -97,7 +97,7 @@ def _branch(generation: Generation, request_id: str, index: int) -> tuple[int, i
 def _found(service: Service, request_id: str) -> Generation:
     generation = service.find_generation(request_id, current_owner())
     if generation is None:
-        raise NoSuchItemError(f"no request {shown(request_id)} runs")
+        raise NoSuchItemError(f"no request {excerpt(request_id)} runs")
     return generation
 
 

@@ -10,8 +10,8 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl, InputAudio
-from weft.fields.excerpt import shown
-from weft.fields.validation import placed
+from weft.fields.excerpt import excerpt
+from weft.fields.validation import message_with_path
 from weft.server.responses.schemas import Transformation
 
 __all__ = [
@@ -151,12 +151,12 @@ def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[It
 def _read(given: dict[str, Any], location: str, field: str) -> Item | Reference:
     kind = given.get("type") or ("message" if "role" in given else None)
     if kind not in _TYPES:
-        message = f"{location}.type is {shown(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
+        message = f"{location}.type is {excerpt(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
         raise InvalidRequestError(field, message)
     try:
         item = msgspec.convert({**given, "type": kind, "id": given.get("id") or ""}, Item | Reference)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(field, placed(error, location)) from None
+        raise InvalidRequestError(field, message_with_path(error, location)) from None
     if isinstance(item, Message):
         item.content = [_part(part, item.role, f"{location}.content[{n}]", field) for n, part in enumerate(_parts(item))]
     if isinstance(item, CallOutput) and isinstance(item.output, list):
@@ -191,7 +191,7 @@ def _part(part: Part, role: str, location: str, field: str) -> Part:
         case _:
             kinds = "only input_text, output_text, refusal, input_image and input_audio"
             raise InvalidRequestError(
-                field, f"{location}: parts of type {shown(part.type)} are not supported in what {role} says, {kinds}"
+                field, f"{location}: parts of type {excerpt(part.type)} are not supported in what {role} says, {kinds}"
             )
 
 

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import cut, shown
+from weft.fields.excerpt import excerpt, truncate
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.handlers import delete, get, post
@@ -65,7 +65,7 @@ def page(
 ) -> Page:
     """Returns the pagination of a query."""
     if order not in ("asc", "desc"):
-        raise InvalidRequestError("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
+        raise InvalidRequestError("order", f"order is {excerpt(order)}; it must be 'asc' or 'desc'")
     if not 1 <= limit <= MAX_LISTED:
         raise InvalidRequestError("limit", f"limit is {limit}; it must be 1 to {MAX_LISTED}")
     return Page(after, limit, order)
@@ -232,7 +232,7 @@ async def remove_item(
 
 def _found(items: list[StoredItem], item_id: str) -> StoredItem:
     if (found := next((item for item in items if item.id == item_id), None)) is None:
-        raise NoSuchItemError(f"Item with id '{cut(item_id)}' not found.")
+        raise NoSuchItemError(f"Item with id '{truncate(item_id)}' not found.")
     return found
 
 

@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.chat.messages import media_parts
-from weft.fields.excerpt import cut, shown
+from weft.fields.excerpt import excerpt, truncate
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
@@ -230,7 +230,7 @@ class ResponseService:
         try:
             previous = self.store.response(owner, data.previous_response_id)
         except NoSuchItemError:
-            message = f"Previous response with id '{cut(data.previous_response_id)}' not found."
+            message = f"Previous response with id '{truncate(data.previous_response_id)}' not found."
             raise InvalidRequestError("previous_response_id", message) from None
         if previous.frame is None:
             message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
@@ -241,7 +241,7 @@ class ResponseService:
         if not isinstance(item, Reference):
             return item
         if (found := self.store.item(owner, item.id)) is None:
-            raise NoSuchItemError(f"Item with id '{cut(item.id)}' not found.")
+            raise NoSuchItemError(f"Item with id '{truncate(item.id)}' not found.")
         return found
 
     async def count_tokens(self, data: CountBody, caller: Caller) -> int:
@@ -363,7 +363,7 @@ def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
     ids: set[str] = set()
     for item in all_of_it:
         if item.id in ids:
-            raise InvalidRequestError(field, f"{field}: the id {shown(item.id)} would be twice in {whole}")
+            raise InvalidRequestError(field, f"{field}: the id {excerpt(item.id)} would be twice in {whole}")
         ids.add(item.id)
 
 

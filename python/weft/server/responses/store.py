@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sys import getsizeof
 from weakref import ReferenceType
 
-from weft.fields.excerpt import cut
+from weft.fields.excerpt import truncate
 from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation
@@ -175,7 +175,7 @@ class Store:
         """
         found = self._used(owner, name)
         if not isinstance(found, StoredResponse):
-            raise NoSuchItemError(f"Response with id '{cut(name)}' not found.")
+            raise NoSuchItemError(f"Response with id '{truncate(name)}' not found.")
         return found
 
     def conversation(self, owner: Owner, name: str) -> StoredConversation:
@@ -186,7 +186,7 @@ class Store:
         """
         found = self._used(owner, name)
         if not isinstance(found, StoredConversation):
-            raise NoSuchItemError(f"Conversation with id '{cut(name)}' not found.")
+            raise NoSuchItemError(f"Conversation with id '{truncate(name)}' not found.")
         return found
 
     def item(self, owner: Owner, name: str) -> Item | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
-from weft.fields.excerpt import cut, shown
+from weft.fields.excerpt import excerpt, truncate
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
@@ -113,7 +113,7 @@ def check(data: ResponseFields) -> None:
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
     _check_object("text", data.text, _TEXT, but=("format",))
     if data.truncation not in (None, "auto", "disabled"):
-        raise InvalidRequestError("truncation", f"truncation is {shown(data.truncation)}; it must be 'auto' or 'disabled'")
+        raise InvalidRequestError("truncation", f"truncation is {excerpt(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
         raise InvalidRequestError("conversation", "conversation cannot stand beside previous_response_id; give one of them")
     if isinstance(data, CreateResponse):
@@ -140,7 +140,7 @@ def check_include(include: Sequence[str] | None) -> None:
         InvalidRequestError: There is one.
     """
     if unknown := [name for name in include or () if name not in _INCLUDABLE]:
-        raise InvalidRequestError("include", f"include has {shown(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
+        raise InvalidRequestError("include", f"include has {excerpt(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
 
 
 def _check_object(
@@ -148,7 +148,9 @@ def _check_object(
 ) -> None:
     for key, value in (given or {}).items():
         if key not in but and value is not None and value not in neutral.get(key, ()):
-            raise InvalidRequestError(name, f"{name}.{cut(f'{key} is {shown(value)}')}, which is not supported; leave it out")
+            raise InvalidRequestError(
+                name, f"{name}.{truncate(f'{key} is {excerpt(value)}')}, which is not supported; leave it out"
+            )
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
@@ -179,7 +181,7 @@ def conversation_id(data: ResponseFields) -> str | None:
         case {"id": str() as name}:
             return name
     raise InvalidRequestError(
-        "conversation", f"conversation is {shown(data.conversation)}; it must be an id, or an object with one"
+        "conversation", f"conversation is {excerpt(data.conversation)}; it must be an id, or an object with one"
     )
 
 
@@ -250,7 +252,7 @@ def _tools(tool: dict[str, Any], location: str) -> list[dict[str, Any]]:
         return [_tool(tool, location)]
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not namespace or BELOW in namespace:
-        raise InvalidRequestError("tools", f"{location}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
+        raise InvalidRequestError("tools", f"{location}.name is {excerpt(namespace)}; it must be a name without '{BELOW}'")
     if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
         raise InvalidRequestError("tools", f"{location}.tools must be a list of functions")
     known = [_tool(one, f"{location}.tools[{position}]") for position, one in enumerate(inner)]
@@ -262,7 +264,7 @@ def _tools(tool: dict[str, Any], location: str) -> list[dict[str, Any]]:
 def _tool(tool: dict[str, Any], location: str) -> dict[str, Any]:
     """Returns a function in the format of chats."""
     if tool.get("type") != "function":
-        kind = f"{location}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
+        kind = f"{location}.type is {excerpt(tool.get('type'))}; only functions are supported, and namespaces of them"
         raise InvalidRequestError("tools", kind)
     if not isinstance(tool.get("name"), str):
         raise InvalidRequestError("tools", f"{location}.name must be given")
@@ -281,7 +283,7 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | 
             return {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools"}:
             return None
-    raise InvalidRequestError("tool_choice", f"tool_choice is {shown(choice)}, which is not supported; it must name a function")
+    raise InvalidRequestError("tool_choice", f"tool_choice is {excerpt(choice)}, which is not supported; it must name a function")
 
 
 def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -300,7 +302,7 @@ def _effort(data: ResponseFields) -> str | None:
     effort = (data.reasoning or {}).get("effort")
     if effort is None or isinstance(effort, str):
         return effort
-    raise InvalidRequestError("reasoning", f"reasoning.effort is {shown(effort)}; it must be a text")
+    raise InvalidRequestError("reasoning", f"reasoning.effort is {excerpt(effort)}; it must be a text")
 
 
 def _format(data: ResponseFields) -> dict[str, Any] | None:
@@ -316,7 +318,7 @@ def _format(data: ResponseFields) -> dict[str, Any] | None:
             return {"type": kind}
         case other:
             raise InvalidRequestError(
-                "text", f"text.format is {shown(other)}; its type must be 'text', 'json_object' or 'json_schema'"
+                "text", f"text.format is {excerpt(other)}; its type must be 'text', 'json_object' or 'json_schema'"
             )
 
 

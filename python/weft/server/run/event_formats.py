@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from weft import InvalidRequestError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
 from weft.server.run.stream import StreamEncoder
@@ -52,5 +52,5 @@ class EventFormats:
             return None
         if (form := self._others.get(name)) is None:
             known = ", ".join([self._own, *self._others])
-            raise InvalidRequestError("event_format", f"event_format is {shown(name)}; it must be one of {known}")
+            raise InvalidRequestError("event_format", f"event_format is {excerpt(name)}; it must be one of {known}")
         return form

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpcore
 
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.server.run.executor import Executor, Purpose
 from weft.server.run.media_files import UnreadableError
 
@@ -43,9 +43,9 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: 
                 return found
             address = urljoin(address, found)
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol) as error:
-        raise UnreadableError(f"{shown(address)} cannot be fetched: {error}") from None
+        raise UnreadableError(f"{excerpt(address)} cannot be fetched: {error}") from None
     except (ssl.SSLError, OSError) as error:
-        raise UnreadableError(f"{shown(address)} cannot be fetched: {error.strerror or error}") from None
+        raise UnreadableError(f"{excerpt(address)} cannot be fetched: {error.strerror or error}") from None
     raise UnreadableError(f"it is redirected more than {MAX_REDIRECTS} times")
 
 
@@ -67,12 +67,12 @@ async def _request(address: str, hosts: Sequence[str], max_bytes: int, executor:
         if response.status in (301, 302, 303, 307, 308):
             return next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"location"), "")
         if response.status != 200:
-            raise UnreadableError(f"{shown(address)} is answered {response.status}")
+            raise UnreadableError(f"{excerpt(address)} is answered {response.status}")
         data = bytearray()
         async for piece in response.aiter_stream():
             data += piece
             if len(data) > max_bytes:
-                raise UnreadableError(f"{shown(address)} has more than {max_bytes} bytes")
+                raise UnreadableError(f"{excerpt(address)} has more than {max_bytes} bytes")
         return bytes(data)
 
 
@@ -83,7 +83,7 @@ def _parts(address: str) -> SplitResult:
     except ValueError:
         is_fine = False
     if not is_fine or not address.isascii() or not address.isprintable():
-        raise UnreadableError(f"{shown(address)} is no http(s) address without a user")
+        raise UnreadableError(f"{excerpt(address)} is no http(s) address without a user")
     return parts
 
 
@@ -99,7 +99,7 @@ def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
         return True
     if "*" in hosts:
         return False
-    raise UnreadableError(f"{shown(name)} may not be asked for files; --allow-media-urls names the hosts that may")
+    raise UnreadableError(f"{excerpt(name)} may not be asked for files; --allow-media-urls names the hosts that may")
 
 
 def is_public(address: str) -> bool:
@@ -136,8 +136,8 @@ class _Backend(httpcore.AsyncNetworkBackend):
         found = await self._executor.run_in_thread(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._is_named and not all(map(is_public, addresses)):
-            raise UnreadableError(f"{shown(host)} is in a private network; --allow-media-urls must name it")
-        failure: Exception = UnreadableError(f"{shown(host)} has no address")
+            raise UnreadableError(f"{excerpt(host)} is in a private network; --allow-media-urls must name it")
+        failure: Exception = UnreadableError(f"{excerpt(host)} has no address")
         for address in addresses:
             try:
                 return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from weft import Engine, InvalidRequestError, Media
 from weft.errors import NotSupportedError
-from weft.fields.excerpt import shown
+from weft.fields.excerpt import excerpt
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import TextsWaitingError
 from weft.server.run.client_timeouts import cancel_on_disconnect
@@ -165,7 +165,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
     if source[:5].lower() == "data:":
         start = source.find(",", 0, _LONGEST_HEAD) + 1
         if not source[: max(start - 1, 0)].lower().endswith(";base64"):
-            raise UnreadableError(f"{shown(source)} is no data: URI in base64")
+            raise UnreadableError(f"{excerpt(source)} is no data: URI in base64")
     decoded = bytearray()
     rest, is_ended = "", False
     try:
@@ -182,7 +182,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
         rest = rest.rstrip("=")
         decoded += binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
     except ValueError:
-        raise UnreadableError(f"{shown(source)} is no base64{hint}") from None
+        raise UnreadableError(f"{excerpt(source)} is no base64{hint}") from None
     if len(decoded) > max_bytes:
         raise UnreadableError(_too_large())
     return bytes(decoded)
@@ -191,7 +191,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
 def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
     """Returns the resolved path and size of the file in the folder that a `file:` URL names, following symbolic links."""
     name = unquote(re.sub("^file:(//)?(localhost(?=/))?", "", address, flags=re.IGNORECASE))
-    refusal = UnreadableError(f"{shown(address)} names no file in the folder of --media-path")
+    refusal = UnreadableError(f"{excerpt(address)} names no file in the folder of --media-path")
     if "\0" in name:
         raise refusal
     folder = folder.resolve()
