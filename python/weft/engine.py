@@ -320,7 +320,7 @@ class Engine(Embedding):
         prefix: str | Sequence[int],
         suffix: str | Sequence[int],
         *,
-        begun: str | Sequence[int] = "",
+        middle: str | Sequence[int] = "",
         snippets: "Sequence[Snippet]" = (),
         suffix_first: bool = False,
         **options: Unpack[RequestOptions],
@@ -329,12 +329,12 @@ class Engine(Embedding):
 
             stream = engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
 
-        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `begun` only.
+        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `middle` only.
 
         Args:
             prefix: Text before the gap.
             suffix: Text after the gap.
-            begun: Beginning of the gap's text, which the model continues.
+            middle: Beginning of the text in the gap, which the model continues; it comes after the prefix in the prompt.
             snippets: Excerpts of other files, as context.
             suffix_first: Puts the suffix before the prefix, as some models require.
             **options: Other fields of the request.
@@ -352,7 +352,7 @@ class Engine(Embedding):
             self.model,
             read(prefix),
             read(suffix),
-            begun=read(begun, parse_special=True),
+            middle=read(middle, parse_special=True),
             snippets=snippets,
             n_batch=self.config.n_batch,
             n_ctx=self.limits.n_ctx_slot,

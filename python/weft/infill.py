@@ -59,7 +59,7 @@ def infill_tokens(
     prefix: Sequence[int],
     suffix: Sequence[int],
     *,
-    begun: Sequence[int] = (),
+    middle: Sequence[int] = (),
     snippets: Sequence[Snippet] = (),
     n_batch: int,
     n_ctx: int,
@@ -69,19 +69,19 @@ def infill_tokens(
     """Returns the prompt after which a model generates the text between `prefix` and `suffix`, in llama-server's order.
 
     The prompt consists of the repository name and the snippets, each as a file, as in the training of code models
-    (https://arxiv.org/abs/2409.12186); the BOS token; prefix with `begun`, and suffix, each after its control token; and the
+    (https://arxiv.org/abs/2409.12186); the BOS token; prefix with `middle`, and suffix, each after its control token; and the
     control token after which the model continues.
 
     Truncation: the last three quarters of `n_batch` tokens of the prefix are kept, and the first quarter of the suffix, less
-    `begun`. The context before them is truncated at its beginning, so that all of it and twice `n_predict` tokens (or a sixteenth
-    of `n_ctx` without a limit) fit in `n_ctx`. `n_batch` is limited to three quarters of `n_ctx`, which leaves room for the
-    generated text.
+    `middle`. The context before them is truncated at its beginning, so that all of it and twice `n_predict` tokens (or a
+    sixteenth of `n_ctx` without a limit) fit in `n_ctx`. `n_batch` is limited to three quarters of `n_ctx`, which leaves room for
+    the generated text.
 
     Args:
         vocabulary: The model's vocabulary.
         prefix: Tokens before the gap.
         suffix: Tokens after the gap.
-        begun: Tokens at the beginning of the gap, which the model continues.
+        middle: Tokens at the beginning of the gap, which the model continues.
         snippets: Excerpts of other files.
         n_batch: Maximum tokens of prefix and suffix together.
         n_ctx: Maximum tokens of the prompt and the generated text together.
@@ -90,17 +90,17 @@ def infill_tokens(
 
     Raises:
         InvalidRequestError: The vocabulary has no infilling tokens.
-        ContextOverflowError: `begun` alone fills the context.
+        ContextOverflowError: `middle` alone fills the context.
     """
     if lacks := missing(vocabulary):
         raise InvalidRequestError("prefix", f"the model cannot fill gaps: its vocabulary has no token for the {lacks[0]}")
     tokens = vocabulary.infill_tokens
     n_batch = min(n_batch, 3 * n_ctx // 4)
-    if len(begun) >= n_ctx:
-        raise ContextOverflowError(len(begun), n_ctx)
+    if len(middle) >= n_ctx:
+        raise ContextOverflowError(len(middle), n_ctx)
     before = _slice(prefix, max(0, len(prefix) - 3 * (n_batch // 4)), len(prefix))
-    after = _slice(suffix, 0, max(0, n_batch // 4 - (2 + len(begun))))
-    first = [tokens["prefix"], *before, *begun]
+    after = _slice(suffix, 0, max(0, n_batch // 4 - (2 + len(middle))))
+    first = [tokens["prefix"], *before, *middle]
     second = [tokens["suffix"], *after]
     if suffix_first:
         first, second = second, first

@@ -41,7 +41,7 @@ def test_a_gap_is_shown_as_the_model_was_trained_to_see_it() -> None:
 
 
 def test_what_is_filled_already_stands_behind_the_prefix() -> None:
-    assert filled(Vocabulary(n=3), begun=spelt("cd")) == [BOS, PREFIX, *spelt("abcd"), SUFFIX, *spelt("yz"), MIDDLE]
+    assert filled(Vocabulary(n=3), middle=spelt("cd")) == [BOS, PREFIX, *spelt("abcd"), SUFFIX, *spelt("yz"), MIDDLE]
 
 
 def test_the_suffix_may_come_first() -> None:
@@ -61,7 +61,7 @@ def test_where_the_vocabulary_knows_no_files_a_line_stands_between_them() -> Non
 
 def test_the_ends_of_a_prefix_and_of_a_suffix_that_are_far_from_the_gap_are_cut() -> None:
     prefix, suffix = "p" * 5_000 + "!", "?" + "s" * 5_000
-    told = filled(Vocabulary(n=3), prefix, suffix, begun=spelt("begun"))
+    told = filled(Vocabulary(n=3), prefix, suffix, middle=spelt("begun"))
     kept, rest = told[: told.index(SUFFIX)], told[told.index(SUFFIX) :]
     assert kept == [BOS, PREFIX, *spelt("p" * (1_536 - 1) + "!"), *spelt("begun")]
     assert rest == [SUFFIX, *spelt("?" + "s" * (512 - 2 - 5 - 1)), MIDDLE]
@@ -92,13 +92,13 @@ def test_a_model_that_was_not_trained_for_it_is_refused(n: int) -> None:
 @pytest.mark.parametrize("long", [False, True])
 async def test_the_demo_model_fills_a_gap_from_python(engine: weft.Engine, *, long: bool) -> None:
     prefix, suffix = "Once upon a time, " * (500 if long else 1), " The end."
-    stream = engine.infill(prefix, suffix, begun="there was", max_tokens=8, temperature=0, ignore_eos=True)
+    stream = engine.infill(prefix, suffix, middle="there was", max_tokens=8, temperature=0, ignore_eos=True)
     told = (await weft.Answer.collect(stream)).text
     tokens = [engine.tokenize(text, add_special=False, parse_special=False) for text in (prefix, suffix, "there was")]
-    prompt = infill_tokens(engine.model, *tokens[:2], begun=tokens[2], n_batch=2048, n_ctx=engine.limits.n_ctx_slot, n_predict=8)
+    prompt = infill_tokens(engine.model, *tokens[:2], middle=tokens[2], n_batch=2048, n_ctx=engine.limits.n_ctx_slot, n_predict=8)
     assert told == (await engine.complete(prompt, max_tokens=8, temperature=0, ignore_eos=True)).text != ""
 
 
 def test_what_is_filled_already_must_fit() -> None:
     with pytest.raises(weft.ContextOverflowError):
-        filled(Vocabulary(), begun=[7] * 8_192)
+        filled(Vocabulary(), middle=[7] * 8_192)

@@ -59,7 +59,7 @@ async def test_a_gap_is_filled_with_what_follows_its_prompt(coder: tuple[httpx.A
     extra = [{"filename": "a.py", "text": "x = 1"}, {"text": "y = 2"}]
     told = await answer_of(client, "/infill", AROUND | {"prompt": "c =", "input_extra": extra, "return_tokens": True})
     snippets = [weft.Snippet("x = 1", "a.py"), weft.Snippet("y = 2")]
-    prompt = expected(engine, suffix_first=suffix_first, begun="c =", snippets=snippets)
+    prompt = expected(engine, suffix_first=suffix_first, middle="c =", snippets=snippets)
     plain = await answer_of(client, "/completion", {"prompt": prompt, "return_tokens": True})
     assert told["tokens"] == plain["tokens"] != []
     assert told["tokens_evaluated"] == len(prompt)

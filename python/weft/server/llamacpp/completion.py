@@ -86,7 +86,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
         raise InvalidRequestError("input_prefix", "input_prefix must be given, or input_suffix")
     gap = Gap(
         suffix=request_fields.pieces(data.input_suffix or ""),
-        begun=request_fields.pieces(data.prompt or ""),
+        middle=request_fields.pieces(data.prompt or ""),
         snippets=data.input_extra or (),
         suffix_first=settings.spm_infill,
     )

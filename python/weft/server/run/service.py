@@ -629,13 +629,13 @@ class Service:
             message = "".join(f"{name} token is missing. " for name in lacks)
             raise NotSupportedError(f"Infill is not supported by this model: {message}")
         plain = partial(self._tokens, add_special=False, parse_special=False)
-        suffix, begun = plain(gap.suffix), self._tokens(gap.begun, add_special=False)
+        suffix, middle = plain(gap.suffix), self._tokens(gap.middle, add_special=False)
         for prefix in prefixes:
             yield infill_tokens(
                 model,
                 plain(prefix),
                 suffix,
-                begun=begun,
+                middle=middle,
                 snippets=gap.snippets,
                 n_batch=self.engine.config.n_batch,
                 n_ctx=self.engine.limits.n_ctx_slot,

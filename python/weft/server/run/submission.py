@@ -33,10 +33,10 @@ PROMPT_SIZE = 32
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Infill: the text after the gap that follows each prompt. Only `begun` is parsed for special tokens."""
+    """Infill: the text after the gap that follows each prompt. Only `middle` is parsed for special tokens."""
 
     suffix: Sequence[Piece]
-    begun: Sequence[Piece] = ()
+    middle: Sequence[Piece] = ()
     """Existing beginning of the text in the gap."""
     snippets: Sequence[Snippet] = ()
     """Excerpts of other files."""
@@ -45,7 +45,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters and tokens."""
-        return size_of(self.suffix) + size_of(self.begun) + sum(len(one.filename) + len(one.text) for one in self.snippets)
+        return size_of(self.suffix) + size_of(self.middle) + sum(len(one.filename) + len(one.text) for one in self.snippets)
 
 
 class BranchSubmission(msgspec.Struct, frozen=True, kw_only=True):
