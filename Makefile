@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-interference bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -72,9 +72,9 @@ bench-start: extension ## How long a start takes, and what an idle and a busy se
 bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 14 minutes (ARGS="--seconds 60")
 	python -m benches.abuse $(ARGS)
 
-bench-beside: extension ## The 99th percentile of a stream's pauses beside vectors, pictures and changes of adapters: two minutes
+bench-interference: extension ## The 99th percentile of a stream's pauses beside vectors, pictures and changes of adapters: two minutes
 	$(call step,beside vectors)
-	python -m benches.vectors
+	python -m benches.embeddings
 	$(call step,beside pictures)
 	python -m benches.media
 	$(call step,beside streams with other adapters)

@@ -38,13 +38,13 @@ async def coder(
 
 
 def expected(
-    engine: weft.Engine, *, suffix_first: bool, begun: str = "", snippets: list[weft.Snippet] | None = None
+    engine: weft.Engine, *, suffix_first: bool, middle: str = "", snippets: list[weft.Snippet] | None = None
 ) -> list[int]:
     def read(text: str) -> list[int]:
         return engine.tokenize(text, add_special=False, parse_special=False)
 
     prefix, suffix = read(AROUND["input_prefix"]), read(AROUND["input_suffix"])
-    more = {"begun": read(begun), "snippets": snippets or [], "suffix_first": suffix_first}
+    more = {"middle": read(middle), "snippets": snippets or [], "suffix_first": suffix_first}
     return infill_tokens(engine.model, prefix, suffix, n_batch=2048, n_ctx=2048, **more)  # type: ignore[arg-type]
 
 

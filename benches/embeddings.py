@@ -1,6 +1,6 @@
 """What a stream feels of vectors that are made beside it: the pauses between its tokens, alone and beside texts that never end.
 
-`python -m benches.vectors [MODEL]`, in the repository's root.
+`python -m benches.embeddings [MODEL]`, in the repository's root.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
