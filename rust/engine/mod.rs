@@ -26,6 +26,7 @@ mod cache_manager;
 mod control;
 mod execute;
 mod features;
+mod histograms;
 mod model_capabilities;
 mod output;
 mod publish;
@@ -42,6 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use histograms::{Histogram, RequestHistograms};
 pub use output::backlog::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND};
 pub use output::completions::{Completions, ForkResult, PendingFork, Ready};
 pub use output::fork::{Fork, ForkDestination, ForkKind, ForkPoint, ForkTextBoundary, MAX_ENDED_BYTES};

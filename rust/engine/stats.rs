@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 pub use crate::cache::{CachedNode, Tier};
+use crate::engine::histograms::RequestHistograms;
 
 /// Metrics as of the last step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,6 +34,8 @@ pub struct Stats {
     pub n_preempted: u64,
     /// Metrics of branches.
     pub branches: BranchStats,
+    /// Histograms of branches.
+    pub histograms: RequestHistograms,
     /// Decodes with other adapters than the previous one.
     pub n_adapter_changes: u64,
     /// Cells of the device cache that are used.

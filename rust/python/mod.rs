@@ -56,7 +56,7 @@ mod native {
         model::PyModel,
         prefix::{PyPrefix, PySavedPrefix},
         settings::{devices, schema_grammar},
-        stats::{PyBranchStats, PyHostCacheStats, PyRecentStep, PySlot, PyStats, PyStepTimes},
+        stats::{PyBranchStats, PyHistogram, PyHostCacheStats, PyRecentStep, PyRequestHistograms, PySlot, PyStats, PyStepTimes},
         stream::PyStream,
         tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune},
     };

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::engine::{BranchStats, HostCacheStats, RecentStep, RunningStats, SlotStats, Stats, StepTimes};
+use crate::engine::{
+    BranchStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats, SlotStats, Stats, StepTimes,
+};
 use crate::llama::kernels;
 
 /// Metrics of the engine as of its last step.
@@ -32,6 +34,7 @@ pub(super) struct PyStats {
     n_kernel_attentions: u64,
     n_kernel_products: u64,
     branches: Py<PyBranchStats>,
+    histograms: Py<PyRequestHistograms>,
     host_cache: Py<PyHostCacheStats>,
     times: Py<PyStepTimes>,
 }
@@ -63,6 +66,7 @@ impl PyStats {
             n_kernel_attentions: calls.attention,
             n_kernel_products: calls.products,
             branches: Py::new(py, PyBranchStats::from(stats.branches))?,
+            histograms: Py::new(py, PyRequestHistograms(stats.histograms))?,
             host_cache: Py::new(py, PyHostCacheStats::from(stats.host_cache))?,
             times: Py::new(py, PyStepTimes::from(stats.times))?,
         })
@@ -109,6 +113,75 @@ impl PyBranchStats {
             "BranchStats(n_started={n_started}, n_forked={n_forked}, n_cancelled={n_cancelled}, n_computed={n_computed}, \
              n_shared={n_shared})"
         )
+    }
+}
+
+/// Histograms of the branches of all streams.
+#[pyclass(frozen, module = "weft._native", name = "RequestHistograms")]
+pub(super) struct PyRequestHistograms(RequestHistograms);
+
+#[pymethods]
+impl PyRequestHistograms {
+    #[getter]
+    fn time_to_first_token(&self) -> PyHistogram {
+        PyHistogram::of_times(&self.0.time_to_first_token)
+    }
+
+    #[getter]
+    fn inter_token_latency(&self) -> PyHistogram {
+        PyHistogram::of_times(&self.0.inter_token_latency)
+    }
+
+    #[getter]
+    fn queue_time(&self) -> PyHistogram {
+        PyHistogram::of_times(&self.0.queue_time)
+    }
+
+    #[getter]
+    fn end_to_end_latency(&self) -> PyHistogram {
+        PyHistogram::of_times(&self.0.end_to_end_latency)
+    }
+
+    #[getter]
+    fn prompt_tokens(&self) -> PyHistogram {
+        PyHistogram::of_counts(&self.0.prompt_tokens)
+    }
+
+    #[getter]
+    fn generation_tokens(&self) -> PyHistogram {
+        PyHistogram::of_counts(&self.0.generation_tokens)
+    }
+}
+
+/// Counts of values by range.
+#[pyclass(frozen, get_all, module = "weft._native", name = "Histogram")]
+pub(super) struct PyHistogram {
+    buckets: Vec<(f64, u64)>,
+    n: u64,
+    sum: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days; metrics are floating-point numbers")]
+impl PyHistogram {
+    /// Converts nanoseconds to seconds.
+    fn of_times(histogram: &Histogram) -> Self {
+        Self::new(histogram, |ns| ns as f64 / 1e9)
+    }
+
+    fn of_counts(histogram: &Histogram) -> Self {
+        Self::new(histogram, |n| n as f64)
+    }
+
+    fn new(histogram: &Histogram, convert: impl Fn(u64) -> f64) -> Self {
+        let buckets = histogram.buckets().map(|(bound, n)| (convert(bound), n)).collect();
+        Self { buckets, n: histogram.n(), sum: convert(histogram.sum()) }
+    }
+}
+
+#[pymethods]
+impl PyHistogram {
+    fn __repr__(&self) -> String {
+        format!("Histogram(n={}, sum={})", self.n, self.sum)
     }
 }
 

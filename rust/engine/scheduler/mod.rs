@@ -25,6 +25,7 @@ pub(crate) mod tier_moves;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
@@ -40,7 +41,7 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
 use crate::engine::stats::Stats;
-use crate::request::{Event, SlotContents, Task};
+use crate::request::{Event, Finished, SlotContents, Task};
 
 /// Requests, slots and sequences.
 pub(crate) struct Scheduler {
@@ -239,7 +240,13 @@ impl Scheduler {
 
     /// Queues an event for a stream; it is published when the step ends.
     pub(crate) fn emit(&mut self, group_id: u64, event: Event) {
-        self.outbox.add(self.queue.group_mut(group_id), event);
+        let group = self.queue.group_mut(group_id);
+        if let Event::Finished(Finished { reason, usage, .. }) = &event
+            && group.request.task == Task::Complete
+        {
+            self.stats.histograms.observe_end(group.submitted, reason, usage, Instant::now());
+        }
+        self.outbox.add(group, event);
     }
 
     /// Counts a decode of the running sequences that computed the rows of all of them.

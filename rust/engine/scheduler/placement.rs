@@ -89,7 +89,11 @@ impl Scheduler {
         hooks::after_start(self, key);
         if is_complete {
             self.count_cached(group_id, n_device, n_found);
-            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("few sequences run together");
+            let (submitted, now) = (self.queue.group(group_id).submitted, Instant::now());
+            for _ in indices.clone() {
+                self.stats.branches.n_started += 1;
+                self.stats.histograms.observe_start(submitted, now);
+            }
         }
         for index in indices {
             self.outbox.admitted.extend(self.queue.start(group_id, index));

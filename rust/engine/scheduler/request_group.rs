@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
 use crate::engine::cache_manager::guards::PathGuard;
@@ -38,6 +39,8 @@ pub(crate) struct RequestGroup {
     /// Shared by the groups of its stream.
     pub(crate) sender: Arc<Sender>,
     pub(crate) branches: Vec<BranchState>,
+    /// Time of the submission.
+    pub(crate) submitted: Instant,
     /// True if any branch was ever in a slot.
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
@@ -200,6 +203,7 @@ impl RequestGroup {
             requested_adapters: AdapterSet::default(),
             sender,
             branches: Vec::new(),
+            submitted: Instant::now(),
             has_started: false,
             permit: Some(permit),
             shared_until: u32::MAX,

@@ -56,10 +56,13 @@ impl Scheduler {
     pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
         let Self { slots, queue, outbox, stats, .. } = self;
         for running in slots.running_mut() {
-            let Some(SampledToken { event, finished }) = running.sequence.detokenize(runner, running.slot, now) else { continue };
+            let Some(SampledToken { event, last, finished }) = running.sequence.detokenize(runner, running.slot, now) else {
+                continue;
+            };
             running.finish_reason = finished;
             if let Some(event) = event {
                 stats.n_predicted += 1;
+                stats.histograms.observe_token(running.sequence.clock.submitted, last, now);
                 outbox.add(queue.group_mut(running.sequence.group_id), Event::Token(event));
             }
         }

@@ -85,7 +85,9 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
     for group_id in due.collect::<Vec<u64>>() {
         let all = beams_of(scheduler, group_id);
-        scheduler.sequence_mut(all[0]).sequence.clock.record_token(now);
+        let clock = &mut scheduler.sequence_mut(all[0]).sequence.clock;
+        let (submitted, last) = (clock.submitted, clock.record_token(now));
+        scheduler.stats_mut().histograms.observe_token(submitted, last, now);
         let mut live = live_of(scheduler, &all);
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =

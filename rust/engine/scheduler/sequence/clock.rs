@@ -4,19 +4,24 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// Submission of the request.
+    pub(crate) submitted: Instant,
     started: Instant,
     first_token: Option<Instant>,
     last_token: Instant,
 }
 
 impl Clock {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { started: now, first_token: None, last_token: now }
+    pub(crate) fn new(submitted: Instant, now: Instant) -> Self {
+        Self { submitted, started: now, first_token: None, last_token: now }
     }
 
-    pub(crate) fn record_token(&mut self, now: Instant) {
+    /// Records a token. Returns the time of the previous one, if any.
+    pub(crate) fn record_token(&mut self, now: Instant) -> Option<Instant> {
+        let last = self.first_token.is_some().then_some(self.last_token);
         self.first_token.get_or_insert(now);
         self.last_token = now;
+        last
     }
 
     /// Records the end of a prompt without tokens.
@@ -47,11 +52,11 @@ mod tests {
     fn prompt_time_ends_and_generation_time_begins_with_the_first_token() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, start);
         assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::ZERO, Duration::ZERO));
-        clock.record_token(at(30));
+        assert_eq!(clock.record_token(at(30)), None);
         assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(30), Duration::ZERO));
-        clock.record_token(at(40));
+        assert_eq!(clock.record_token(at(40)), Some(at(30)));
         clock.record_token(at(55));
         assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(30), Duration::from_millis(25)));
         assert_eq!(clock.since_start(at(60)), Duration::from_millis(60));
@@ -60,7 +65,7 @@ mod tests {
     #[test]
     fn without_tokens_all_time_is_prompt_time() {
         let start = Instant::now();
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, start);
         clock.end_prompt(start + Duration::from_millis(20));
         assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(20), Duration::ZERO));
     }

@@ -94,7 +94,7 @@ impl Sequence {
             is_stuck: false,
             text,
             sampled: None,
-            clock: Clock::new(now),
+            clock: Clock::new(group.submitted, now),
             n_cached: None,
             n_reached: 0,
             checkpoint_positions: CheckpointPositions::default(),
@@ -220,14 +220,14 @@ impl Sequence {
             if self.is_stuck && self.n_predicted == 0 {
                 self.clock.end_prompt(now);
             }
-            return self.is_stuck.then_some(SampledToken { event: None, finished: Some(FinishReason::End) });
+            return self.is_stuck.then_some(SampledToken { event: None, last: None, finished: Some(FinishReason::End) });
         };
-        self.clock.record_token(now);
+        let last = self.clock.record_token(now);
         let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let finished = self.finish_reason(&delta, token, 0, runner);
         let text = if finished.is_some() { self.text.finish_after(delta.text) } else { delta.text };
         let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted, logprobs };
-        Some(SampledToken { event: Some(event), finished })
+        Some(SampledToken { event: Some(event), last, finished })
     }
 
     /// Returns the finish reason if `token` is its last one. `delta` is the text of that token; `n_more` is 1 if the token is not
@@ -319,6 +319,8 @@ pub(crate) fn constraint(request: &Request, token_strings: &TokenStrings) -> Opt
 pub(crate) struct SampledToken {
     /// `None` if none could be sampled.
     pub(crate) event: Option<TokenEvent>,
+    /// Time of the previous token; `None` for the first one.
+    pub(crate) last: Option<Instant>,
     pub(crate) finished: Option<FinishReason>,
 }
 
