@@ -8,7 +8,7 @@
 //!
 //! | files | content |
 //! | --- | --- |
-//! | `features` `runner` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
+//! | `features` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
 //! | `output/wake_handle` `output/fork` `output/backlog` `output/stream` `output/completions` `output/slow_consumers` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |

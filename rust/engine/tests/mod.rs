@@ -13,6 +13,7 @@ mod failing;
 mod forks;
 mod fuzz;
 mod growth;
+mod histograms;
 mod limits;
 mod many_completions;
 mod media;
