@@ -264,7 +264,7 @@ def state(port: int, processes: Sequence[int]) -> State:
         handles=handles[-1],
         threads=len(list((worker / "task").iterdir())),
         busy=busy,
-        stored=int(told["weft:store_bytes"]),
+        stored=int(told["weft:host_cache_bytes"]),
     )
 
 

@@ -197,10 +197,10 @@ def measure(server: Server, load: Load, seed: str, n_vocab: int) -> Took:
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """What Weft's own metrics grew by: seconds by part of a step, decodes, tokens that were moved."""
-    names = ("weft:step_seconds_total", "llamacpp:n_decode_total", "weft:tokens_saved_total", "weft:tokens_relocated_total")
+    """What Weft's own metrics grew by: seconds by stage of a step, decodes, tokens that were moved."""
+    names = ("weft:step_seconds_total", "llamacpp:n_decode_total", "weft:tokens_offloaded_total", "weft:tokens_relocated_total")
     grown = {name: value - before.get(name, 0.0) for name, value in after.items() if name.startswith(names)}
-    return {re.sub(r'.*part="(\w+)".*|.*:', r"\1", name): round(value, 4) for name, value in grown.items() if value}
+    return {re.sub(r'.*stage="(\w+)".*|.*:', r"\1", name): round(value, 4) for name, value in grown.items() if value}
 
 
 def measure_arrival(server: Server, seed: str, n_vocab: int) -> Took:

@@ -28,9 +28,7 @@ from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.format import ChatPrompt
 from weft.chat.output_constraint import OutputConstraint
 from weft.chat.request_options import MAX_TOOLS
-from weft.server import prometheus
 from weft.server.llamacpp import metrics
-from weft.server.refusals import Refusals
 from weft.server.run.usage_counters import UsageCounters
 
 N_MUTATIONS = 1_000
@@ -491,7 +489,7 @@ def test_what_is_no_call_is_counted() -> None:
     assert counts == ["one"] * 2
     tally = UsageCounters()
     tally.count_malformed_call()
-    assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))
+    assert b"\nweft:malformed_tool_calls_total 1.0\n" in metrics.exposition(metrics.of_branches(tally))
 
 
 NO_CALLS = {

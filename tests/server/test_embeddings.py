@@ -237,9 +237,9 @@ async def test_the_server_tells_what_vectors_take(bert: httpx.AsyncClient) -> No
     await bert.post("/embedding", json={"content": "a"})
     text = (await bert.get("/metrics")).text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(lines["weft:vectors_texts_total"]) >= 1
-    assert float(lines['weft:vectors_tokens_total{source="computed"}']) >= 3
-    assert float(lines["weft:vectors_context_bytes"]) > 0
+    assert float(lines["weft:embedding_texts_total"]) >= 1
+    assert float(lines['weft:embedding_tokens_total{source="computed"}']) >= 3
+    assert float(lines["weft:embedding_context_bytes"]) > 0
     assert (await bert.get("/props")).json()["pooling"] == "cls"
     assert (await bert.get("/v1/models")).json()["models"][0]["capabilities"] == ["embedding"]
 

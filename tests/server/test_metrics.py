@@ -12,13 +12,13 @@ from litestar.testing import AsyncTestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 import weft
-from tests.helpers import prompt_of
+from tests.helpers import prompt_of, wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import NUMBER
-from weft.server import create_app, prometheus
+from weft.server import create_app
 from weft.settings import Settings
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 LLAMA_SERVERS = {
     "prompt_tokens": "counter",
@@ -45,18 +45,18 @@ OURS = {
     "media_bytes": "gauge",
     "media_waiting_bytes": "gauge",
     "projector_bytes": "gauge",
-    "vectors_texts": "counter",
-    "vectors_tokens": "counter",
-    "vectors_batches": "counter",
-    "vectors_tokens_waiting": "gauge",
-    "vectors_context_bytes": "gauge",
+    "embedding_texts": "counter",
+    "embedding_tokens": "counter",
+    "embedding_batches": "counter",
+    "embedding_tokens_waiting": "gauge",
+    "embedding_context_bytes": "gauge",
     "prompt_tokens": "counter",
     "branches_started": "counter",
     "branches_forked": "counter",
     "branches_cancelled": "counter",
     "branch_tokens_computed": "counter",
     "branch_tokens_shared": "counter",
-    "preempted": "counter",
+    "preemptions": "counter",
     "adapter_changes": "counter",
     "adapter_bytes": "gauge",
     "cells": "gauge",
@@ -67,19 +67,26 @@ OURS = {
     "sequence_ids_used": "gauge",
     "pinned_prefixes": "gauge",
     "pinned_bytes": "gauge",
-    "store_bytes": "gauge",
-    "store_limit_bytes": "gauge",
-    "store_pieces": "gauge",
-    "tokens_saved": "counter",
-    "tokens_restored": "counter",
-    "tokens_forgotten": "counter",
+    "host_cache_bytes": "gauge",
+    "host_cache_limit_bytes": "gauge",
+    "host_cache_entries": "gauge",
+    "tokens_offloaded": "counter",
+    "tokens_reloaded": "counter",
+    "tokens_evicted": "counter",
     "tokens_relocated": "counter",
     "step_seconds": "counter",
     "kernel_calls": "counter",
     "refused": "counter",
-    "unread_tool_calls": "counter",
+    "malformed_tool_calls": "counter",
+    "time_to_first_token_seconds": "histogram",
+    "inter_token_latency_seconds": "histogram",
+    "request_queue_time_seconds": "histogram",
+    "e2e_request_latency_seconds": "histogram",
+    "request_prompt_tokens": "histogram",
+    "request_generation_tokens": "histogram",
 }
-PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
+HISTOGRAMS = [f"weft:{name}" for name, kind in OURS.items() if kind == "histogram"]
+STAGES = ("receive", "admit", "plan", "decode", "sample", "detokenize", "publish", "offload", "reload")
 
 
 @pytest.fixture
@@ -113,16 +120,20 @@ async def test_prometheus_reads_every_metric(metered: httpx.AsyncClient) -> None
     for family in families:
         assert family.documentation
         assert all(sample.value == NUMBER for sample in family.samples)
-        assert all(sample.name == family.name + "_total" * (family.type == "counter") for sample in family.samples)
+        if family.type != "histogram":
+            assert all(sample.name == family.name + "_total" * (family.type == "counter") for sample in family.samples)
 
 
-async def test_the_readme_tells_every_metric_of_ours_and_its_label(metered: httpx.AsyncClient) -> None:
-    shown = re.findall(r"^\| (`weft:.*?) \| .+ \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+async def test_the_page_lists_every_metric_of_ours_and_its_label(metered: httpx.AsyncClient) -> None:
+    shown = re.findall(r"^\| (`weft:.*?) \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     told = [name for row in shown for name in re.findall(r"`(.*?)`", row)]
     families = text_string_to_metric_families((await metered.get("/metrics")).text)
     samples = [sample for family in families for sample in family.samples if sample.name.startswith("weft:")]
-    # One line for each metric, by the names of its labels.
-    assert sorted(told) == sorted({sample.name + "".join(f"{{{label}}}" for label in sample.labels) for sample in samples})
+    # One entry for each metric, by the names of its labels; a histogram is listed by the name of its family.
+    exposed = {sample.name + "".join(f"{{{label}}}" for label in sample.labels) for sample in samples}
+    assert sorted(told) == sorted(
+        {*(name for name in exposed if "_bucket{" not in name and not name.endswith(("_sum", "_count"))), *HISTOGRAMS}
+    )
 
 
 async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient) -> None:
@@ -139,7 +150,7 @@ async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient
     n_cached = 299 + 300
     assert counted["llamacpp:prompt_tokens_total"] == counted["weft:prompt_tokens_total computed"] == 300 + 1 + 300 + 1
     assert counted["llamacpp:prompt_tokens_cached_total"] == n_cached
-    sources = [counted[f"weft:prompt_tokens_total {source}"] for source in ("pool", "store", "awaited")]
+    sources = [counted[f"weft:prompt_tokens_total {source}"] for source in ("device_cache", "host_cache", "awaited")]
     assert sum(sources) == n_cached
     # The second prompt had no room beside the first.
     assert sources[1] >= 300
@@ -148,11 +159,11 @@ async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient
     assert counted["llamacpp:kv_cache_tokens"] == counted["weft:cells_used"]
     assert counted["llamacpp:kv_cache_usage_ratio"] == counted["weft:cells_used"] / counted["weft:cells"]
     assert counted["weft:cells"] == 512
-    assert 0 < counted["weft:store_bytes"] <= counted["weft:store_limit_bytes"] == 2**20
-    assert counted["weft:tokens_saved_total"] >= counted["weft:tokens_restored_total"] >= 300
+    assert 0 < counted["weft:host_cache_bytes"] <= counted["weft:host_cache_limit_bytes"] == 2**20
+    assert counted["weft:tokens_offloaded_total"] >= counted["weft:tokens_reloaded_total"] >= 300
     assert counted["weft:step_seconds_total decode"] > 0
-    assert counted["weft:step_seconds_total spill"] > 0
-    assert {f"weft:step_seconds_total {part}" for part in PARTS} <= counted.keys()
+    assert counted["weft:step_seconds_total offload"] > 0
+    assert {f"weft:step_seconds_total {stage}" for stage in STAGES} <= counted.keys()
 
 
 async def test_what_is_pinned_is_counted_until_it_is_let_go(metered: httpx.AsyncClient) -> None:
@@ -168,11 +179,11 @@ async def test_what_is_pinned_is_counted_until_it_is_let_go(metered: httpx.Async
 async def test_what_nobody_uses_takes_no_memory_and_vectors_take_some_from_the_first_on(metered: httpx.AsyncClient) -> None:
     await metered.post("/completion", json={"prompt": "Once", "n_predict": 2})
     before = await samples(metered)
-    parts = ("adapter", "vectors_context", "media", "media_waiting", "projector", "pinned")
+    parts = ("adapter", "embedding_context", "media", "media_waiting", "projector", "pinned")
     assert {before[f"weft:{part}_bytes"] for part in parts} == {0}
     await metered.post("/embedding", json={"content": "Once"})
     after = await samples(metered)
-    assert [part for part in parts if after[f"weft:{part}_bytes"] > 0] == ["vectors_context"]
+    assert [part for part in parts if after[f"weft:{part}_bytes"] > 0] == ["embedding_context"]
 
 
 async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncClient) -> None:
@@ -240,7 +251,7 @@ async def test_times_are_those_of_the_finished_branches(metered: httpx.AsyncClie
     assert counted["llamacpp:predicted_tokens_seconds"] == pytest.approx(1000 * n_steps / total("predicted_ms"))
     assert counted["llamacpp:n_tokens_max_total"] == 60 + 2, "prometheus_client reads every counter under this ending"
     assert re.search(
-        r"^# TYPE llamacpp:n_tokens_max counter\nllamacpp:n_tokens_max 62$", (await metered.get("/metrics")).text, re.MULTILINE
+        r"^# TYPE llamacpp:n_tokens_max counter\nllamacpp:n_tokens_max 62\.0$", (await metered.get("/metrics")).text, re.MULTILINE
     )
     # One slot, and never an empty decode.
     assert counted["llamacpp:n_busy_slots_per_decode"] == 1
@@ -266,18 +277,49 @@ async def test_with_its_flag_props_say_so(metered: httpx.AsyncClient) -> None:
     assert (await metered.get("/props")).json()["endpoint_metrics"] is True
 
 
-def test_the_format_is_exact() -> None:
-    text = prometheus.write(
-        [
-            prometheus.counter("a_total", 'about "a"\\\n', {'x"\\\n': 1, "y": 0.5}, label="of"),
-            prometheus.gauge("b", "about b", float("inf")),
-            prometheus.gauge("c", "about c", 12345678901234567),
-        ]
-    )
-    assert text == (
-        '# HELP a_total about "a"\\\\\\n\n# TYPE a_total counter\na_total{of="x\\"\\\\\\n"} 1\na_total{of="y"} 0.5\n'
-        "# HELP b about b\n# TYPE b gauge\nb +Inf\n# HELP c about c\n# TYPE c gauge\nc 12345678901234567\n"
-    )
-    first, *_ = text_string_to_metric_families(text)
-    assert first.documentation == 'about "a"\\\n'
-    assert [sample.labels["of"] for sample in first.samples] == ['x"\\\n', "y"]
+def buckets(text: str, name: str) -> dict[str, float]:
+    """The cumulative counts of a histogram, by upper bound."""
+    return {
+        sample.labels["le"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"weft:{name}_bucket"
+    }
+
+
+async def test_histograms_count_branches_tokens_and_lengths(metered: httpx.AsyncClient) -> None:
+    body = {"prompt": prompt_of(30, "counted"), "n_predict": 5, "n": 3, "ignore_eos": True}
+    await metered.post("/completion", json=body)
+    text, counted = (await metered.get("/metrics")).text, await samples(metered)
+    for name, n in {
+        "time_to_first_token_seconds": 3,
+        "inter_token_latency_seconds": 3 * 4,
+        "request_queue_time_seconds": 3,
+        "e2e_request_latency_seconds": 3,
+        "request_prompt_tokens": 3,
+        "request_generation_tokens": 3,
+    }.items():
+        cumulative = list(buckets(text, name).values())
+        assert counted[f"weft:{name}_count"] == n == cumulative[-1]
+        assert cumulative == sorted(cumulative)
+    assert counted["weft:request_prompt_tokens_sum"] == 3 * 30
+    assert counted["weft:request_generation_tokens_sum"] == 3 * 5
+    lengths = buckets(text, "request_prompt_tokens")
+    assert (lengths["20.0"], lengths["50.0"], lengths["+Inf"]) == (0, 3, 3)
+    assert "0.001" in buckets(text, "time_to_first_token_seconds")
+
+
+async def test_histograms_continue_after_the_model_was_unloaded() -> None:
+    engine = weft.Engine(n_slots=1, n_ctx=512, n_threads=1)
+    async with AsyncTestClient(create_app(engine, Settings(metrics=True, sleep_idle_s=1))) as client:
+        await answers(client, 200)
+        body = {"prompt": "Once", "n_predict": 2, "ignore_eos": True}
+        await client.post("/completion", json=body)
+        before = await samples(client)
+        await wait_until(lambda: engine.is_asleep)
+        asleep = await samples(client)
+        await client.post("/completion", json=body)
+        after = await samples(client)
+    name = "weft:e2e_request_latency_seconds_count"
+    assert (before[name], asleep[name], after[name]) == (1, 1, 2)
+    assert asleep["weft:cells"] == 0

@@ -385,7 +385,7 @@ async def test_what_was_cached_in_memory_is_not_computed_again() -> None:
             await server.complete(prompt)
         for _ in range(2):
             await server.asleep()
-            assert (await samples(server.client))["weft:store_bytes"] == 0
+            assert (await samples(server.client))["weft:host_cache_bytes"] == 0
             for prompt in prompts[2:]:
                 told = await server.complete(prompt)
                 assert told["timings"]["prompt_n"] == 1
@@ -440,7 +440,7 @@ async def test_what_is_counted_goes_on_and_what_there_is_is_nothing_meanwhile() 
         meanwhile = await samples(server.client)
         assert {name for name in before if meanwhile[name] < before[name]} == {
             "weft:cells", "weft:cells_used", "weft:cells_idle", "weft:cells_reached", "weft:sequence_ids",
-            "weft:sequence_ids_used", "weft:store_limit_bytes", "weft:store_bytes", "weft:store_pieces",
+            "weft:sequence_ids_used", "weft:host_cache_limit_bytes", "weft:host_cache_bytes", "weft:host_cache_entries",
             "llamacpp:kv_cache_tokens", "llamacpp:kv_cache_usage_ratio", "llamacpp:n_busy_slots_per_decode",
         } & {name for name, value in before.items() if value}  # fmt: skip
         await server.complete(n_predict=3)

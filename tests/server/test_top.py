@@ -273,9 +273,9 @@ def test_a_server_at_rest_is_not_asked_for_its_cache_again(pretended: tuple[str,
     assert [n_asked(), n_asked()] == [2, 3]
     told.answers["/slots"] = (200, b'[{"id": 0, "is_processing": false}]')
     assert [n_asked(), n_asked()] == [4, 4]
-    told.answers["/metrics"] = (200, b'llamacpp:tokens_predicted_total 1\nweft:step_seconds_total{part="receive"} 1\n')
+    told.answers["/metrics"] = (200, b'llamacpp:tokens_predicted_total 1\nweft:step_seconds_total{stage="receive"} 1\n')
     assert [n_asked(), n_asked()] == [5, 5]
-    told.answers["/metrics"] = (200, b'llamacpp:tokens_predicted_total 1\nweft:step_seconds_total{part="receive"} 2\n')
+    told.answers["/metrics"] = (200, b'llamacpp:tokens_predicted_total 1\nweft:step_seconds_total{stage="receive"} 2\n')
     assert n_asked() == 5
     told.answers["/metrics"] = (200, b"llamacpp:tokens_predicted_total 2\n")
     assert n_asked() == 6

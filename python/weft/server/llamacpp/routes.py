@@ -9,7 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
-from weft.server import prometheus, request_fields
+from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
 from weft.server.handlers import get, post
@@ -233,17 +233,14 @@ async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRe
             return SlotErased(parsed.slot, await files.erase(parsed.slot))
 
 
-@get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def prometheus_metrics(service: ServiceDependency) -> Response[str]:
+@get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
+async def prometheus_metrics(service: ServiceDependency) -> Response[bytes]:
     """Metrics in Prometheus' text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    of_engine = service.snapshot(metrics.of_engine)
-    if not service.engine.is_running:
-        of_engine = metrics.without_engine(of_engine)
-    families = metrics.families(of_engine, service.usage_counters, service.refusals)
+    text = metrics.exposition(metrics.collect(service))
     started = {"process-start-time-unix": str(service.started_s)}
-    return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
+    return Response(text, media_type=metrics.CONTENT_TYPE, headers=started)
 
 
 @get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
