@@ -1,12 +1,13 @@
 //! The adapters that a text is computed with, which together with its tokens identify a cached prefix.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The active adapters with their scales. Tokens that are computed with different adapter sets share no cells.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct AdapterSet {
     /// Adapter and the bits of its scale, sorted by adapter.
-    adapters: Vec<(u32, u32)>,
+    adapters: Arc<[(u32, u32)]>,
 }
 
 impl AdapterSet {
@@ -15,7 +16,7 @@ impl AdapterSet {
         let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
         let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
         adapters.sort_unstable();
-        Self { adapters }
+        Self { adapters: adapters.into() }
     }
 
     /// Iterates over the active adapters, each with its scale.

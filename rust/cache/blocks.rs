@@ -317,7 +317,7 @@ fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usiz
 fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     let node = tree.node(id);
     let (start, end) = (node.start, node.end());
-    let salt = salt_of(&key.key, tree.adapter_set(node.adapter_root));
+    let salt = salt_of(&key.key, &node.adapters);
     let n_known = node.blocks.with_epoch(key.epoch).len();
     let (mut hash, mut block) = match node.blocks.with_epoch(key.epoch).last() {
         Some(&last) => (last, Vec::new()),

@@ -165,7 +165,7 @@ impl<'a> Listing<'a> {
             parent: self.indices.get(&parent).copied(),
             tokens: node.tokens.clone(),
             start: node.start,
-            adapters: self.cache.tree.adapter_set(node.adapter_root).adapters().collect(),
+            adapters: node.adapters.adapters().collect(),
             tier: match (node.is_on_device(), node.host_entry.is_some()) {
                 (true, false) => Tier::Device,
                 (true, true) => Tier::Both,

@@ -50,7 +50,7 @@ pub use listing::{CachedNode, Tier};
 pub use path_removal::{EvictionReason, PathRemoval, SavedState};
 pub use pins::Reservation;
 pub use prefix_match::{PrefixMatch, PrefixQuery, Reload};
-use prefix_tree::{DropKey, NodeId, PrefixTree, length};
+use prefix_tree::{DropKey, NodeId, PrefixTree, Walk, length};
 pub use relocation::Relocation;
 
 /// A llama.cpp sequence, which owns cells: `0 ≤ id < n_seq_max`.
@@ -262,7 +262,7 @@ impl KvCache {
             is_private: false,
             provenance: None,
         });
-        self.start_path_at(tip, None, id);
+        self.start_path_at(tip, id);
         self.drop_redundant_paths(tip, id);
         Some(id)
     }
@@ -278,11 +278,9 @@ impl KvCache {
     /// Marks the cached prefix of `tokens` as used now, so that it is evicted last.
     pub fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
-        let now = self.now;
-        let walk = self.tree.walk(adapters, tokens);
-        for node in walk.nodes.into_iter().chain(walk.partial.map(|(node, _)| node)) {
-            self.tree.set_last_used(node, now);
-            self.refresh(node);
+        let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
+        if let Some(node) = partial.map(|(node, _)| node).or(nodes.last().copied()) {
+            self.mark_used(node);
         }
     }
 
@@ -387,8 +385,7 @@ impl KvCache {
     fn stop_running(&mut self, id: KvSeqId) -> NodeId {
         let tip = self.path(id).tip;
         self.cell_runs.unpin(id);
-        let last = self.tree.stop_running(tip, self.now);
-        self.refresh_upwards(tip, last);
+        self.mark_used(tip);
         tip
     }
 
@@ -453,7 +450,7 @@ impl KvCache {
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
         assert_eq!(self.pins.values().map(|pin| pin.n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
-        self.tree.check_integrity(&pins, |id| self.is_pinned(id));
+        self.tree.check_integrity(&pins);
         self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry.as_ref()));
         for (id, node) in self.tree.nodes() {
             if let Some(entry) = &node.host_entry {

@@ -28,10 +28,9 @@ impl KvCache {
         while let Some(first) = rest.first() {
             visit_counter::count_visited(1);
             let position = self.tree.node(at).end();
-            let adapter_root = self.tree.root(adapters.at(position));
             let unchanged = &rest[..rest.len().min(adapters.n_unchanged(position) as usize)];
-            let Some(&child) = self.tree.node(at).children.get(&(adapter_root, *first)) else {
-                at = self.tree.add_child(at, adapter_root, unchanged.to_vec());
+            let Some(child) = self.tree.child(at, &adapters, *first) else {
+                at = self.tree.add_child(at, adapters.at(position).clone(), unchanged.to_vec());
                 self.tree.node_mut(at).provenance.clone_from(&provenance);
                 rest = &rest[unchanged.len()..];
                 continue;
@@ -44,13 +43,11 @@ impl KvCache {
             }
             passed_nodes.push(at);
         }
-        // The ancestors of the old tip already count this path: reloading a long path entry by entry does not walk all of it
-        // each time.
-        self.start_path_at(at, Some(old), id);
+        self.start_path_at(at, id);
         for node in passed_nodes {
             self.drop_redundant_paths(node, id);
         }
-        self.tree.node_mut(old).tips.retain(|&tip| tip != id);
+        self.tree.remove_tip(old, id);
         self.prune(old);
     }
 
@@ -81,23 +78,33 @@ impl KvCache {
         upper
     }
 
-    /// Makes the path of `id`, on which a sequence runs, end at `node`; it already passes `above`.
-    pub(super) fn start_path_at(&mut self, node: NodeId, above: Option<NodeId>, id: KvSeqId) {
-        self.tree.node_mut(node).tips.push(id);
+    /// Makes the path of `id`, on which a sequence runs, end at `node`.
+    pub(super) fn start_path_at(&mut self, node: NodeId, id: KvSeqId) {
         self.path_mut(id).tip = node;
-        let last = self.tree.enter(node, above, self.now);
-        self.refresh_upwards(node, last);
+        let last = self.tree.add_tip(node, id);
+        self.refresh_upwards(node, Some(last));
+        self.mark_used(node);
+    }
+
+    /// Marks `node` and its ancestors as used now. The ancestors of a node that was used now were used now too.
+    pub(super) fn mark_used(&mut self, node: NodeId) {
+        let mut next = Some(node);
+        while let Some(at) = next.filter(|&at| self.tree.node(at).last_used < self.now) {
+            visit_counter::count_visited(1);
+            self.tree.set_last_used(at, self.now);
+            self.refresh(at);
+            next = self.tree.node(at).parent;
+        }
     }
 
     /// Makes the idle path of `id`, which ends at `node`, end at its ancestor `above`, or removes it from the tree.
     fn move_end_above(&mut self, node: NodeId, above: Option<NodeId>, id: KvSeqId) {
         if let Some(above) = above {
-            self.tree.node_mut(above).tips.push(id);
+            self.tree.add_tip(above, id);
             self.path_mut(id).tip = above;
         }
-        self.tree.node_mut(node).tips.retain(|&tip| tip != id);
-        let last = self.tree.exit(node, above);
-        self.refresh_upwards(node, last);
+        let last = self.tree.remove_tip(node, id);
+        self.refresh_upwards(node, Some(last));
         self.prune(node);
     }
 
@@ -141,7 +148,8 @@ impl KvCache {
     pub(super) fn drop_last_node(&mut self, id: KvSeqId) {
         let node = self.tree.node(self.path(id).tip);
         let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
-        let is_shared = self.tree.node(parent).n_holders > node.n_holders;
+        let above = self.tree.node(parent);
+        let is_shared = !above.tips.is_empty() || above.device_children.len() > 1;
         if is_shared || node.start == 0 {
             self.drop_path(id);
         } else {
@@ -151,21 +159,22 @@ impl KvCache {
 
     /// Removes `node` and its ancestors up to the first one in use, and joins nodes that no longer need to be separate.
     pub(super) fn prune(&mut self, node: NodeId) {
-        let mut at = node;
-        while let Some(parent) = self.tree.node(at).parent {
+        let mut next = Some(node);
+        while let Some(at) = next {
             let node = self.tree.node(at);
             if !node.tips.is_empty() {
                 return;
             }
+            next = node.parent;
             match node.children.len() {
                 0 if node.n_pins == 0 && node.n_reserved == 0 && node.host_entry.is_none() => self.tree.remove(at),
-                1 => {
+                1 if next.is_some() => {
                     let (_, &child) = node.children.first_key_value().expect("there is one");
                     let below = self.tree.node(child);
                     // Either neither node has an entry, or both were split from the same one.
                     let is_same_entry = node.host_entry.as_ref().map(Arc::as_ptr) == below.host_entry.as_ref().map(Arc::as_ptr);
                     let has_same_pins = (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved);
-                    if is_same_entry && has_same_pins && below.adapter_root == node.adapter_root {
+                    if is_same_entry && has_same_pins && below.adapters == node.adapters {
                         self.remove_drop_key(at);
                         self.tree.join_with_child(at);
                         self.refresh(child);
@@ -174,8 +183,9 @@ impl KvCache {
                 }
                 _ => return,
             }
-            self.refresh(parent);
-            at = parent;
+            if let Some(parent) = next {
+                self.refresh(parent);
+            }
         }
     }
 

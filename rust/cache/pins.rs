@@ -108,7 +108,6 @@ impl KvCache {
         let Some(pin) = self.pins.values_mut().find(contains) else { return false };
         pin.holder = Some(id);
         self.cell_runs.pin(id);
-        self.tree.start_running(self.path(id).tip);
         true
     }
 
@@ -202,7 +201,8 @@ impl KvCache {
                 continue;
             }
             let node = self.tree.node(id);
-            let is_needed = !node.children.is_empty() || node.n_running > 0 || node.n_pins > 0 || node.n_reserved > 0;
+            let is_running = node.tips.iter().any(|&tip| self.is_pinned(tip));
+            let is_needed = !node.children.is_empty() || is_running || node.n_pins > 0 || node.n_reserved > 0;
             if is_needed || node.start < n_kept {
                 return;
             }

@@ -683,3 +683,23 @@ fn a_window_that_ends_inside_a_longer_path_is_dropped_when_ids_run_out() {
     bench.end(long);
     bench.check();
 }
+
+#[test]
+fn roots_of_unused_adapter_sets_are_removed() {
+    let mut bench = bench();
+    let with = |scale: u16| AdapterSet::with_adapters([(0, f32::from(scale))]);
+    let lasting = bench.write(&text(1, 30)).unwrap();
+    bench.adapters = AdapterSchedule::changing(AdapterSet::default(), 20, with(1));
+    bench.write(&text(1, 30)).unwrap();
+    let n_nodes = bench.cache.tree.nodes().count();
+    for scale in 2..200 {
+        bench.adapters = with(scale).into();
+        let id = bench.write(&[1, 2, 3]).unwrap();
+        bench.cache.discard(id);
+        bench.shadow.follow(&mut bench.cache);
+        bench.check();
+        assert_eq!(bench.cache.tree.nodes().count(), n_nodes);
+    }
+    bench.end(lasting);
+    bench.check();
+}

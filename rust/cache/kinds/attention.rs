@@ -27,7 +27,7 @@ impl MemoryRules for AttentionRules {
             let Some(entry) = &node.host_entry else { break };
             add_part(&mut matched.reloads, Reload::of(entry, reached));
         }
-        matched.source = deepest.and_then(|id| cache.tree.any_holder(id));
+        matched.source = deepest.and_then(|id| cache.tree.other_holders(id, None).next());
         let tail_matches =
             cache.tail_matches(query, walk).map(|(id, n)| (id, n.min(query.at_most))).max_by_key(|&(id, n)| (n, id));
         match tail_matches {
@@ -40,7 +40,7 @@ impl MemoryRules for AttentionRules {
     }
 
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
-        cache.tree.node(cache.path(id).tip).n_holders > 1
+        cache.tree.own_nodes(cache.path(id).tip).next().is_none()
     }
 
     fn frees_redundant_ids(&self) -> bool {
@@ -50,7 +50,7 @@ impl MemoryRules for AttentionRules {
     /// Only leaves are removed: a node that another path passes stays with that path.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, _: EvictionReason) -> bool {
         let node = cache.tree.node(tip);
-        node.n_running == 0 && node.n_holders as usize == node.tips.len()
+        node.device_children.is_empty() && !node.tips.iter().any(|&id| cache.is_pinned(id))
     }
 
     fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
@@ -98,9 +98,9 @@ impl MemoryRules for AttentionRules {
     }
 
     fn last_pinned_node(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId> {
-        cache.tree.upwards(tip).find(|&at| {
+        cache.tree.own_nodes(tip).find(|&at| {
             let node = cache.tree.node(at);
-            node.parent.is_some() && node.n_pins > 0 && node.n_holders == 1 && node.host_entry.is_none()
+            node.parent.is_some() && node.n_pins > 0 && node.host_entry.is_none()
         })
     }
 

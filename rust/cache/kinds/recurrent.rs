@@ -69,7 +69,7 @@ impl MemoryRules for RecurrentRules {
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
-        let is_lost = tip.n_holders == 1 && tip.host_entry.is_none();
+        let is_lost = cache.tree.own_nodes(node).next().is_some() && tip.host_entry.is_none();
         let is_last_state = tip.tips.len() == 1 && tip.host_entry.is_none();
         cache.counts.n_evicted += if is_lost { tip.tokens.len() as u64 } else { 0 };
         if is_last_state {

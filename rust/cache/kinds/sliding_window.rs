@@ -54,7 +54,7 @@ impl MemoryRules for SlidingWindowRules {
     /// A path that ends inside a longer one is kept for its own window, which is saved on top of the longer path's entries. It
     /// is removed after that path, unless its id is needed.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {
-        reason == EvictionReason::Pressed || cache.tree.node(tip).n_running == 0
+        reason == EvictionReason::Pressed || !cache.tree.other_holders(tip, None).any(|id| cache.is_pinned(id))
     }
 
     /// All cells are removed together, once all are saved: the rest of a window cannot be cut.
@@ -74,11 +74,8 @@ impl MemoryRules for SlidingWindowRules {
 
     /// Removes the whole path, whose entries were saved part by part.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
-        let is_lost = |node: &NodeId| {
-            let node = cache.tree.node(*node);
-            node.n_holders == 1 && node.host_entry.is_none()
-        };
-        let evicted: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
+        let is_lost = |&node: &NodeId| cache.tree.node(node).host_entry.is_none();
+        let evicted: Vec<NodeId> = cache.tree.own_nodes(cache.path(id).tip).filter(is_lost).collect();
         for node in evicted {
             cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;
             cache.log_eviction(node, EvictionCause::DeviceCache);
@@ -144,24 +141,20 @@ fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> 
 fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
     let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
     let needed_from = cache.kind.window_from(cache.tree.node(tip).end());
-    first_unsaved(cache, tip, needed_from, |at| is_firm || cache.tree.node(at).n_holders == 1)
+    let n_nodes = if is_firm { usize::MAX } else { cache.tree.own_nodes(tip).count() };
+    first_unsaved(cache, tip, needed_from, n_nodes)
 }
 
-/// Returns the first part of the path to `tip`, within the ancestors that `is_included` accepts, that must be saved so that a
-/// sequence can begin at `tip`: tokens without an entry, and tokens of the window from `needed_from` on that their entry lacks
+/// Returns the first part of the last `n_nodes` nodes of the path to `tip` that must be saved so that a sequence can begin at
+/// `tip`: tokens without an entry, and tokens of the window from `needed_from` on that their entry lacks
 /// because it was saved of a longer path.
 ///
 /// A replacing entry starts at the window of the last token, one token before the window of the next one: a prompt that ends at
 /// `tip` computes its last token again to get the logits.
-fn first_unsaved(
-    cache: &KvCache,
-    tip: NodeId,
-    needed_from: u32,
-    is_included: impl Fn(NodeId) -> bool,
-) -> Option<(NodeId, Range<u32>)> {
+fn first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize) -> Option<(NodeId, Range<u32>)> {
     let last_sees_from = cache.kind.window_of_last(cache.tree.node(tip).end());
-    let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && is_included(at));
-    let unsaved = own.filter_map(|at| {
+    let nodes = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some()).take(n_nodes);
+    let unsaved = nodes.filter_map(|at| {
         let node = cache.tree.node(at);
         let Some(entry) = &node.host_entry else { return Some((at, node.start..node.end())) };
         let lacking_from = node.start.max(needed_from);
@@ -177,7 +170,7 @@ impl KvCache {
     /// begin after them, or compute the last of them again, once the window has moved on; `None` if everything is saved.
     pub fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
-        first_unsaved(self, node, self.kind.window_of_last(n_tokens), |_| true).map(|(_, range)| range)
+        first_unsaved(self, node, self.kind.window_of_last(n_tokens), usize::MAX).map(|(_, range)| range)
     }
 
     /// Stores what was saved of `range` of the path of `id`, a part that [`KvCache::next_window_part`] returned. Returns `false`

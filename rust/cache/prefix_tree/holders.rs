@@ -4,71 +4,35 @@ use crate::cache::prefix_tree::{NodeId, PrefixTree};
 use crate::cache::{KvSeqId, visit_counter};
 
 impl PrefixTree {
-    /// Adds a path on which a sequence runs to `id` and its ancestors below `above`, which the path already passes. Nodes on
-    /// which nothing ran are marked as used now. Returns the first node, going up, on which another sequence ran before.
-    pub(in crate::cache) fn enter(&mut self, id: NodeId, above: Option<NodeId>, now: u64) -> Option<NodeId> {
-        let mut first_running = None;
-        let mut next = Some(id);
-        while let Some(at) = next.filter(|&at| Some(at) != above) {
+    /// Adds a path that ends at `node`. Returns the first node, going up, that was in the device cache before, or the root.
+    pub(in crate::cache) fn add_tip(&mut self, node: NodeId, tip: KvSeqId) -> NodeId {
+        let mut was_on_device = self.node(node).is_on_device();
+        self.node_mut(node).tips.push(tip);
+        let mut at = node;
+        while let Some(parent) = self.node(at).parent.filter(|_| !was_on_device) {
             visit_counter::count_visited(1);
-            let node = self.node_mut(at);
-            node.n_holders += 1;
-            node.n_running += 1;
-            next = node.parent;
-            let (n_holders, n_running) = (node.n_holders, node.n_running);
-            if n_running == 1 {
-                self.set_last_used(at, now);
-            } else {
-                first_running = first_running.or(Some(at));
-            }
-            if let (1, Some(parent)) = (n_holders, next) {
-                self.node_mut(parent).device_children.push(at);
-            }
+            was_on_device = self.node(parent).is_on_device();
+            self.node_mut(parent).device_children.push(at);
+            at = parent;
         }
-        first_running.or(above)
+        at
     }
 
-    /// Removes an idle path from `id` and its ancestors below `above`, which the path still passes. Returns the first node,
-    /// going up, that is still in the device cache.
-    pub(in crate::cache) fn exit(&mut self, id: NodeId, above: Option<NodeId>) -> Option<NodeId> {
-        let mut first_on_device = None;
-        let mut next = Some(id);
-        while let Some(at) = next.filter(|&at| Some(at) != above) {
+    /// Removes a path that ends at `node`. Returns the first node, going up, that is still in the device cache, or the root.
+    pub(in crate::cache) fn remove_tip(&mut self, node: NodeId, tip: KvSeqId) -> NodeId {
+        self.node_mut(node).tips.retain(|&other| other != tip);
+        let mut at = node;
+        while let Some(parent) = self.node(at).parent.filter(|_| !self.node(at).is_on_device()) {
             visit_counter::count_visited(1);
-            let node = self.node_mut(at);
-            node.n_holders -= 1;
-            next = node.parent;
-            if node.n_holders > 0 {
-                first_on_device = first_on_device.or(Some(at));
-            } else if let Some(parent) = next {
-                self.node_mut(parent).device_children.retain(|&child| child != at);
-            }
+            self.node_mut(parent).device_children.retain(|&child| child != at);
+            at = parent;
         }
-        first_on_device.or(above)
+        at
     }
 
-    /// Records that a sequence runs on an idle path that ends at `id`.
-    pub(in crate::cache) fn start_running(&mut self, id: NodeId) {
-        self.change_upwards(id, |node| node.n_running += 1);
-    }
-
-    /// Records that the sequence on a path that ends at `id` no longer runs. Nodes on which nothing else runs are marked as
-    /// used now. Returns the first node, going up, on which a sequence still runs.
-    pub(in crate::cache) fn stop_running(&mut self, id: NodeId, now: u64) -> Option<NodeId> {
-        let mut first_running = None;
-        let mut next = Some(id);
-        while let Some(at) = next {
-            visit_counter::count_visited(1);
-            let node = self.node_mut(at);
-            node.n_running -= 1;
-            next = node.parent;
-            if node.n_running == 0 {
-                self.set_last_used(at, now);
-            } else {
-                first_running = first_running.or(Some(at));
-            }
-        }
-        first_running
+    /// Iterates over the nodes that only the path passes that ends at `tip`, last first.
+    pub(in crate::cache) fn own_nodes(&self, tip: NodeId) -> impl Iterator<Item = NodeId> {
+        self.upwards(tip).take_while(|&at| self.node(at).tips.len() + self.node(at).device_children.len() == 1)
     }
 
     /// Iterates over ids whose paths pass `id` but not its child `except`, nearest first.
@@ -90,18 +54,5 @@ impl PrefixTree {
                 (tips, last) = (&self.node(at).tips, Some(at));
             }
         })
-    }
-
-    /// Returns an id whose path passes `id`, if the node is in the device cache.
-    pub(in crate::cache) fn any_holder(&self, id: NodeId) -> Option<KvSeqId> {
-        let mut at = id;
-        loop {
-            visit_counter::count_visited(1);
-            let node = self.node(at);
-            if let Some(&tip) = node.tips.first() {
-                return Some(tip);
-            }
-            at = *node.device_children.first()?;
-        }
     }
 }
