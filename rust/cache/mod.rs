@@ -375,7 +375,13 @@ impl KvCache {
     /// holds stays.
     pub fn discard(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
-        match self.rules().last_pinned_node(self, tip) {
+        let is_lost_pin = |&at: &NodeId| {
+            let node = self.tree.node(at);
+            node.parent.is_some() && node.n_pins > 0 && node.host_entry.is_none()
+        };
+        // The path is cut after the pinned prefix, if it can be cut.
+        let last_pinned = self.tree.own_nodes(tip).find(is_lost_pin).filter(|_| self.kind.forks.can_truncate());
+        match last_pinned {
             Some(node) => self.truncate_after(id, node),
             None => self.drop_path(id),
         }

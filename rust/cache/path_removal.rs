@@ -8,7 +8,7 @@ use crate::cache::cells::CellId;
 use crate::cache::host_cache::HostEntry;
 use crate::cache::kinds::TailPart;
 use crate::cache::prefix_tree::NodeId;
-use crate::cache::{KvCache, KvSeqId, MIN_SHARED, Path, visit_counter};
+use crate::cache::{KvCache, KvSeqId, MIN_SHARED, Path, length_of, visit_counter};
 
 /// A part of an idle path that is removed from the device cache next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,20 +79,20 @@ impl KvCache {
         let order = |path: &Path| (self.tree.node(path.tip).last_used, Reverse(self.tree.node(path.tip).end()));
         let (id, path) = idle.min_by_key(|(_, path)| order(path))?;
         let last_used = self.tree.node(path.tip).last_used;
-        let TailPart { node, range, is_stored, n_tokens, n_units } = self.rules().next_removal_part(self, id, max_units);
+        let TailPart { node, range, is_stored } = self.rules().next_removal_part(self, id);
+        let (n_tokens, n_units) = if self.kind.is_a_state() {
+            (length_of(range.len()), range.len() as u64)
+        } else {
+            self.count_affordable(self.cell_runs.cells_reversed(id, range.clone()), max_units)
+        };
         let is_needed = !is_stored && self.rules().is_needed_by_pin(self, id, node);
         let saves = !is_stored && (is_needed || self.can_save(node, n_tokens, reason));
         if reason == EvictionReason::Early && !is_stored && !saves {
             return None;
         }
         let saves = saves.then(|| range.end - n_tokens..range.end);
-        let is_required = is_needed || self.tree.node(node).n_reserved > 0 || self.rules().removes_whole_paths();
+        let is_required = is_needed || self.tree.node(node).n_reserved > 0 || self.kind.forks.removes_whole_paths();
         Some(PathRemoval { node, id, saves, is_required, n_tokens, n_units, last_used })
-    }
-
-    /// Number of tokens at the end of `range` that can be saved for `max_units`, at least 16, and their cost.
-    pub(super) fn affordable(&self, id: KvSeqId, range: Range<u32>, max_units: u64) -> (u32, u64) {
-        self.count_affordable(self.cell_runs.cells_reversed(id, range), max_units)
     }
 
     /// Number of tokens of `id` from `start` on that can be saved for `max_units`, at least 16, and their cost.
@@ -134,7 +134,7 @@ impl KvCache {
                 }
             }
             let is_stored = self.store_end(node, range, saved);
-            if is_stored && self.rules().removes_whole_paths() {
+            if is_stored && self.kind.forks.removes_whole_paths() {
                 return true;
             }
         }

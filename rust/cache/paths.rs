@@ -108,9 +108,10 @@ impl KvCache {
         self.prune(node);
     }
 
-    /// Drops idle paths that end at `node`, which the path of `by` passes or ends at, if they are redundant.
+    /// Drops idle paths that end at `node`, which the path of `by` passes or ends at: they are redundant if any prefix can be
+    /// forked.
     pub(super) fn drop_redundant_paths(&mut self, node: NodeId, by: KvSeqId) {
-        if !self.rules().frees_redundant_ids() {
+        if !self.kind.forks.can_truncate() {
             return;
         }
         let idle: Vec<KvSeqId> =
@@ -144,13 +145,13 @@ impl KvCache {
         self.ops.push(CacheOp::Truncate(id, end));
     }
 
-    /// Removes the last node of the idle path of `id`; drops the path if others hold the rest.
+    /// Removes the last node of the idle path of `id`; drops the path if others hold the rest or it cannot be cut.
     pub(super) fn drop_last_node(&mut self, id: KvSeqId) {
         let node = self.tree.node(self.path(id).tip);
         let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
         let above = self.tree.node(parent);
         let is_shared = !above.tips.is_empty() || above.device_children.len() > 1;
-        if is_shared || node.start == 0 {
+        if is_shared || node.start == 0 || !self.kind.forks.can_truncate() {
             self.drop_path(id);
         } else {
             self.truncate_after(id, parent);

@@ -120,8 +120,10 @@ impl KvCache {
     fn drop_longer_entries(&mut self, node: NodeId) {
         let end = self.tree.node(node).end();
         let is_longer_entry = |&at: &NodeId| {
-            let entry = self.tree.node(at).host_entry.as_ref();
-            entry.is_some_and(|entry| entry.range.end > end) && self.rules().drops_longer_entry(self, at)
+            let node = self.tree.node(at);
+            // A window in the device cache may move on and leave other sequences only the entry.
+            let is_needed = !self.kind.forks.can_truncate() && node.n_pins + node.n_reserved > 0;
+            !is_needed && node.host_entry.as_ref().is_some_and(|entry| entry.range.end > end)
         };
         for at in self.tree.upwards(node).filter(is_longer_entry).collect::<Vec<_>>() {
             self.set_host_entry(at, None);
@@ -210,7 +212,7 @@ impl KvCache {
             // The reservation keeps the node alive until everything that it holds is removed.
             self.tree.change_upwards(id, |node| node.n_reserved += 1);
             for tip in self.tree.node(id).tips.clone() {
-                self.rules().erase_end(self, tip);
+                self.drop_last_node(tip);
             }
             if self.tree.node(id).host_entry.is_some() {
                 self.drop_host_entry(id);

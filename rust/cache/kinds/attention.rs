@@ -1,7 +1,6 @@
 //! Rules for plain attention, which can be cut at any token. All paths share the cells of a common prefix, so a path that
 //! another one contains is redundant, and paths are removed from their leaves upwards, one run of tokens at a time.
 
-use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload, add_part};
@@ -43,26 +42,16 @@ impl MemoryRules for AttentionRules {
         cache.tree.own_nodes(cache.path(id).tip).next().is_none()
     }
 
-    fn frees_redundant_ids(&self) -> bool {
-        true
-    }
-
     /// Only leaves are removed: a node that another path passes stays with that path.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, _: EvictionReason) -> bool {
         let node = cache.tree.node(tip);
         node.device_children.is_empty() && !node.tips.iter().any(|&id| cache.is_pinned(id))
     }
 
-    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
-        let range = tip.start..tip.end();
-        let (n_tokens, n_units) = cache.affordable(id, range.clone(), max_units);
-        TailPart { node, range, is_stored: tip.host_entry.is_some(), n_tokens, n_units }
-    }
-
-    fn removes_whole_paths(&self) -> bool {
-        false
+        TailPart { node, range: tip.start..tip.end(), is_stored: tip.host_entry.is_some() }
     }
 
     /// Ends the path above `node`, its last node.
@@ -76,35 +65,12 @@ impl MemoryRules for AttentionRules {
         }
     }
 
-    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
-        cache.drop_last_node(id);
-    }
-
     /// A part is reloaded on top of its ancestors; a node in the device cache needs no entry.
     fn dependents(&self, is_on_device: bool) -> Dependents {
         if is_on_device { Dependents::None } else { Dependents::Children }
     }
 
-    fn is_saved_together(&self, _: &KvCache, _: NodeId, _: &OffloadCandidate) -> bool {
-        false
-    }
-
-    fn needs_ancestors(&self) -> bool {
-        true
-    }
-
     fn is_needed_by_pin(&self, cache: &KvCache, _: KvSeqId, node: NodeId) -> bool {
         cache.tree.node(node).n_pins > 0
-    }
-
-    fn last_pinned_node(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId> {
-        cache.tree.own_nodes(tip).find(|&at| {
-            let node = cache.tree.node(at);
-            node.parent.is_some() && node.n_pins > 0 && node.host_entry.is_none()
-        })
-    }
-
-    fn drops_longer_entry(&self, _: &KvCache, _: NodeId) -> bool {
-        true
     }
 }

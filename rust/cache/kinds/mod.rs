@@ -1,4 +1,5 @@
-//! The kinds of model memory and their cache rules, one file per kind. The rest of the cache does not distinguish the kinds.
+//! The kinds of model memory and their cache rules, one file per kind. The rest of the cache calls these rules, and asks a
+//! [`ForkRule`] only three questions: can a path be cut anywhere, is it removed as a whole, and is an entry a whole state?
 
 mod attention;
 mod recurrent;
@@ -35,6 +36,11 @@ impl ForkRule {
     #[must_use]
     pub fn can_truncate(self) -> bool {
         self == Self::Anywhere
+    }
+
+    /// Returns whether the cells of a path are removed together, once all of its parts are saved.
+    pub(super) fn removes_whole_paths(self) -> bool {
+        self == Self::InWindow
     }
 
     fn rules(self) -> &'static dyn MemoryRules {
@@ -133,9 +139,6 @@ pub(super) struct TailPart {
     pub(super) range: Range<u32>,
     /// True if the part is already in the host cache.
     pub(super) is_stored: bool,
-    /// Number of tokens at the end of `range` that are removed, and the cost of saving them, in tokens of one run of cells.
-    pub(super) n_tokens: u32,
-    pub(super) n_units: u64,
 }
 
 /// The nodes that depend on the host cache entry of another node.
@@ -147,8 +150,7 @@ pub(super) enum Dependents {
     HostOnlyChildren,
 }
 
-/// The rules of a kind of memory. The implementations give the reasons. The defaults are those of memory whose texts are saved and
-/// reloaded as a whole.
+/// The rules of a kind of memory. The implementations give the reasons.
 pub(super) trait MemoryRules: Debug + Sync {
     /// Returns the longest prefix of the query that can be forked and reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
@@ -156,38 +158,22 @@ pub(super) trait MemoryRules: Debug + Sync {
     /// Returns whether the path of `id`, which becomes idle, is contained in another path.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool;
 
-    /// Returns whether an idle path is redundant if another path passes its end or ends there.
-    fn frees_redundant_ids(&self) -> bool;
-
     /// Returns whether an idle path that ends at `tip` may be removed.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool;
 
-    /// Returns the part of the idle path of `id` that is removed next, if saving it should cost at most about `max_units`.
-    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart;
-
-    /// Returns whether the cells of a saved part stay until the whole path is saved.
-    fn removes_whole_paths(&self) -> bool {
-        false
-    }
+    /// Returns the part of the idle path of `id` that is removed next.
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart;
 
     /// Removes `node` from the idle path of `id`, or the whole path if the memory cannot be cut. Counts unsaved tokens as
     /// evicted.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
-
-    /// Removes the last node of the idle path of `id`, which is erased.
-    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
-        cache.drop_path(id);
-    }
 
     /// Returns which nodes depend on the host cache entry of a node.
     fn dependents(&self, is_on_device: bool) -> Dependents;
 
     /// Returns whether the entry of `victim` is useless without the entry of the candidate, or the reverse: both are saved or
     /// neither.
-    fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool;
-
-    /// Returns whether a host cache entry is useless without its ancestors.
-    fn needs_ancestors(&self) -> bool {
+    fn is_saved_together(&self, _cache: &KvCache, _victim: NodeId, _candidate: &OffloadCandidate) -> bool {
         false
     }
 
@@ -197,17 +183,6 @@ pub(super) trait MemoryRules: Debug + Sync {
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _node: NodeId) -> bool {
         cache.is_end_of_pin(cache.path(id).tip)
     }
-
-    /// Returns the last node at or above `tip` that a pin needs and that only the path with this tip holds.
-    ///
-    /// A part of a text cannot be pinned alone.
-    fn last_pinned_node(&self, _cache: &KvCache, _tip: NodeId) -> Option<NodeId> {
-        None
-    }
-
-    /// Returns whether `node`, whose entry extends past the end of a new pin, drops that entry, so that the pin is saved
-    /// separately.
-    fn drops_longer_entry(&self, cache: &KvCache, node: NodeId) -> bool;
 }
 
 impl KvCache {

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use crate::cache::host_cache::HostEntry;
-use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload};
@@ -48,21 +47,16 @@ impl MemoryRules for RecurrentRules {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    fn frees_redundant_ids(&self) -> bool {
-        false
-    }
-
     /// States are independent of each other.
     fn can_remove(&self, _: &KvCache, _: NodeId, _: EvictionReason) -> bool {
         true
     }
 
     /// The whole path.
-    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, _: u64) -> TailPart {
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
-        let end = tip.end();
-        TailPart { node, range: 0..end, is_stored: tip.host_entry.is_some(), n_tokens: end, n_units: u64::from(end) }
+        TailPart { node, range: 0..tip.end(), is_stored: tip.host_entry.is_some() }
     }
 
     /// Removes the whole path. Only its last node counts as evicted: its ancestors never had a state.
@@ -81,15 +75,6 @@ impl MemoryRules for RecurrentRules {
     /// A state depends on no other entry.
     fn dependents(&self, _: bool) -> Dependents {
         Dependents::None
-    }
-
-    fn is_saved_together(&self, _: &KvCache, _: NodeId, _: &OffloadCandidate) -> bool {
-        false
-    }
-
-    /// No state extends past the end of its node.
-    fn drops_longer_entry(&self, _: &KvCache, _: NodeId) -> bool {
-        false
     }
 }
 

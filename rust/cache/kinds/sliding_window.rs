@@ -47,10 +47,6 @@ impl MemoryRules for SlidingWindowRules {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    fn frees_redundant_ids(&self) -> bool {
-        false
-    }
-
     /// A path that ends inside a longer one is kept for its own window, which is saved on top of the longer path's entries. It
     /// is removed after that path, unless its id is needed.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {
@@ -58,18 +54,12 @@ impl MemoryRules for SlidingWindowRules {
     }
 
     /// All cells are removed together, once all are saved: the rest of a window cannot be cut.
-    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart {
         let tip = cache.path(id).tip;
-        let (node, range, is_stored) = match unsaved(cache, tip) {
-            Some((node, range)) => (node, range, false),
-            None => (tip, cache.tree.node(tip).start..cache.tree.node(tip).end(), true),
-        };
-        let (n_tokens, n_units) = cache.affordable(id, range.clone(), max_units);
-        TailPart { node, range, is_stored, n_tokens, n_units }
-    }
-
-    fn removes_whole_paths(&self) -> bool {
-        true
+        match unsaved(cache, tip) {
+            Some((node, range)) => TailPart { node, range, is_stored: false },
+            None => TailPart { node: tip, range: cache.tree.node(tip).start..cache.tree.node(tip).end(), is_stored: true },
+        }
     }
 
     /// Removes the whole path, whose entries were saved part by part.
@@ -91,12 +81,6 @@ impl MemoryRules for SlidingWindowRules {
     /// A text is reloaded as a whole or not at all. A pin is exempt: its entries are always saved.
     fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool {
         cache.tree.node(candidate.node()).n_pins == 0 && (candidate.is_within(victim) || candidate.contains(cache, victim))
-    }
-
-    /// The window in the device cache may move on and leave the other sequences only the entry.
-    fn drops_longer_entry(&self, cache: &KvCache, node: NodeId) -> bool {
-        let node = cache.tree.node(node);
-        node.n_pins + node.n_reserved == 0
     }
 }
 
