@@ -196,7 +196,7 @@ impl<R: Runner> Worker<R> {
         let slow =
             output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |request_id| scheduler.backlog_of(request_id));
         scheduler.pause(slow);
-        hooks::before_admission(scheduler, cache.model());
+        hooks::before_admission(scheduler, cache.runner());
         admit(scheduler, cache, budget);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, .. } = self;
@@ -240,7 +240,7 @@ impl<R: Runner> Worker<R> {
         if decode_time.is_some() {
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
-            let n_reported = hooks::after_decode(scheduler, cache.model(), samplers);
+            let n_reported = hooks::after_decode(scheduler, cache.runner(), samplers);
             if n_reported > 0 {
                 planner.budget.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
@@ -254,10 +254,10 @@ impl<R: Runner> Worker<R> {
     /// are known, and they sample their first tokens in the same step.
     fn sample(&mut self, budget: &mut AdmissionBudget) {
         while is_due(&self.scheduler) {
-            sample_tokens(&mut self.scheduler, self.cache.model(), &self.samplers);
+            sample_tokens(&mut self.scheduler, self.cache.runner(), &self.samplers);
             let sampled_at = lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.sample);
             let Self { scheduler, cache, .. } = self;
-            scheduler.emit_tokens(cache.model(), sampled_at);
+            scheduler.emit_tokens(cache.runner(), sampled_at);
             hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
@@ -317,7 +317,7 @@ impl<R: Runner> Worker<R> {
                     scheduler.cancel_branch(request_id, index);
                 }
             }
-            Command::Feature(command) => hooks::on_command(scheduler, cache.model(), command),
+            Command::Feature(command) => hooks::on_command(scheduler, cache.runner(), command),
             Command::Ask(query) => self.queries.push(query),
             Command::Stop => return false,
         }

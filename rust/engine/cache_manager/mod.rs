@@ -21,7 +21,7 @@ use crate::request::{PinnedPrefix, PlacedMedia};
 /// call that depends on them.
 pub(crate) struct CacheManager<R> {
     runner: R,
-    cache: KvCache,
+    kv: KvCache,
     released: ReleaseQueue,
     /// By number of the guard.
     reservations: BTreeMap<u64, Reservation>,
@@ -41,11 +41,11 @@ pub(crate) struct CopyTime {
 
 impl<R: Runner> CacheManager<R> {
     pub(crate) fn new(runner: R, limits: &Limits) -> Self {
-        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_host_cache_bytes)
+        let kv = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_host_cache_bytes)
             .with_ids_for_slots(limits.n_slots);
         Self {
             runner,
-            cache,
+            kv,
             released: ReleaseQueue::default(),
             reservations: BTreeMap::new(),
             move_budget: MoveBudget::new(),
@@ -55,7 +55,7 @@ impl<R: Runner> CacheManager<R> {
     }
 
     /// Returns the runner, for its vocabulary and the logits of the last decode.
-    pub(crate) fn model(&self) -> &R {
+    pub(crate) fn runner(&self) -> &R {
         &self.runner
     }
 
@@ -64,18 +64,18 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn has_host_cache(&self) -> bool {
-        self.cache.has_host_cache()
+        self.kv.has_host_cache()
     }
 
     /// Returns the bookkeeping, as of the last [`CacheManager::settle`].
     pub(crate) fn kv(&self) -> &KvCache {
         debug_assert!(self.released.is_empty(), "a cache is read before what was released is idle");
-        &self.cache
+        &self.kv
     }
 
     pub(crate) fn kv_mut(&mut self) -> &mut KvCache {
         self.settle();
-        &mut self.cache
+        &mut self.kv
     }
 
     /// Carries out the releases of dropped guards.
@@ -85,22 +85,22 @@ impl<R: Runner> CacheManager<R> {
         }
         for release in self.released.take() {
             match release {
-                Release::Unpin(id) => self.cache.unpin(id),
+                Release::Unpin(id) => self.kv.unpin(id),
                 Release::Truncate(id, n_kept) => {
                     self.apply_ops();
-                    self.cache.truncate(id, n_kept);
+                    self.kv.truncate(id, n_kept);
                     if !self.runner.truncate(id, n_kept) {
                         tracing::debug!("the memory cannot drop the tokens of sequence {} from {n_kept} on", id.0);
                     }
                 }
-                Release::Discard(id) => self.cache.discard(id),
-                Release::DiscardFailed(id) => self.cache.discard_failed(id),
+                Release::Discard(id) => self.kv.discard(id),
+                Release::DiscardFailed(id) => self.kv.discard_failed(id),
                 Release::Reserve(id, n_kept, number) => {
-                    self.reservations.insert(number, self.cache.reserve(id, n_kept));
+                    self.reservations.insert(number, self.kv.reserve(id, n_kept));
                 }
                 Release::EndReservation(number) => {
                     let reservation = self.reservations.remove(&number).expect("a reservation ends once");
-                    self.cache.release(reservation);
+                    self.kv.release(reservation);
                 }
             }
         }
@@ -113,7 +113,7 @@ impl<R: Runner> CacheManager<R> {
     }
 
     fn apply_ops(&mut self) {
-        for op in self.cache.take_ops() {
+        for op in self.kv.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => self.runner.fork(from, to, n_tokens),
                 CacheOp::Truncate(id, n_kept) => {
@@ -130,27 +130,27 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn n_reached(&self) -> u32 {
-        u32::try_from(self.cache.n_reached()).expect("a device cache has fewer than 2³² cells")
+        u32::try_from(self.kv.n_reached()).expect("a device cache has fewer than 2³² cells")
     }
 
     pub(crate) fn n_free_ids(&mut self) -> usize {
         self.settle();
-        self.cache.n_free_ids()
+        self.kv.n_free_ids()
     }
 
     pub(crate) fn n_free(&mut self) -> u32 {
         self.settle();
-        u32::try_from(self.cache.n_free()).expect("a device cache has fewer than 2³² cells")
+        u32::try_from(self.kv.n_free()).expect("a device cache has fewer than 2³² cells")
     }
 
     /// Returns the longest prefix that can be forked or reloaded and does not end inside a medium that can only be cached as a
     /// whole; empty if none is worthwhile.
     pub(crate) fn find_match(&mut self, query: &PrefixQuery<'_>, media: &[PlacedMedia]) -> PrefixMatch {
         self.flush();
-        let Self { cache, runner, .. } = self;
+        let Self { kv, runner, .. } = self;
         let find = |at_most| {
             let query = PrefixQuery { at_most, ..*query };
-            cache.find(&query, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
+            kv.find(&query, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
         };
         let mut matched = find(query.at_most);
         // A shorter match may end in an earlier medium.
@@ -206,7 +206,7 @@ impl<R: Runner> CacheManager<R> {
     /// Returns true if another sequence can share the first `n_tokens` tokens of `id`.
     pub(crate) fn can_fork(&mut self, id: KvSeqId, n_tokens: u32) -> bool {
         self.flush();
-        self.runner.can_fork(id, self.cache.n_held(id), n_tokens)
+        self.runner.can_fork(id, self.kv.n_held(id), n_tokens)
     }
 
     pub(crate) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
@@ -216,7 +216,7 @@ impl<R: Runner> CacheManager<R> {
 
     /// Records that a sequence was placed: all idle prefixes are older than it.
     pub(crate) fn record_start(&mut self) {
-        self.newest_start = self.cache.now();
+        self.newest_start = self.kv.now();
     }
 
     /// Computes the rows of `plan`, whose cells are already taken.
@@ -225,14 +225,14 @@ impl<R: Runner> CacheManager<R> {
     /// As [`Runner::decode`].
     pub(crate) fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.flush();
-        self.move_budget.record_decode(self.cache.now());
+        self.move_budget.record_decode(self.kv.now());
         self.runner.decode(plan)
     }
 
     /// Keeps only the first `n_kept` tokens of `id`, after a failed decode. Returns `false` if the model's memory cannot.
     pub(crate) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         self.flush();
-        self.cache.truncate(id, n_kept);
+        self.kv.truncate(id, n_kept);
         self.runner.truncate(id, n_kept)
     }
 

@@ -16,7 +16,7 @@ impl<R: Runner> CacheManager<R> {
         if self.kind().is_a_state() {
             return (0..n_held, u64::from(n_held));
         }
-        let (n_tokens, n_units) = self.cache.affordable_from(id, start, self.move_budget.affordable_units());
+        let (n_tokens, n_units) = self.kv.affordable_from(id, start, self.move_budget.affordable_units());
         (start..n_held.min(start + n_tokens), n_units)
     }
 
@@ -48,7 +48,7 @@ impl<R: Runner> CacheManager<R> {
         self.copy_time.reload += took;
         self.move_budget.count(took);
         restored?;
-        self.cache.record_reload(id, tokens, &entry.range);
+        self.kv.record_reload(id, tokens, &entry.range);
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl<R: Runner> CacheManager<R> {
     /// Returns true if `n_wanted` cells are free or can be evicted.
     pub(crate) fn has_idle_cells(&mut self, n_wanted: u32) -> bool {
         self.settle();
-        n_wanted as usize <= self.cache.n_free() + self.cache.n_evictable()
+        n_wanted as usize <= self.kv.n_free() + self.kv.n_evictable()
     }
 
     /// Removes the least recently used idle prefix, or its tail, from the device cache. Returns `false` if no prefix qualifies.
@@ -86,7 +86,7 @@ impl<R: Runner> CacheManager<R> {
     /// Returns the next part of an idle prefix to remove, extended so that no picture is split.
     fn next_removal(&mut self, why: EvictionReason) -> Option<PathRemoval> {
         self.settle();
-        let mut removal = self.cache.next_removal(self.move_budget.affordable_units(), why)?;
+        let mut removal = self.kv.next_removal(self.move_budget.affordable_units(), why)?;
         if let Some(range) = removal.saves.clone() {
             self.flush();
             removal.extend_to(self.runner.widened(removal.id, range).start);
@@ -105,7 +105,7 @@ impl<R: Runner> CacheManager<R> {
             let bytes = self.save(removal.id, range, Some(removal.n_units));
             bytes.map(|bytes| SavedState { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
         });
-        self.cache.remove_tail(removal, saved, why)
+        self.kv.remove_tail(removal, saved, why)
     }
 
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if no prefix qualifies.
@@ -116,8 +116,8 @@ impl<R: Runner> CacheManager<R> {
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
         self.settle();
         let cost = self.kind().idle_cost;
-        let can_offload = cost != IdleCost::Nothing && self.cache.has_host_cache();
-        if !can_offload || self.move_budget.is_refused_at(self.cache.now()) {
+        let can_offload = cost != IdleCost::Nothing && self.kv.has_host_cache();
+        if !can_offload || self.move_budget.is_refused_at(self.kv.now()) {
             return false;
         }
         let Some(removal) = self.next_removal(EvictionReason::Early) else { return false };
@@ -126,7 +126,7 @@ impl<R: Runner> CacheManager<R> {
             return false;
         }
         let was_removed = self.remove_tail(&removal, EvictionReason::Early);
-        self.move_budget.record_refusal(self.cache.now(), !was_removed);
+        self.move_budget.record_refusal(self.kv.now(), !was_removed);
         was_removed
     }
 
@@ -134,7 +134,7 @@ impl<R: Runner> CacheManager<R> {
     /// the way, `on_lost` ends these sequences.
     pub(crate) fn relocate(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
         self.settle();
-        let Some(mut relocation) = self.cache.next_relocation(self.move_budget.affordable_units()) else { return false };
+        let Some(mut relocation) = self.kv.next_relocation(self.move_budget.affordable_units()) else { return false };
         self.flush();
         let sharer = *relocation.ids.first().expect("moved cells have a holder");
         relocation.range = self.runner.widened(sharer, relocation.range);
@@ -142,7 +142,7 @@ impl<R: Runner> CacheManager<R> {
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());
         self.count_offload(started.elapsed());
         match &moved {
-            Ok(()) => self.cache.record_relocation(&relocation),
+            Ok(()) => self.kv.record_relocation(&relocation),
             Err(RelocateError::Refused(error)) => warn("cells could not be moved", error),
             Err(RelocateError::Lost(error)) => {
                 tracing::warn!("cells could not be moved and are lost: {error}");
@@ -156,7 +156,7 @@ impl<R: Runner> CacheManager<R> {
     /// Saves the state of `id` after `n_tokens` tokens, with the logits after them if known.
     pub(crate) fn save_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
         match self.save(id, 0..n_tokens, None) {
-            Ok(bytes) => drop(self.cache.add_checkpoint(id, n_tokens, bytes, logits)),
+            Ok(bytes) => drop(self.kv.add_checkpoint(id, n_tokens, bytes, logits)),
             Err(error) => warn_unsaved(&error),
         }
     }
@@ -164,11 +164,11 @@ impl<R: Runner> CacheManager<R> {
     /// Saves the sliding window of `id` after `n_tokens` tokens, and all earlier cells that are not saved yet.
     pub(crate) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
-        while let Some(range) = self.cache.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {
+        while let Some(range) = self.kv.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
             let whole_from = self.runner.whole_from(id, &range);
             let is_kept = match self.save(id, range.clone(), None) {
-                Ok(bytes) => self.cache.add_window(id, &range, SavedState { bytes, whole_from }),
+                Ok(bytes) => self.kv.add_window(id, &range, SavedState { bytes, whole_from }),
                 Err(error) => return warn_unsaved(&error),
             };
             if !is_kept {

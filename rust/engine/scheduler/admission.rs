@@ -159,7 +159,7 @@ fn start_in<R: Runner>(
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
     let reserved = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
-    scheduler.start_branches(Start { sequence, slot, path, matched, reserved }, &cache.model().token_strings());
+    scheduler.start_branches(Start { sequence, slot, path, matched, reserved }, &cache.runner().token_strings());
 }
 
 impl Scheduler {

@@ -132,7 +132,7 @@ impl<R: Runner> PromptStart<'_, R> {
         let (n_prompt, n_window) = (group.n_prompt(), cache.kind().n_window);
         let min_step = min_step.max(MIN_WINDOW_DISTANCE.saturating_mul(n_window)).max(1);
         let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step);
-        let token_strings = cache.model().token_strings();
+        let token_strings = cache.runner().token_strings();
         for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
             let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
             near.find(|&position| positions.add(position, n_window.max(MIN_SHARED), group, n_found));
@@ -223,7 +223,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let cached = cache.kv().checkpoint_logits(adapter_schedule, &tokens.first(n_tokens));
         let is_kept = cached.is_some_and(|logits| !is_end || logits.is_some());
         if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
-            let logits = is_end.then(|| cache.model().logits(n_rows - 1).into());
+            let logits = is_end.then(|| cache.runner().logits(n_rows - 1).into());
             cache.save_checkpoint(id, n_tokens, logits);
         }
     }

@@ -23,7 +23,7 @@ pub(crate) fn new_sequence<R: Runner>(
     index: u32,
     matched: &PrefixMatch,
 ) -> Sequence {
-    let (group, token_strings) = (scheduler.queue.group(group_id), cache.model().token_strings());
+    let (group, token_strings) = (scheduler.queue.group(group_id), cache.runner().token_strings());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
     hooks::on_new_sequence(scheduler, cache, &mut sequence, matched);

@@ -299,7 +299,7 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
     let running = &scheduler.slots.running()[0];
     let (key, group_id, n_predicted) = (running.key(), running.sequence.group_id, running.sequence.n_predicted);
     if running.sequence.runs_together
-        && (scheduler.reshare_cells(key) || hooks::end_oversized(scheduler, cache.model(), group_id))
+        && (scheduler.reshare_cells(key) || hooks::end_oversized(scheduler, cache.runner(), group_id))
     {
         return;
     }

@@ -92,7 +92,7 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =
             live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
-        let selection = choose(scheduler, cache.model(), &all, &live, &proposed);
+        let selection = choose(scheduler, cache.runner(), &all, &live, &proposed);
         scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
         for (successor, reason) in selection.ended {
             let chosen = take_token(&mut proposed, &successor);
@@ -100,8 +100,8 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
         }
         match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
             Err(error) => scheduler.fail_request(group_id, error),
-            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.model(), group_id, &all),
-            Ok(()) => publish_settled(scheduler, cache.model(), group_id, &all),
+            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.runner(), group_id, &all),
+            Ok(()) => publish_settled(scheduler, cache.runner(), group_id, &all),
         }
     }
 }
@@ -244,7 +244,7 @@ fn arrange<R: Runner>(
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
-        scheduler.sequence_mut(key).sequence.write(chosen, successor.score, rank, cache.model());
+        scheduler.sequence_mut(key).sequence.write(chosen, successor.score, rank, cache.runner());
     }
     Ok(())
 }

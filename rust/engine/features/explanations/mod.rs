@@ -32,7 +32,7 @@ pub(crate) fn on_new_sequence<R: Runner>(
     let group = scheduler.group(sequence.group_id);
     if !group.has_started && group.request.explains_cache && group.group_id == group.request_id {
         let explanation = explain(scheduler, cache, group.group_id, matched);
-        let shared = SharedExplanation::new(explanation, Arc::clone(&group.prompt), cache.model().token_strings());
+        let shared = SharedExplanation::new(explanation, Arc::clone(&group.prompt), cache.runner().token_strings());
         sequence.features.explanations = Some(Arc::new(shared));
         group.sender.change_features(|features| features.explanations.clone_from(&sequence.features.explanations));
     }
@@ -159,7 +159,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().explanations);
-        let token_strings = self.cache.model().token_strings();
+        let token_strings = self.cache.runner().token_strings();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
         let adapters_change_here =
             nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == at);
@@ -203,7 +203,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
-        let text = text_of(&tokens.slices(range).concat(), &self.cache.model().token_strings());
+        let text = text_of(&tokens.slices(range).concat(), &self.cache.runner().token_strings());
         Some(EarlierRequest { request_id: record.request_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }
