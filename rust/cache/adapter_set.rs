@@ -12,7 +12,7 @@ pub struct AdapterSet {
 
 impl AdapterSet {
     /// Creates a set of these adapters with their scales; an adapter with scale 0 is left out.
-    pub fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
+    pub(crate) fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
         let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
         let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
         adapters.sort_unstable();
@@ -20,7 +20,7 @@ impl AdapterSet {
     }
 
     /// Iterates over the active adapters, each with its scale.
-    pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
+    pub(crate) fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
     }
 }
@@ -42,8 +42,7 @@ impl From<AdapterSet> for AdapterSchedule {
 
 impl AdapterSchedule {
     /// Returns a schedule of `first` before `position` and `after` from there.
-    #[must_use]
-    pub fn changing(first: AdapterSet, position: u32, after: AdapterSet) -> Self {
+    pub(crate) fn changing(first: AdapterSet, position: u32, after: AdapterSet) -> Self {
         Self { first, after: Some((position, after)) }
     }
 
@@ -54,40 +53,36 @@ impl AdapterSchedule {
     }
 
     /// Position at which the adapter set changes.
-    #[must_use]
-    pub fn change(&self) -> Option<u32> {
+    pub(crate) fn change(&self) -> Option<u32> {
         self.after.as_ref().map(|(position, _)| *position)
     }
 
     /// Number of tokens from `position` on that have the same adapter set; [`u32::MAX`] if it does not change again.
-    #[must_use]
-    pub fn n_unchanged(&self, position: u32) -> u32 {
+    pub(crate) fn n_unchanged(&self, position: u32) -> u32 {
         self.change().filter(|&change| position < change).map_or(u32::MAX, |change| change - position)
     }
 
     /// Length of the longest prefix with the same adapter sets in both schedules; [`u32::MAX`] if all are the same.
-    #[must_use]
-    pub fn n_common(&self, other: &Self) -> u32 {
+    pub(crate) fn n_common(&self, other: &Self) -> u32 {
         let mut changes = [0, self.change().unwrap_or(0), other.change().unwrap_or(0)];
         changes.sort_unstable();
         changes.into_iter().find(|&position| self.at(position) != other.at(position)).unwrap_or(u32::MAX)
     }
 
     /// The schedule of a text of `n` tokens: without a change at or after `n`.
-    #[must_use]
-    pub fn prefix(&self, n: u32) -> Self {
+    pub(crate) fn prefix(&self, n: u32) -> Self {
         Self { first: self.first.clone(), after: self.after.clone().filter(|&(position, _)| position < n) }
     }
 
     /// Removes the tokens of `range`: the tokens after it move to lower positions with their adapter set.
-    pub fn remove(&mut self, range: &Range<u32>) {
+    pub(crate) fn remove(&mut self, range: &Range<u32>) {
         if let Some((position, _)) = &mut self.after {
             *position = if *position >= range.end { *position - (range.end - range.start) } else { (*position).min(range.start) };
         }
     }
 
     /// Iterates over the adapters that are active at the end of a text that is longer than any change, each with its scale.
-    pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
+    pub(crate) fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.at(u32::MAX).adapters()
     }
 }

@@ -195,7 +195,7 @@ impl KvCache {
     ///
     /// # Panics
     /// If `key` is longer than [`MAX_KEY_BYTES`].
-    pub fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
+    pub(crate) fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
         if self.key.key != key {
             self.key = HashKey { key: key.to_vec(), epoch: self.key.epoch + 1 };
         }

@@ -46,12 +46,12 @@ impl EvictionLog {
 
 impl KvCache {
     /// Attributes the nodes that the path of `id` computes or shares from now on to a request.
-    pub fn set_provenance(&mut self, id: KvSeqId, provenance: Provenance) {
+    pub(crate) fn set_provenance(&mut self, id: KvSeqId, provenance: Provenance) {
         self.path_mut(id).provenance = Some(provenance);
     }
 
     /// Returns the runs that were evicted since the last call, oldest first; at most [`MAX_EVICTED_RUNS`].
-    pub fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
+    pub(crate) fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
         self.eviction_log.0.drain(..)
     }
 

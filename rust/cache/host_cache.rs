@@ -9,12 +9,12 @@ const OVERHEAD: u64 = 512;
 
 /// Saved cells of a run of tokens, or a whole saved state. Each node of the tree that is reloaded from it holds an [`Arc`].
 #[derive(Debug)]
-pub(super) struct HostEntry {
+pub(crate) struct HostEntry {
     /// Range of the saved tokens in their text.
     pub(super) range: Range<u32>,
     pub(super) bytes: Arc<[u8]>,
     /// The logits after the last token, if the entry is a whole state.
-    pub(super) logits: Option<Arc<[f32]>>,
+    pub(crate) logits: Option<Arc<[f32]>>,
     /// Position from which the entry holds what a sliding window sees.
     pub(super) whole_from: u32,
 }

@@ -53,8 +53,7 @@ pub enum Tier {
 impl KvCache {
     /// Lists all nodes of the tree, parents before their children, followed by the computed tokens of running sequences that
     /// are not in the tree yet. `slot_of` returns the slot in which the sequence of an id runs.
-    #[must_use]
-    pub fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
+    pub(crate) fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
         let mut listing = Listing::new(self, usize::MAX);
         for id in self.tree.in_order() {
             listing.add(id);
@@ -71,8 +70,7 @@ impl KvCache {
     /// sequences have computed and that are not in the tree yet count as used now.
     ///
     /// Visits `limit` nodes, their ancestors, and the paths of running sequences, however large the tree is.
-    #[must_use]
-    pub fn recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
+    pub(crate) fn recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
         let running = self.running(slot_of);
         let n_computing: usize = running.iter().map(|&(id, _)| self.computing(id).count()).sum();
         let mut listing = Listing::new(self, limit);

@@ -160,33 +160,28 @@ impl KvCache {
     }
 
     /// Makes prefixes that are pinned in the device cache leave at least `n_slots` sequence ids to running sequences.
-    #[must_use]
-    pub fn with_ids_for_slots(mut self, n_slots: u32) -> Self {
+    pub(crate) fn with_ids_for_slots(mut self, n_slots: u32) -> Self {
         self.n_ids_for_slots = n_slots as usize;
         self
     }
 
     /// Number of free cells.
-    #[must_use]
-    pub fn n_free(&self) -> usize {
+    pub(crate) fn n_free(&self) -> usize {
         self.cell_runs.cells().n_free()
     }
 
     /// Number of cells that only idle paths hold.
-    #[must_use]
-    pub fn n_evictable(&self) -> usize {
+    pub(crate) fn n_evictable(&self) -> usize {
         self.cell_runs.n_evictable()
     }
 
     /// Number of cells that are not free.
-    #[must_use]
-    pub fn n_used(&self) -> usize {
+    pub(crate) fn n_used(&self) -> usize {
         self.cell_runs.cells().n_used()
     }
 
     /// Index of the highest used cell, plus one: the number of cells that a decode visits.
-    #[must_use]
-    pub fn n_reached(&self) -> usize {
+    pub(crate) fn n_reached(&self) -> usize {
         self.cell_runs.cells().n_reached()
     }
 
@@ -203,33 +198,28 @@ impl KvCache {
     }
 
     /// Returns whether the host cache is on.
-    #[must_use]
-    pub fn has_host_cache(&self) -> bool {
+    pub(crate) fn has_host_cache(&self) -> bool {
         self.host_cache.is_on()
     }
 
     /// Number of tokens that were compared with nodes of the tree since the start.
-    #[must_use]
-    pub fn n_compared(&self) -> u64 {
+    pub(crate) fn n_compared(&self) -> u64 {
         self.tree.n_compared()
     }
 
     /// Tokens that moved between the tiers since the start.
-    #[must_use]
-    pub fn counts(&self) -> TierMetrics {
+    pub(crate) fn counts(&self) -> TierMetrics {
         self.counts
     }
 
     /// Number of cells of the match's device part that are evictable now and will be pinned once the match is placed.
-    #[must_use]
-    pub fn n_evictable_in(&self, matched: &PrefixMatch) -> usize {
+    pub(crate) fn n_evictable_in(&self, matched: &PrefixMatch) -> usize {
         let Some(source) = matched.source else { return 0 };
         self.cell_runs.n_evictable_of(source, matched.n_device)
     }
 
     /// Returns how many cells become evictable when each of the placed `ids` becomes idle, one after the other.
-    #[must_use]
-    pub fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
+    pub(crate) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
         self.cell_runs.freed_by(ids)
     }
 
@@ -269,14 +259,14 @@ impl KvCache {
 
     /// Places an empty, pinned path that is never shared on the lowest free id, for a sequence whose cells differ from what
     /// others would compute for the same tokens. Returns `None` if no id is free.
-    pub fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
+    pub(crate) fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
         let id = self.place(adapters, None)?;
         self.path_mut(id).is_private = true;
         Some(id)
     }
 
     /// Marks the cached prefix of `tokens` as used now, so that it is evicted last.
-    pub fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
+    pub(crate) fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
         let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
         if let Some(node) = partial.map(|(node, _)| node).or(nodes.last().copied()) {
@@ -285,7 +275,7 @@ impl KvCache {
     }
 
     /// Counts a hit by the request `by` on the cached prefix of `tokens`.
-    pub fn count_hit(&mut self, adapters: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
+    pub(crate) fn count_hit(&mut self, adapters: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
         let walk = self.tree.walk(adapters, tokens);
         let part = match walk.partial {
             Some((node, n)) if self.kind.forks.can_truncate() => Some(self.split(node, n)),
@@ -299,7 +289,7 @@ impl KvCache {
     }
 
     /// Counts a hit on the nodes of the path of `id`, for the request that was placed on it.
-    pub fn count_hit_of(&mut self, id: KvSeqId) {
+    pub(crate) fn count_hit_of(&mut self, id: KvSeqId) {
         let Path { tip, ref provenance, .. } = *self.path(id);
         let provenance = provenance.clone();
         self.tree.change_upwards(tip, |node| {
@@ -311,7 +301,7 @@ impl KvCache {
     }
 
     /// Makes the first `n_tokens` tokens of the path of `id` available to prefix matches and forks.
-    pub fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
+    pub(crate) fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
         self.cut_at(id, n_tokens);
     }
 
@@ -366,14 +356,14 @@ impl KvCache {
 
     /// Drops the pinned path of `id`, whose contents are unknown after a failure. A pinned prefix that no other path holds was
     /// computed before, and stays.
-    pub fn discard_failed(&mut self, id: KvSeqId) {
+    pub(crate) fn discard_failed(&mut self, id: KvSeqId) {
         self.log_failure(id);
         self.discard(id);
     }
 
     /// Drops the pinned path of `id`, whose contents are valid but will not be used again. A pinned prefix that no other path
     /// holds stays.
-    pub fn discard(&mut self, id: KvSeqId) {
+    pub(crate) fn discard(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
         let is_lost_pin = |&at: &NodeId| {
             let node = self.tree.node(at);
@@ -401,8 +391,7 @@ impl KvCache {
     }
 
     /// Returns whether no sequence runs: every cell is free, evictable, or held for a pinned prefix.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let holders: Vec<KvSeqId> = self.pins.values().filter_map(|pin| pin.holder).collect();
         self.paths().all(|(id, _)| !self.is_pinned(id) || holders.contains(&id))
     }

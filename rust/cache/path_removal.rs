@@ -96,8 +96,7 @@ impl KvCache {
     }
 
     /// Number of tokens of `id` from `start` on that can be saved for `max_units`, at least 16, and their cost.
-    #[must_use]
-    pub fn affordable_from(&self, id: KvSeqId, start: u32, max_units: u64) -> (u32, u64) {
+    pub(crate) fn affordable_from(&self, id: KvSeqId, start: u32, max_units: u64) -> (u32, u64) {
         self.count_affordable(self.cell_runs.cells_from(id, start), max_units)
     }
 

@@ -27,7 +27,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::PinsFull`] if all pinned prefixes together would take more than half of the host cache or, if that is off, more
     /// than half of the device cache or of the sequence ids, or an id that a slot needs. The path becomes idle then too.
-    pub fn pin(&mut self, id: KvSeqId) -> Result<PinnedPrefix, Error> {
+    pub(crate) fn pin(&mut self, id: KvSeqId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
         let adapters = self.path(id).adapters.prefix(n_tokens);
@@ -58,7 +58,7 @@ impl KvCache {
     ///
     /// # Errors
     /// Like [`KvCache::pin`].
-    pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
+    pub(crate) fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let (_, n_pinned_bytes) = self.pinned_size();
         let (limit, fits) = if self.has_host_cache() {
@@ -131,7 +131,7 @@ impl KvCache {
     }
 
     /// Unpins a prefix. Returns `false` if no prefix has this id.
-    pub fn unpin_prefix(&mut self, pin_id: u64) -> bool {
+    pub(crate) fn unpin_prefix(&mut self, pin_id: u64) -> bool {
         let Some(Pin { node, holder, n_bytes, .. }) = self.pins.remove(&pin_id) else { return false };
         self.n_pinned_bytes -= n_bytes;
         self.tree.change_upwards(node, |node| node.n_pins -= 1);
@@ -145,14 +145,12 @@ impl KvCache {
     }
 
     /// All pinned prefixes, in the order in which they were pinned.
-    #[must_use]
-    pub fn pinned(&self) -> Vec<PinnedPrefix> {
+    pub(crate) fn pinned(&self) -> Vec<PinnedPrefix> {
         self.pins.iter().map(|(&id, pin)| self.describe(id, pin)).collect()
     }
 
     /// Number of pinned prefixes and their bytes; tokens that two of them share are counted twice.
-    #[must_use]
-    pub fn pinned_size(&self) -> (usize, u64) {
+    pub(crate) fn pinned_size(&self) -> (usize, u64) {
         (self.pins.len(), self.n_pinned_bytes)
     }
 
@@ -169,7 +167,7 @@ impl KvCache {
 
     /// Makes the path of `id` idle and reserves its first `n_kept` tokens, or all, for a sequence that will resume. Reserves
     /// nothing of a private path.
-    pub fn reserve(&mut self, id: KvSeqId, n_kept: Option<u32>) -> Reservation {
+    pub(crate) fn reserve(&mut self, id: KvSeqId, n_kept: Option<u32>) -> Reservation {
         let n_kept = if self.is_private(id) { 0 } else { n_kept.unwrap_or_else(|| self.n_held(id)) };
         let node = self.cut_at(id, n_kept);
         self.tree.change_upwards(node, |node| node.n_reserved += 1);
@@ -179,7 +177,7 @@ impl KvCache {
     }
 
     /// Releases the reservation of a sequence that has resumed or never will.
-    pub fn release(&mut self, reservation: Reservation) {
+    pub(crate) fn release(&mut self, reservation: Reservation) {
         let Reservation(node) = reservation;
         self.tree.change_upwards(node, |node| node.n_reserved -= 1);
         self.refresh_upwards(node, None);
@@ -188,7 +186,7 @@ impl KvCache {
 
     /// Erases `tokens` from both tiers, from their end up to a node that another path, a pin or a sequence needs, but not the
     /// first `n_kept`.
-    pub fn erase(&mut self, adapters: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
+    pub(crate) fn erase(&mut self, adapters: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
         if let Some((node, n)) = self.tree.walk(adapters, &tokens[..n_kept as usize]).partial {
             self.split(node, n);
         }

@@ -42,8 +42,7 @@ pub struct PrefixMatch {
 
 impl PrefixMatch {
     /// Returns a match of the first `n_tokens` tokens of `source`.
-    #[must_use]
-    pub fn on_device(source: KvSeqId, n_tokens: u32) -> Self {
+    pub(crate) fn on_device(source: KvSeqId, n_tokens: u32) -> Self {
         Self { source: Some(source), n_device: n_tokens, ..Self::default() }
     }
 
@@ -54,7 +53,7 @@ impl PrefixMatch {
     }
 
     /// Extends the match by the tokens that `saved` holds of the same text beyond it.
-    pub fn take_from(&mut self, saved: &SavedPrefix, forks: ForkRule) {
+    pub(crate) fn take_from(&mut self, saved: &SavedPrefix, forks: ForkRule) {
         let n_tokens = self.n_tokens();
         if n_tokens >= length(&saved.tokens) {
             return;
@@ -112,8 +111,7 @@ impl KvCache {
     /// Length of the longest prefix of `tokens` that is in either tier or was computed by a running sequence, whether or not a
     /// sequence could begin there. For a memory that is a state: the longest prefix that a path holds or that leads to a
     /// checkpoint.
-    #[must_use]
-    pub fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
+    pub(crate) fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
         let walk = self.tree.walk(adapters, tokens);
         let is_there = |id: NodeId| {
             let node = self.tree.node(id);

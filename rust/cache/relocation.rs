@@ -43,7 +43,7 @@ impl KvCache {
 
     /// Drops the contents of `ids`, which became invalid. A pinned prefix among them is computed again on the next request for
     /// it.
-    pub fn invalidate(&mut self, ids: &[KvSeqId]) {
+    pub(crate) fn invalidate(&mut self, ids: &[KvSeqId]) {
         for &id in ids {
             for pin in self.pins.values_mut().filter(|pin| pin.holder == Some(id)) {
                 pin.holder = None;

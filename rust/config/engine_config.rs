@@ -37,8 +37,7 @@ pub enum KvType {
 
 impl KvType {
     /// Returns whether numbers share a scale in blocks. llama.cpp can read a quantised V only in its fused attention kernel.
-    #[must_use]
-    pub fn is_quantized(self) -> bool {
+    pub(crate) fn is_quantized(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 }

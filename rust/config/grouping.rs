@@ -19,8 +19,7 @@ pub struct Grouping {
 impl Grouping {
     /// Returns how many of the first tokens are grouped when the token at `index` is computed, after a prompt of `n_prompt`
     /// tokens. A multiple of `width`.
-    #[must_use]
-    pub fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
+    pub(crate) fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
         let at = if index < n_prompt { index - index % self.n_batch } else { index };
         at - at % self.width
     }
@@ -33,15 +32,13 @@ impl Grouping {
     }
 
     /// Returns how many tokens can be computed from `index` on before more are grouped.
-    #[must_use]
-    pub fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
+    pub(crate) fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
         let to_multiple = |of: u32| of - index % of;
         if index < n_prompt { to_multiple(self.n_batch).min(n_prompt - index) } else { to_multiple(self.width) }
     }
 
     /// Returns the maximum length of a text, generated token by token, whose positions are all below `n_positions`.
-    #[must_use]
-    pub fn n_tokens_within(&self, n_positions: u32) -> u32 {
+    pub(crate) fn n_tokens_within(&self, n_positions: u32) -> u32 {
         let Some(n_groupable) = n_positions.checked_sub(self.width) else { return n_positions };
         let n_groups = n_groupable / (self.width / self.n) + 1;
         n_positions.saturating_add(n_groups.saturating_mul(self.width - self.width / self.n))

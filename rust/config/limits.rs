@@ -118,7 +118,7 @@ impl Limits {
     ///
     /// # Errors
     /// `InvalidConfig` for the first number that is out of range.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
         let rules = [
             ("n_slots", n_slots > 0, "n_slots is 0; it must be at least 1".to_owned()),

@@ -56,7 +56,7 @@ impl RopeConfig {
 
     /// # Errors
     /// `InvalidConfig` for the first number that is out of range.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         for (param, value, (low, high)) in self.numbers() {
             if let Some(value) = value.filter(|value| !(low..=high).contains(value)) {
                 return reject(param, format!("{param} is {value}; it must be {low} to {high}"));

@@ -40,14 +40,12 @@ pub struct BeamSearch {
 
 impl Diversity {
     /// Returns the parameters of a beam search.
-    #[must_use]
-    pub fn beams(&self) -> Option<&BeamSearch> {
+    pub(crate) fn beams(&self) -> Option<&BeamSearch> {
         if let Self::Beams(beams) = self { Some(beams) } else { None }
     }
 
     /// Returns the name of the request field that selects this diversity; `None` for the default.
-    #[must_use]
-    pub fn param(&self) -> Option<&'static str> {
+    pub(crate) fn param(&self) -> Option<&'static str> {
         match self {
             Self::None => None,
             Self::Distinct => Some("distinct"),

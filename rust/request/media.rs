@@ -114,8 +114,7 @@ impl PlacedMedia {
     }
 
     /// Returns whether a sequence that ends at `end` would contain only a part of it, though it must be whole.
-    #[must_use]
-    pub fn is_cut_at(&self, end: u32) -> bool {
+    pub(crate) fn is_cut_at(&self, end: u32) -> bool {
         self.media.is_whole() && self.start < end && end < self.end()
     }
 }

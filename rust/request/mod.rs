@@ -92,8 +92,7 @@ impl Prompt {
     }
 
     /// The runs, in order.
-    #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
 
@@ -111,8 +110,7 @@ impl Prompt {
     }
 
     /// Returns the images and audio, in order.
-    #[must_use]
-    pub fn media(&self) -> Vec<PlacedMedia> {
+    pub(crate) fn media(&self) -> Vec<PlacedMedia> {
         let (mut end, mut placed) = (0, Vec::new());
         for run in &self.runs {
             let start = end;
@@ -125,8 +123,7 @@ impl Prompt {
     }
 
     /// Returns whether the prompt contains an image or audio.
-    #[must_use]
-    pub fn has_media(&self) -> bool {
+    pub(crate) fn has_media(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Media(_)))
     }
 
@@ -142,8 +139,7 @@ impl Prompt {
     }
 
     /// Returns one id per position, in order: token ids, and the ids of media.
-    #[must_use]
-    pub fn into_tokens(mut self) -> Vec<Token> {
+    pub(crate) fn into_tokens(mut self) -> Vec<Token> {
         match self.runs.as_mut_slice() {
             [Run::Tokens(tokens)] => std::mem::take(tokens),
             _ => self.ids().collect(),
@@ -325,7 +321,7 @@ fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] for the first adapter with an unknown index, a repeated index, or a scale that is not finite.
-pub fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> Result<()> {
+pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> Result<()> {
     for (i, &(id, scale)) in adapters.iter().enumerate() {
         if id >= n_adapters {
             let loaded = match n_adapters {
@@ -379,7 +375,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for the first field that is out of range.
-    pub fn validate(&self, n_vocab: usize) -> Result<()> {
+    pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         for run in self.prompt.runs() {
             if let Run::Tokens(tokens) = run {
                 validate_tokens("prompt", tokens, n_vocab)?;

@@ -43,7 +43,7 @@ impl Reasoning {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
-    pub fn validate(&self, n_vocab: usize) -> Result<()> {
+    pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         let reject = |message: String| reject("reasoning", message);
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {
             if markers.len() > MAX_MARKERS {

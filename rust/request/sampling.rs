@@ -45,8 +45,7 @@ pub struct Dry {
 
 impl Dry {
     /// Returns whether the penalty can have an effect.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.multiplier != 0.0 && self.base >= 1.0 && self.penalty_last_n != 0
     }
 }
@@ -174,7 +173,7 @@ impl SamplingParams {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
-    pub fn validate(&self, n_vocab: usize) -> Result<()> {
+    pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         if self.n_probs > MAX_PROBS {
             return reject("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
         }

@@ -153,8 +153,7 @@ impl Sampler {
     ///
     /// A token that could not be drawn has −∞ and is not listed, so fewer than `n` may be returned. At a temperature of 0 one
     /// token is returned, with a probability of 1.
-    #[must_use]
-    pub fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
+    pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         self.candidates.logprobs(token, n)
     }
 }

@@ -27,14 +27,12 @@ pub enum ForkRule {
 
 impl ForkRule {
     /// Returns whether the memory is a state, which is saved, restored and forked as a whole.
-    #[must_use]
-    pub fn is_a_state(self) -> bool {
+    pub(crate) fn is_a_state(self) -> bool {
         self == Self::AtEnd
     }
 
     /// Returns whether any part of a sequence can be removed, moved or forked.
-    #[must_use]
-    pub fn can_truncate(self) -> bool {
+    pub(crate) fn can_truncate(self) -> bool {
         self == Self::Anywhere
     }
 
@@ -99,33 +97,28 @@ impl MemoryKind {
     }
 
     /// See [`ForkRule::is_a_state`].
-    #[must_use]
-    pub fn is_a_state(self) -> bool {
+    pub(crate) fn is_a_state(self) -> bool {
         self.forks.is_a_state()
     }
 
     /// Approximate bytes of a saved prefix of `n_tokens` tokens.
-    #[must_use]
-    pub fn bytes_of(self, n_tokens: u32) -> u64 {
+    pub(crate) fn bytes_of(self, n_tokens: u32) -> u64 {
         self.bytes_per_state + u64::from(n_tokens) * self.bytes_per_token
     }
 
     /// Returns whether a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`: that
     /// token and the preceding `n_window - 1` tokens.
-    #[must_use]
-    pub fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
+    pub(crate) fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
         self.n_window == 0 || whole_from <= self.window_from(n_tokens)
     }
 
     /// First token in the window of the token after `n_tokens`.
-    #[must_use]
-    pub fn window_from(self, n_tokens: u32) -> u32 {
+    pub(crate) fn window_from(self, n_tokens: u32) -> u32 {
         (n_tokens + 1).saturating_sub(self.n_window)
     }
 
     /// First token in the window of the last of `n_tokens` tokens.
-    #[must_use]
-    pub fn window_of_last(self, n_tokens: u32) -> u32 {
+    pub(crate) fn window_of_last(self, n_tokens: u32) -> u32 {
         n_tokens.saturating_sub(self.n_window)
     }
 }

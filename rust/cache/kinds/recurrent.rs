@@ -82,7 +82,7 @@ impl MemoryRules for RecurrentRules {
 impl KvCache {
     /// Saves the state of the path of `id`, which runs and has computed exactly `n_tokens` tokens, with the logits after them
     /// if they are known. Returns `false` if the host cache has no space for it.
-    pub fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
+    pub(crate) fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;
         let is_complete = |entry: &Arc<HostEntry>| logits.is_none() || entry.logits.is_some();
@@ -99,18 +99,14 @@ impl KvCache {
     }
 
     /// Returns whether the host cache could hold a checkpoint of `n_tokens` tokens.
-    #[must_use]
-    pub fn can_save_checkpoint(&self, n_tokens: u32) -> bool {
+    pub(crate) fn can_save_checkpoint(&self, n_tokens: u32) -> bool {
         self.host_cache.can_ever_hold(self.kind.bytes_of(n_tokens))
     }
 
-    /// Returns the logits of the checkpoint that ends with `tokens`: `None` if there is no such checkpoint, `Some(None)` if its
-    /// logits are unknown.
-    #[must_use]
-    pub fn checkpoint_logits(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
+    /// Returns the checkpoint that ends with `tokens`.
+    pub(crate) fn checkpoint(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<&HostEntry> {
         let walk = self.tree.walk(adapters, tokens);
         let end = self.tree.node(*walk.nodes.last()?);
-        let entry = end.host_entry.as_ref().filter(|_| end.end() as usize == tokens.len())?;
-        Some(entry.logits.clone())
+        end.host_entry.as_deref().filter(|_| end.end() as usize == tokens.len())
     }
 }

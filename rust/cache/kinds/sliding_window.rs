@@ -152,14 +152,14 @@ fn first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize)
 impl KvCache {
     /// Returns the part of the first `n_tokens` tokens of the running path of `id` that must be saved next, so that others can
     /// begin after them, or compute the last of them again, once the window has moved on; `None` if everything is saved.
-    pub fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
+    pub(crate) fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
         first_unsaved(self, node, self.kind.window_of_last(n_tokens), usize::MAX).map(|(_, range)| range)
     }
 
     /// Stores what was saved of `range` of the path of `id`, a part that [`KvCache::next_window_part`] returned. Returns `false`
     /// if the host cache has no space for it.
-    pub fn add_window(&mut self, id: KvSeqId, range: &Range<u32>, saved: SavedState) -> bool {
+    pub(crate) fn add_window(&mut self, id: KvSeqId, range: &Range<u32>, saved: SavedState) -> bool {
         let node = self.cut_at(id, range.end);
         if !self.evict_for(node, saved.bytes.len() as u64, EvictionReason::Pressed) {
             return false;

@@ -79,7 +79,8 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
         Task::Save { .. } => {
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
-            let logits = cache.kv_mut().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
+            let checkpoint = cache.kv_mut().checkpoint(&adapter_schedule, &tokens);
+            let logits = checkpoint.and_then(|checkpoint| checkpoint.logits.as_deref()).map(<[f32]>::to_vec);
             let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Saving") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             Ok(Some(TaskResult::Saved(SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) })))
