@@ -11,7 +11,7 @@ pub struct AdapterSet {
 }
 
 impl AdapterSet {
-    /// Creates a set of these adapters with their scales; an adapter with scale 0 is left out.
+    /// An adapter with scale 0 is left out.
     pub(crate) fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
         let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
         let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
@@ -19,14 +19,12 @@ impl AdapterSet {
         Self { adapters: adapters.into() }
     }
 
-    /// Iterates over the active adapters, each with its scale.
     pub(crate) fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
     }
 }
 
-/// The adapter set of each token of a text: one for all tokens or, for an activated adapter, another one from some position on.
-/// Two texts can share their common prefix up to the position where their adapter sets differ.
+/// The adapter set of each token of a text: for an activated adapter, another one from some position on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AdapterSchedule {
     first: AdapterSet,
@@ -41,7 +39,6 @@ impl From<AdapterSet> for AdapterSchedule {
 }
 
 impl AdapterSchedule {
-    /// Returns a schedule of `first` before `position` and `after` from there.
     pub(crate) fn changing(first: AdapterSet, position: u32, after: AdapterSet) -> Self {
         Self { first, after: Some((position, after)) }
     }
@@ -52,12 +49,11 @@ impl AdapterSchedule {
         self.after.as_ref().filter(|(from, _)| position >= *from).map_or(&self.first, |(_, after)| after)
     }
 
-    /// Position at which the adapter set changes.
     pub(crate) fn change(&self) -> Option<u32> {
         self.after.as_ref().map(|(position, _)| *position)
     }
 
-    /// Number of tokens from `position` on that have the same adapter set; [`u32::MAX`] if it does not change again.
+    /// Tokens from `position` on with the same adapter set; [`u32::MAX`] if it does not change again.
     pub(crate) fn n_unchanged(&self, position: u32) -> u32 {
         self.change().filter(|&change| position < change).map_or(u32::MAX, |change| change - position)
     }
@@ -69,19 +65,18 @@ impl AdapterSchedule {
         changes.into_iter().find(|&position| self.at(position) != other.at(position)).unwrap_or(u32::MAX)
     }
 
-    /// The schedule of a text of `n` tokens: without a change at or after `n`.
     pub(crate) fn prefix(&self, n: u32) -> Self {
         Self { first: self.first.clone(), after: self.after.clone().filter(|&(position, _)| position < n) }
     }
 
-    /// Removes the tokens of `range`: the tokens after it move to lower positions with their adapter set.
+    /// Removes the tokens of `range`; those after it move to lower positions.
     pub(crate) fn remove(&mut self, range: &Range<u32>) {
         if let Some((position, _)) = &mut self.after {
             *position = if *position >= range.end { *position - (range.end - range.start) } else { (*position).min(range.start) };
         }
     }
 
-    /// Iterates over the adapters that are active at the end of a text that is longer than any change, each with its scale.
+    /// The adapters that are active at the end of a text that is longer than any change.
     pub(crate) fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.at(u32::MAX).adapters()
     }

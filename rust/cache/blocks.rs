@@ -1,11 +1,9 @@
 //! Hashes of the cached prefixes' blocks, for a router that distributes requests to several engines.
 //!
-//! A text is divided into blocks of [`BLOCK`] tokens from its start. The hash of a block covers its tokens and the hash of the
-//! preceding block, so that it identifies the text up to its end. It is keyed (`BLAKE2b`, RFC 7693) by a secret that the
-//! engines and the router share, and by the adapter set of the block's last token.
-//!
-//! A node stores the hashes of its blocks and keeps them when it is split or joined. Hashes are computed on request, a bounded
-//! number per call: a caller that needs all of them calls repeatedly, and texts that are never listed cost nothing.
+//! A text is divided into blocks of [`BLOCK`] tokens. The hash of a block covers its tokens and the preceding hash, so it
+//! identifies the text up to its end. It is keyed (`BLAKE2b`, RFC 7693) by a secret that the engines and the router share, and
+//! by the adapter set of the block's last token. Nodes store their hashes, which are computed on request, a bounded number per
+//! call.
 
 use blake2b_simd::Params;
 
@@ -19,10 +17,8 @@ pub const BLOCK: u32 = 64;
 /// Most blocks that one call hashes: about 0.2 ms.
 const MAX_HASHED: usize = 256;
 
-/// Most nodes and paths that one call visits.
 const MAX_VISITED: usize = 4_096;
 
-/// Number of blocks from which on a call returns.
 const MAX_BLOCKS: usize = 16_384;
 
 /// Longest key, in bytes.
@@ -54,7 +50,7 @@ impl PrefixDigest {
     #[must_use]
     pub fn new(blocks: Vec<CachedBlock>, n_max: usize) -> Self {
         let mut all = blocks;
-        // A block that both tiers list, since two texts share it or it moved between two calls, counts as in the device cache.
+        // A block that both tiers list counts as in the device cache.
         all.sort_unstable_by_key(|block| (block.hash, block.tier == Tier::Host));
         all.dedup_by_key(|block| block.hash);
         let mut every: u32 = 1;
@@ -87,7 +83,7 @@ impl Default for DigestCursor {
     }
 }
 
-/// The computed hashes of the first blocks that end in a run of tokens.
+/// The first computed hashes of the blocks that end in a run of tokens.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BlockHashes {
     /// Epoch of the key that they were computed with.
@@ -96,7 +92,6 @@ pub(super) struct BlockHashes {
 }
 
 impl BlockHashes {
-    /// Removes and returns the hashes of the blocks that end in the first `n` tokens after `start`.
     pub(super) fn cut_front(&mut self, start: u32, n: u32) -> Self {
         let n_blocks = n_blocks_between(start, start + n).min(self.hashes.len());
         let rest = self.hashes.split_off(n_blocks);
@@ -118,7 +113,6 @@ impl BlockHashes {
         self.hashes.clear();
     }
 
-    /// The hashes that were computed with the key of `epoch`.
     fn with_epoch(&self, epoch: u32) -> &[u64] {
         if self.epoch == epoch { &self.hashes } else { &[] }
     }
@@ -131,7 +125,6 @@ impl BlockHashes {
     }
 }
 
-/// The most recently used key.
 #[derive(Debug, Default)]
 pub(super) struct HashKey {
     key: Vec<u8>,
@@ -143,10 +136,6 @@ fn n_blocks_between(start: u32, end: u32) -> usize {
     (end / BLOCK - start / BLOCK) as usize
 }
 
-/// The hash key of texts that are computed with this adapter set.
-///
-/// # Panics
-/// If `key` is longer than [`MAX_KEY_BYTES`].
 fn salt_of(key: &[u8], adapter_set: &AdapterSet) -> [u8; 32] {
     let mut adapters = Vec::new();
     for (adapter, scale) in adapter_set.adapters() {
@@ -157,7 +146,6 @@ fn salt_of(key: &[u8], adapter_set: &AdapterSet) -> [u8; 32] {
     hash.as_bytes().try_into().expect("the hash has the requested length")
 }
 
-/// The hash of a block that follows the block with the hash `before`; 0 for the first block.
 fn hash_after(before: u64, block: &[Token], salt: &[u8]) -> u64 {
     let mut bytes = [0; 8 + 4 * BLOCK as usize];
     bytes[..8].copy_from_slice(&before.to_le_bytes());
@@ -179,22 +167,16 @@ pub fn block_hashes(key: &[u8], adapter_set: &AdapterSet, tokens: &[Token]) -> V
     hashes.collect()
 }
 
-/// The hash of a block that is computed with this adapter set.
 #[cfg(test)]
 pub(super) fn hash_of(key: &[u8], before: u64, block: &[Token], adapter_set: &AdapterSet) -> u64 {
     hash_after(before, block, &salt_of(key, adapter_set))
 }
 
 impl KvCache {
-    /// Returns some of the cached blocks from `cursor` on, hashed with `key`, and the cursor of the next call; `None` after the
-    /// last.
+    /// Returns some of the cached blocks from `cursor` on, and the cursor of the next call; `None` after the last.
     ///
-    /// The tree may change between two calls: a block that moved to an earlier index is missed, and one that moved to a later
-    /// index is returned twice. For a memory that is a state, only the last block before each position at which a sequence can
-    /// begin is returned.
-    ///
-    /// # Panics
-    /// If `key` is longer than [`MAX_KEY_BYTES`].
+    /// The tree may change between two calls: blocks that moved may be missed or returned twice. For a memory that is a state,
+    /// only the last block before each position at which a sequence can begin is returned.
     pub(crate) fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
         if self.key.key != key {
             self.key = HashKey { key: key.to_vec(), epoch: self.key.epoch + 1 };
@@ -225,8 +207,7 @@ impl KvCache {
         (blocks, None)
     }
 
-    /// Adds the blocks that end in the node with this index, if it is cached. Returns `false` if the limit of hashes is
-    /// reached.
+    /// Returns `false` if the limit of hashes is reached.
     fn push_node_blocks(&mut self, index: usize, n_left: &mut usize, blocks: &mut Vec<CachedBlock>) -> bool {
         visit_counter::count_visited(1);
         let Some(id) = self.tree.at_index(index) else { return true };
@@ -251,7 +232,6 @@ impl KvCache {
         true
     }
 
-    /// Adds the blocks that end in the tail of a path. Returns `false` if the limit of hashes is reached.
     fn push_tail_blocks(&mut self, index: usize, n_left: &mut usize, blocks: &mut Vec<CachedBlock>) -> bool {
         visit_counter::count_visited(1);
         let id = KvSeqId(u16::try_from(index).expect("llama.cpp has at most 256 sequence ids"));
@@ -296,7 +276,7 @@ impl KvCache {
     }
 }
 
-/// Computes the missing block hashes of `id` and its ancestors. Returns `false` if that takes more than `n_left`.
+/// Returns `false` if the missing hashes of `id` and its ancestors are more than `n_left`.
 fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     // A node has hashes only if all blocks above it have: the walk can stop at the first node with a hash.
     let mut missing = Vec::new();
@@ -313,7 +293,7 @@ fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usiz
     missing.into_iter().rev().all(|at| hash_node(tree, at, key, n_left))
 }
 
-/// Computes the block hashes of `id`, whose ancestors' hashes are complete.
+/// The ancestors' hashes must be complete.
 fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     let node = tree.node(id);
     let (start, end) = (node.start, node.end());

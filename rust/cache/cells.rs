@@ -4,9 +4,8 @@ use crate::cache::visit_counter;
 
 /// Index of a cell in the device cache.
 ///
-/// llama.cpp does not report in which cell it stores a token. But it follows a fixed rule, which [`Cells::take`] reproduces, so
-/// that the indices are llama.cpp's own. They matter because a decode's cost depends on the highest used cell, and a save's
-/// cost on the number of contiguous runs.
+/// llama.cpp does not report it, but follows a fixed rule that [`Cells::take`] reproduces. A decode's cost depends on the
+/// highest used cell, and a save's cost on the number of contiguous runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellId(pub(super) u32);
 
@@ -16,14 +15,12 @@ impl CellId {
     }
 }
 
-/// A bitmap of the used cells, searched 64 cells at a time.
 #[derive(Debug)]
 pub(super) struct Cells {
     /// One bit per cell, 1 if it is used; the padding bits after the last cell are 1.
     used: Vec<u64>,
     n_total: usize,
     n_used: usize,
-    /// Index of a word before which no cell is free.
     head: usize,
     /// Index of the highest used cell, plus one.
     n_reached: usize,
@@ -61,11 +58,8 @@ impl Cells {
         self.used[index / WORD] >> (index % WORD) & 1 == 1
     }
 
-    /// Takes the lowest free cell, as llama.cpp does for each row of a decode and for each token of a reloaded entry
-    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since freeing a lower cell moves it back).
-    ///
-    /// # Panics
-    /// If no cell is free.
+    /// Takes the lowest free cell, as llama.cpp does for each row of a decode and each token of a reloaded entry (`find_slot`
+    /// in `llama-kv-cache.cpp`: its head never passes a free cell, since freeing a lower cell moves it back).
     pub(super) fn take(&mut self) -> CellId {
         assert!(self.n_free() > 0, "the planner frees a cell for each token, but none of {} is free", self.n_total);
         while self.used[self.head] == u64::MAX {
@@ -80,7 +74,6 @@ impl Cells {
         cell_at(index)
     }
 
-    /// Takes `n` cells, as [`Cells::take`] does.
     pub(super) fn take_all(&mut self, n: usize) -> Vec<CellId> {
         (0..n).map(|_| self.take()).collect()
     }
@@ -96,8 +89,7 @@ impl Cells {
         }
     }
 
-    /// Index of the highest used cell below `end`, plus one. The cost is amortized: each word passed here was filled cell by
-    /// cell before.
+    /// The cost is amortized: each word passed here was filled cell by cell before.
     fn highest_used_below(&self, end: usize) -> usize {
         let mut word = end / WORD;
         let mut bits = self.used[word] & !(u64::MAX << (end % WORD));
@@ -112,7 +104,6 @@ impl Cells {
         (word + 1) * WORD - bits.leading_zeros() as usize
     }
 
-    /// Panics if a count differs from a recount of the cells.
     pub(super) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
         let mut counted = vec![false; self.n_total];
         for cell in used {

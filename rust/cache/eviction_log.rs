@@ -31,7 +31,6 @@ pub struct EvictedRun {
     pub cause: EvictionCause,
 }
 
-/// Runs that were evicted since the last [`KvCache::take_evicted`].
 #[derive(Debug, Default)]
 pub(super) struct EvictionLog(VecDeque<EvictedRun>);
 
@@ -50,7 +49,6 @@ impl KvCache {
         self.path_mut(id).provenance = Some(provenance);
     }
 
-    /// Returns the runs that were evicted since the last call, oldest first; at most [`MAX_EVICTED_RUNS`].
     pub(crate) fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
         self.eviction_log.0.drain(..)
     }
@@ -62,7 +60,6 @@ impl KvCache {
         }
     }
 
-    /// Logs that all tokens of `id` became invalid.
     pub(super) fn log_failure(&mut self, id: KvSeqId) {
         let n_held = self.n_held(id);
         if let Some(group_id) = self.path(id).provenance.as_ref().filter(|_| n_held > 0).map(|by| by.group_id) {

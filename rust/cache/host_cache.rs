@@ -7,13 +7,12 @@ use std::sync::Arc;
 /// Bytes that an entry takes in addition to its data: its node in the tree and the indices that refer to it.
 const OVERHEAD: u64 = 512;
 
-/// Saved cells of a run of tokens, or a whole saved state. Each node of the tree that is reloaded from it holds an [`Arc`].
+/// Each node of the tree that is reloaded from it holds an [`Arc`].
 #[derive(Debug)]
 pub(crate) struct HostEntry {
     /// Range of the saved tokens in their text.
     pub(super) range: Range<u32>,
     pub(super) bytes: Arc<[u8]>,
-    /// The logits after the last token, if the entry is a whole state.
     pub(crate) logits: Option<Arc<[f32]>>,
     /// Position from which the entry holds what a sliding window sees.
     pub(super) whole_from: u32,
@@ -25,7 +24,6 @@ impl HostEntry {
     }
 }
 
-/// The size of the host cache. Its entries are in the nodes of the tree.
 #[derive(Debug)]
 pub(super) struct HostCache {
     n_bytes: u64,
@@ -48,12 +46,10 @@ impl HostCache {
         self.max_bytes != Some(0)
     }
 
-    /// Returns whether an entry of `n_bytes` fits into the empty host cache.
     pub(super) fn can_ever_hold(&self, n_bytes: u64) -> bool {
         self.max_bytes.is_none_or(|max| n_bytes + OVERHEAD <= max)
     }
 
-    /// Bytes that must be freed before an entry of `n_bytes` fits.
     pub(super) fn n_missing_bytes(&self, n_bytes: u64) -> u64 {
         self.max_bytes.map_or(0, |max| (self.n_bytes + n_bytes + OVERHEAD).saturating_sub(max))
     }
@@ -64,7 +60,6 @@ impl HostCache {
         Arc::new(entry)
     }
 
-    /// Removes a reference of a node; the last one frees the bytes of the entry.
     pub(super) fn release(&mut self, entry: Arc<HostEntry>) {
         if let Some(entry) = Arc::into_inner(entry) {
             self.n_bytes -= entry.n_bytes();
@@ -72,7 +67,6 @@ impl HostCache {
         }
     }
 
-    /// Panics if a count differs from a recount of the entries that `nodes` refer to.
     pub(super) fn check_integrity<'a>(&self, nodes: impl Iterator<Item = &'a Arc<HostEntry>>) {
         let mut entries: BTreeMap<*const HostEntry, (&Arc<HostEntry>, usize)> = BTreeMap::new();
         for entry in nodes {

@@ -1,5 +1,4 @@
-//! Eviction from the host cache: which entries are dropped to make space for another one. If dropping all less valuable entries
-//! would not suffice, none is dropped.
+//! Which host cache entries are dropped to make space for another one: none if less valuable entries would not suffice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,11 +10,9 @@ use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::{KvCache, visit_counter};
 use crate::request::EvictionCause;
 
-/// A node that is to be saved, with its ancestors.
 #[derive(Debug)]
 pub(super) struct OffloadCandidate {
     node: NodeId,
-    /// The node and its ancestors.
     above: BTreeSet<NodeId>,
 }
 
@@ -28,30 +25,27 @@ impl OffloadCandidate {
         self.node
     }
 
-    /// Returns whether the node is `other` or a descendant of it.
     pub(super) fn is_within(&self, other: NodeId) -> bool {
         self.above.contains(&other)
     }
 
-    /// Returns whether `other` is the node or a descendant of it.
     pub(super) fn contains(&self, cache: &KvCache, other: NodeId) -> bool {
         cache.tree.is_within(other, self.node)
     }
 }
 
-/// Entries that would be dropped, and the properties of the tree without them that determine which entry is dropped next.
+/// A simulation of dropping entries, which determines what becomes droppable next.
 struct HostEviction<'a> {
     cache: &'a KvCache,
     nodes: Vec<NodeId>,
     n_bytes: u64,
     dropped: BTreeSet<NodeId>,
-    /// Number of children of a node that would have left the tree.
+    /// Children that would have left the tree.
     n_removed_children: BTreeMap<NodeId, usize>,
-    /// Number of children of a node that would be in the host cache alone; computed on demand.
+    /// Children that would be in the host cache alone; computed on demand.
     n_host_only_children: BTreeMap<NodeId, usize>,
     /// Number of nodes of an entry that would have released it; the last one frees its bytes.
     n_released: BTreeMap<*const HostEntry, usize>,
-    /// Entries that would become droppable.
     droppable: BTreeSet<(DropKey, NodeId)>,
 }
 
@@ -69,7 +63,6 @@ impl<'a> HostEviction<'a> {
         }
     }
 
-    /// Simulates that `id` drops its entry.
     fn drop(&mut self, id: NodeId) {
         let node = self.cache.tree.node(id);
         let entry = node.host_entry.as_ref().expect("only a node with an entry can drop it");
@@ -89,8 +82,6 @@ impl<'a> HostEviction<'a> {
         self.propagate_removal(id);
     }
 
-    /// Simulates the removal of `id` and of ancestors that become empty, and checks whether their parents' entries become
-    /// droppable.
     fn propagate_removal(&mut self, id: NodeId) {
         let mut at = id;
         while let Some(parent) = self.cache.tree.node(at).parent {
@@ -114,7 +105,6 @@ impl<'a> HostEviction<'a> {
         self.cache.tree.node(id).children.len() - self.n_removed_children.get(&id).copied().unwrap_or(0)
     }
 
-    /// Adds `id` to the droppable nodes if its entry was needed before and no longer is.
     fn update_droppable(&mut self, id: NodeId) {
         let cache = self.cache;
         let node = cache.tree.node(id);
@@ -143,14 +133,12 @@ impl<'a> HostEviction<'a> {
 }
 
 impl KvCache {
-    /// Returns whether the host cache can take `n_tokens` tokens of `node`: it has space, or holds enough entries of lower
-    /// value.
     pub(super) fn can_save(&self, node: NodeId, n_tokens: u32, reason: EvictionReason) -> bool {
         self.entries_to_drop(node, self.kind.bytes_of(n_tokens), reason).is_some()
     }
 
-    /// Returns the nodes whose entries are dropped, in order, so that `n_bytes` more fit for `node`. Returns `None` if the
-    /// entries that would have to be dropped are more valuable.
+    /// Returns the nodes whose entries are dropped, in order, so that `n_bytes` more fit for `node`; `None` if an entry that
+    /// would have to go is more valuable.
     fn entries_to_drop(&self, node: NodeId, n_bytes: u64, reason: EvictionReason) -> Option<Vec<NodeId>> {
         if !self.host_cache.can_ever_hold(n_bytes) {
             return None;
@@ -184,7 +172,6 @@ impl KvCache {
         Some(eviction.nodes)
     }
 
-    /// Returns whether the entry of `victim` may be dropped for the candidate.
     fn can_be_dropped_for(
         &self,
         (class, last_used): DropKey,
@@ -201,8 +188,8 @@ impl KvCache {
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
     }
 
-    /// Drops entries until `n_bytes` more fit for `node`. Returns `false` and drops nothing if the entries that would have to
-    /// be dropped are more valuable. Dropping may join nodes, `node` included.
+    /// Drops entries until `n_bytes` more fit for `node`, or none and returns `false`. Dropping may join nodes, `node`
+    /// included.
     pub(super) fn evict_for(&mut self, node: NodeId, n_bytes: u64, reason: EvictionReason) -> bool {
         let Some(dropped) = self.entries_to_drop(node, n_bytes, reason) else { return false };
         for id in dropped {

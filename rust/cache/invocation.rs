@@ -2,13 +2,9 @@
 
 use crate::request::Token;
 
-/// Returns the start of the last occurrence of `invocation` in `text`, from which the adapter applies; `None` if it does not
-/// occur or is empty.
+/// Returns the start of the last occurrence of `invocation` in `text`; `None` if it does not occur or is empty.
 ///
-/// Uses the Knuth–Morris–Pratt search, which reads each token once.
-///
-/// # Panics
-/// If the position does not fit into 32 bits.
+/// Knuth–Morris–Pratt search: each token is read once.
 #[must_use]
 pub fn invoked_at(text: impl IntoIterator<Item = Token>, invocation: &[Token]) -> Option<u32> {
     let borders = borders(invocation);
@@ -33,8 +29,7 @@ fn borders(pattern: &[Token]) -> Vec<usize> {
     borders
 }
 
-/// Length of the longest prefix of `pattern` that the text ends with after `token`, given that it ended with the first
-/// `n_matched` tokens of `pattern` before.
+/// Length of the longest prefix of `pattern` that the text ends with after `token`, given `n_matched` before.
 fn extend_match(pattern: &[Token], borders: &[usize], mut n_matched: usize, token: Token) -> usize {
     loop {
         if pattern.get(n_matched) == Some(&token) {

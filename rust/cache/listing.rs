@@ -51,8 +51,7 @@ pub enum Tier {
 }
 
 impl KvCache {
-    /// Lists all nodes of the tree, parents before their children, followed by the computed tokens of running sequences that
-    /// are not in the tree yet. `slot_of` returns the slot in which the sequence of an id runs.
+    /// Lists all nodes, parents first, and then the computed tokens of running sequences that are not in the tree yet.
     pub(crate) fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
         let mut listing = Listing::new(self, usize::MAX);
         for id in self.tree.in_order() {
@@ -65,9 +64,8 @@ impl KvCache {
         listing.with_slots(&running)
     }
 
-    /// The `limit` most recently used nodes, in that order, and the number of all nodes. A node counts as used when one of its
-    /// descendants was: parents come before their children, and no node is listed without its parent. The tokens that running
-    /// sequences have computed and that are not in the tree yet count as used now.
+    /// Lists the `limit` most recently used nodes, and counts all. A node was used when a descendant was, so parents come
+    /// first; what running sequences have computed counts as used now.
     ///
     /// Visits `limit` nodes, their ancestors, and the paths of running sequences, however large the tree is.
     pub(crate) fn recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
@@ -98,7 +96,6 @@ impl KvCache {
         tokens
     }
 
-    /// Ids of running sequences, each with its slot.
     fn running(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<(KvSeqId, u32)> {
         self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
     }
@@ -134,7 +131,6 @@ struct Listing<'a> {
     cache: &'a KvCache,
     limit: usize,
     nodes: Vec<CachedNode>,
-    /// Index in the listing of each listed node of the tree.
     indices: BTreeMap<NodeId, usize>,
 }
 
@@ -153,7 +149,6 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Lists a node, whose parent is listed, unless it is a root.
     fn add(&mut self, id: NodeId) {
         let node = self.cache.tree.node(id);
         let Some(parent) = node.parent.filter(|_| !self.is_full()) else { return };
@@ -179,7 +174,6 @@ impl<'a> Listing<'a> {
         });
     }
 
-    /// Lists the ancestors of a node that are not listed yet, and then the node.
     fn add_with_parents(&mut self, id: NodeId) {
         let mut missing: Vec<NodeId> = self.cache.tree.upwards(id).take_while(|at| !self.indices.contains_key(at)).collect();
         while let Some(at) = missing.pop() {
@@ -187,7 +181,6 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Lists the computed tokens of the sequence on `id`, which runs in `slot`, that are not in the tree yet.
     fn add_computing(&mut self, id: KvSeqId, slot: u32) {
         let path = self.cache.path(id);
         let mut parent = self.indices.get(&path.tip).copied();
@@ -212,7 +205,6 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// The listed nodes, each with the slots whose sequences run on it.
     fn with_slots(mut self, running: &[(KvSeqId, u32)]) -> Vec<CachedNode> {
         for &(id, slot) in running {
             for at in self.cache.tree.upwards(self.cache.path(id).tip) {

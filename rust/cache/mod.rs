@@ -1,18 +1,15 @@
 //! The KV cache's bookkeeping: a prefix tree over computed tokens in two tiers, the device cache and the host cache.
 //!
-//! This module never touches the model's memory. It queues the changes that the memory must follow as [`CacheOp`]s, which the
-//! worker carries out in order before the next decode. It also names what must be copied (offloaded, reloaded, relocated); the
-//! worker copies.
+//! It never touches the model's memory: it queues changes as [`CacheOp`]s, which the worker carries out before the next decode,
+//! and names what the worker must copy.
 //!
 //! A *path* is the tokens that one sequence id holds, with a cell for each. While a sequence runs on it, the path is pinned,
-//! and the tokens that the sequence computes form the path's *tail*. When the sequence ends, or another one shares a part, that
-//! part moves from the tail into the tree. A node of the tree is in the device cache if a path goes through it, and in the host
-//! cache if a host cache entry contains it. The cells of paths form *cell runs*: contiguous groups that the same ids hold. A
-//! *private* path is all tail: it shares nothing and is dropped when its sequence ends.
+//! and its newest tokens form its *tail*, which moves into the tree when the sequence ends or another one shares a part. A node
+//! is in the device cache if a path goes through it, and in the host cache if it has an entry. The cells of paths form *cell
+//! runs*: groups that the same ids hold. A *private* path is all tail: it shares nothing and is dropped at its end.
 //!
-//! Rules that depend on the kind of memory are in `kinds`, one file per kind. No call's cost grows with the number of idle
-//! nodes in the host cache: calls walk the nodes of a path, the ids, and the cells that they move. `tests/costs.rs` counts
-//! these visits.
+//! Rules that depend on the kind of memory are in `kinds`. No call's cost grows with the number of idle nodes in the host
+//! cache: calls walk the nodes of a path, the ids, and the cells that they move. `tests/costs.rs` counts these visits.
 
 mod adapter_set;
 mod blocks;
@@ -78,17 +75,13 @@ pub enum CacheOp {
     Drop(KvSeqId),
 }
 
-/// The tokens that one sequence id holds.
 #[derive(Debug)]
 struct Path {
     /// Node at which the part of the path that is in the tree ends.
     tip: NodeId,
-    /// Tokens after that part, which no other path shares.
     tail: Vec<Token>,
-    /// Hashes of the blocks that end in the tail.
     blocks: blocks::BlockHashes,
     adapters: AdapterSchedule,
-    /// Never shared.
     is_private: bool,
     /// The request that runs on the path, or ran on it last.
     provenance: Option<Provenance>,
@@ -99,14 +92,13 @@ struct Path {
 pub struct KvCache {
     kind: MemoryKind,
     tree: PrefixTree,
-    /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
     free_ids: BTreeSet<KvSeqId>,
     /// Ids that pinned prefixes leave to the sequences in slots.
     n_ids_for_slots: usize,
     cell_runs: CellRuns,
     host_cache: HostCache,
-    /// Nodes whose host cache entries can be dropped, in that order.
+    /// Droppable host cache entries, the next one first.
     droppable: BTreeSet<(DropKey, NodeId)>,
     pins: BTreeMap<u64, pins::Pin>,
     n_pinned_ever: u64,
@@ -165,17 +157,14 @@ impl KvCache {
         self
     }
 
-    /// Number of free cells.
     pub(crate) fn n_free(&self) -> usize {
         self.cell_runs.cells().n_free()
     }
 
-    /// Number of cells that only idle paths hold.
     pub(crate) fn n_evictable(&self) -> usize {
         self.cell_runs.n_evictable()
     }
 
-    /// Number of cells that are not free.
     pub(crate) fn n_used(&self) -> usize {
         self.cell_runs.cells().n_used()
     }
@@ -197,17 +186,14 @@ impl KvCache {
         self.host_cache.size()
     }
 
-    /// Returns whether the host cache is on.
     pub(crate) fn has_host_cache(&self) -> bool {
         self.host_cache.is_on()
     }
 
-    /// Number of tokens that were compared with nodes of the tree since the start.
     pub(crate) fn n_compared(&self) -> u64 {
         self.tree.n_compared()
     }
 
-    /// Tokens that moved between the tiers since the start.
     pub(crate) fn counts(&self) -> TierMetrics {
         self.counts
     }
@@ -218,7 +204,6 @@ impl KvCache {
         self.cell_runs.n_evictable_of(source, matched.n_device)
     }
 
-    /// Returns how many cells become evictable when each of the placed `ids` becomes idle, one after the other.
     pub(crate) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
         self.cell_runs.freed_by(ids)
     }
@@ -257,15 +242,13 @@ impl KvCache {
         Some(id)
     }
 
-    /// Places an empty, pinned path that is never shared on the lowest free id, for a sequence whose cells differ from what
-    /// others would compute for the same tokens. Returns `None` if no id is free.
+    /// As [`KvCache::place`], for a sequence whose cells differ from what others would compute for the same tokens.
     pub(crate) fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
         let id = self.place(adapters, None)?;
         self.path_mut(id).is_private = true;
         Some(id)
     }
 
-    /// Marks the cached prefix of `tokens` as used now, so that it is evicted last.
     pub(crate) fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
         let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
@@ -274,7 +257,6 @@ impl KvCache {
         }
     }
 
-    /// Counts a hit by the request `by` on the cached prefix of `tokens`.
     pub(crate) fn count_hit(&mut self, adapters: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
         let walk = self.tree.walk(adapters, tokens);
         let part = match walk.partial {
@@ -288,7 +270,6 @@ impl KvCache {
         }
     }
 
-    /// Counts a hit on the nodes of the path of `id`, for the request that was placed on it.
     pub(crate) fn count_hit_of(&mut self, id: KvSeqId) {
         let Path { tip, ref provenance, .. } = *self.path(id);
         let provenance = provenance.clone();
@@ -300,16 +281,12 @@ impl KvCache {
         });
     }
 
-    /// Makes the first `n_tokens` tokens of the path of `id` available to prefix matches and forks.
     pub(crate) fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
         self.cut_at(id, n_tokens);
     }
 
-    /// Appends `tokens` to the pinned path of each id and takes a free cell for each, in the order in which the next decode
-    /// computes them.
-    ///
-    /// # Panics
-    /// If too few cells are free; the planner frees them first.
+    /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them. Enough cells must
+    /// be free.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         for (id, tokens) in rows {
             let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
@@ -318,10 +295,7 @@ impl KvCache {
         }
     }
 
-    /// Removes the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode failed.
-    ///
-    /// # Panics
-    /// If a removed token is in the tree: tokens that were not computed must not be shared.
+    /// Removes the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode failed. They must not be in the tree.
     pub fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
         let in_tree = self.tree.node(self.path(id).tip).end();
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are in the tree");
@@ -331,10 +305,8 @@ impl KvCache {
         self.cell_runs.shorten(id, n_kept);
     }
 
-    /// Records that the host cache entry with the tokens `entry` was reloaded to `id`, which now holds `tokens` in addition;
-    /// the cells for the rest of the entry were freed again.
-    ///
-    /// The tail of a private path stays private.
+    /// Records that the entry of the range `entry` was reloaded to `id`, which kept only `tokens` of it. A private tail stays
+    /// private.
     pub fn record_reload(&mut self, id: KvSeqId, tokens: &[Token], entry: &Range<u32>) {
         let start = self.n_held(id);
         self.cell_runs.grow_by_entry(id, entry, &(start..start + length(tokens)));
@@ -343,8 +315,7 @@ impl KvCache {
         self.commit(id);
     }
 
-    /// Makes the path of `id` idle: it stays until its cells or its id are needed. If another path contains it, its id is
-    /// freed; a private path is dropped.
+    /// Makes the path of `id` idle. If another path contains it, its id is freed; a private path is dropped.
     pub fn unpin(&mut self, id: KvSeqId) {
         self.now += 1;
         self.commit(id);
@@ -354,15 +325,13 @@ impl KvCache {
         }
     }
 
-    /// Drops the pinned path of `id`, whose contents are unknown after a failure. A pinned prefix that no other path holds was
-    /// computed before, and stays.
+    /// Drops the pinned path of `id`, whose contents are unknown, except a pinned prefix, which was computed before.
     pub(crate) fn discard_failed(&mut self, id: KvSeqId) {
         self.log_failure(id);
         self.discard(id);
     }
 
-    /// Drops the pinned path of `id`, whose contents are valid but will not be used again. A pinned prefix that no other path
-    /// holds stays.
+    /// Drops the pinned path of `id`, except a pinned prefix that no other path holds.
     pub(crate) fn discard(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
         let is_lost_pin = |&at: &NodeId| {
@@ -377,7 +346,6 @@ impl KvCache {
         }
     }
 
-    /// Records that no sequence runs on the path of `id`; returns the node at which its part in the tree ends.
     fn stop_running(&mut self, id: KvSeqId) -> NodeId {
         let tip = self.path(id).tip;
         self.cell_runs.unpin(id);
@@ -390,7 +358,6 @@ impl KvCache {
         self.ops.drain(..)
     }
 
-    /// Returns whether no sequence runs: every cell is free, evictable, or held for a pinned prefix.
     pub(crate) fn is_idle(&self) -> bool {
         let holders: Vec<KvSeqId> = self.pins.values().filter_map(|pin| pin.holder).collect();
         self.paths().all(|(id, _)| !self.is_pinned(id) || holders.contains(&id))
@@ -423,10 +390,7 @@ impl KvCache {
         self.paths[usize::from(id.0)].as_mut().expect("only ids with a path are used")
     }
 
-    /// Compares every count with a recount.
-    ///
-    /// # Panics
-    /// If one differs.
+    /// Compares every count with a recount; panics if one differs.
     pub fn check_integrity(&self) {
         self.cell_runs.check_integrity();
         for (id, path) in self.paths() {
@@ -461,7 +425,6 @@ impl KvCache {
     }
 }
 
-/// Converts a length to 32 bits, the width of positions.
 fn length_of(n: usize) -> u32 {
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
 }

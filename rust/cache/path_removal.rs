@@ -18,8 +18,7 @@ pub struct PathRemoval {
     pub id: KvSeqId,
     /// Tokens that must be saved before the removal; `None` if they are saved already or not worth saving.
     pub saves: Option<Range<u32>>,
-    /// True if they must be saved at any cost, because a pin or a preempted sequence needs them, or because the parts of the
-    /// path are useful only together.
+    /// True if a pin or a preempted sequence needs them, or the parts of the path are useful only together.
     pub is_required: bool,
     /// Number of tokens to remove.
     pub n_tokens: u32,
@@ -30,7 +29,6 @@ pub struct PathRemoval {
 }
 
 impl PathRemoval {
-    /// Extends the saved range to the earlier position `start`.
     pub(crate) fn extend_to(&mut self, start: u32) {
         if let Some(range) = &mut self.saves {
             let n_more = range.start - start;
@@ -55,8 +53,7 @@ pub enum EvictionReason {
 pub struct SavedState {
     /// The bytes that [`Runner::save`](crate::engine::runner::Runner::save) returned.
     pub bytes: Arc<[u8]>,
-    /// Position from which the bytes hold what a sliding window sees: the end if the window is missing, the start for other
-    /// kinds of memory.
+    /// Position from which the bytes hold what a sliding window sees; the start for other kinds of memory.
     pub whole_from: u32,
 }
 
@@ -67,15 +64,13 @@ impl KvCache {
         self.now
     }
 
-    /// Returns the part of the least recently used idle path that can be removed next, starting from its end. Saving it costs
-    /// at most about `max_units`, but it has at least 16 tokens. Returns `None` if no path is idle, or if an early removal
-    /// could not be saved.
+    /// Returns the end of the least recently used idle path: at least 16 tokens, more if saving them costs at most `max_units`.
+    /// `None` if no path is idle, or an early removal could not be saved.
     #[must_use]
     pub fn next_removal(&self, max_units: u64, reason: EvictionReason) -> Option<PathRemoval> {
         let can_remove = |(id, path): &(KvSeqId, &Path)| !self.is_pinned(*id) && self.rules().can_remove(self, path.tip, reason);
         let idle = self.paths().inspect(|_| visit_counter::count_visited(1)).filter(can_remove);
-        // Of paths that were last used together the longest is removed first: paths that end within it can be saved on top of
-        // its entries.
+        // Of paths that were used together the longest is first: those that end within it can be saved on top of its entries.
         let order = |path: &Path| (self.tree.node(path.tip).last_used, Reverse(self.tree.node(path.tip).end()));
         let (id, path) = idle.min_by_key(|(_, path)| order(path))?;
         let last_used = self.tree.node(path.tip).last_used;
@@ -95,7 +90,7 @@ impl KvCache {
         Some(PathRemoval { node, id, saves, is_required, n_tokens, n_units, last_used })
     }
 
-    /// Number of tokens of `id` from `start` on that can be saved for `max_units`, at least 16, and their cost.
+    /// As [`KvCache::count_affordable`], from token `start` of `id` on.
     pub(crate) fn affordable_from(&self, id: KvSeqId, start: u32, max_units: u64) -> (u32, u64) {
         self.count_affordable(self.cell_runs.cells_from(id, start), max_units)
     }
@@ -115,9 +110,8 @@ impl KvCache {
         (n_tokens, n_units)
     }
 
-    /// Carries out `removal` with the saved state and frees the cells, if the memory allows a partial removal. The cache must
-    /// not have changed since [`KvCache::next_removal`]. A pinned prefix that could not be saved becomes pinned in the device
-    /// cache instead. Returns `false` if an early removal could not be saved; its path stays.
+    /// Carries out `removal`; the cache must not have changed since [`KvCache::next_removal`]. A pinned prefix that could not
+    /// be saved becomes pinned in the device cache. Returns `false` if an early removal could not be saved; its path stays.
     pub fn remove_tail(&mut self, removal: &PathRemoval, saved: Option<SavedState>, reason: EvictionReason) -> bool {
         let PathRemoval { mut node, id, .. } = *removal;
         if let Some(range) = &removal.saves {
@@ -141,14 +135,12 @@ impl KvCache {
         true
     }
 
-    /// Stores what was saved of `range`, which ends at the end of `node`; splits the node there. Returns `false` if nothing was
-    /// saved, or if the existing entry holds as much of its window.
+    /// Stores what was saved of `range`, which ends with `node`. Returns `false` if that adds nothing to the existing entry.
     pub(super) fn store_end(&mut self, node: NodeId, range: &Range<u32>, saved: Option<SavedState>) -> bool {
         let start = self.tree.node(node).start;
         if range.start > start && !self.kind.is_a_state() {
             self.split(node, range.start - start);
         }
-        // A saved state with a smaller part of the window must not replace the entry.
         let entry = self.tree.node(node).host_entry.as_ref();
         let is_better = |saved: &SavedState| entry.is_none_or(|entry| saved.whole_from < entry.whole_from);
         let Some(SavedState { bytes, whole_from }) = saved.filter(is_better) else { return false };

@@ -9,13 +9,11 @@ use crate::cache::{CacheOp, KvCache, KvSeqId, visit_counter};
 use crate::request::Token;
 
 impl KvCache {
-    /// Moves the tail of `id` into the tree, unless the path is private.
     pub(super) fn commit(&mut self, id: KvSeqId) {
         let n = if self.is_private(id) { 0 } else { self.path(id).tail.len() };
         self.commit_part(id, n);
     }
 
-    /// Moves the first `n` tokens of the tail of `id` into the tree.
     fn commit_part(&mut self, id: KvSeqId, n: usize) {
         if n == 0 {
             return;
@@ -51,8 +49,7 @@ impl KvCache {
         self.prune(old);
     }
 
-    /// Returns the node that ends after `n` tokens of the path of `id`; splits a node or moves tail tokens into the tree if
-    /// needed.
+    /// Returns the node that ends after `n` tokens of the path of `id`, splitting a node or committing tail tokens if needed.
     pub(super) fn cut_at(&mut self, id: KvSeqId, n: u32) -> NodeId {
         let path = self.path(id);
         let end = self.tree.node(path.tip).end();
@@ -97,7 +94,7 @@ impl KvCache {
         }
     }
 
-    /// Makes the idle path of `id`, which ends at `node`, end at its ancestor `above`, or removes it from the tree.
+    /// Makes the idle path of `id` end at the ancestor `above` of its end `node`, or leave the tree.
     fn move_end_above(&mut self, node: NodeId, above: Option<NodeId>, id: KvSeqId) {
         if let Some(above) = above {
             self.tree.add_tip(above, id);
@@ -108,8 +105,7 @@ impl KvCache {
         self.prune(node);
     }
 
-    /// Drops idle paths that end at `node`, which the path of `by` passes or ends at: they are redundant if any prefix can be
-    /// forked.
+    /// Drops idle paths that end at `node`, which the path of `by` passes: redundant if any prefix can be forked.
     pub(super) fn drop_redundant_paths(&mut self, node: NodeId, by: KvSeqId) {
         if !self.kind.forks.can_truncate() {
             return;
@@ -121,7 +117,6 @@ impl KvCache {
         }
     }
 
-    /// Drops an idle path and frees the cells that no other path holds.
     pub(super) fn drop_path(&mut self, id: KvSeqId) {
         debug_assert!(!self.is_pinned(id), "a pinned path is never dropped");
         let tip = self.path(id).tip;
@@ -132,7 +127,6 @@ impl KvCache {
         self.ops.push(CacheOp::Drop(id));
     }
 
-    /// Cuts the idle path of `id` and its tail after the end of `node`.
     pub(super) fn truncate_after(&mut self, id: KvSeqId, node: NodeId) {
         let (tip, end) = (self.path(id).tip, self.tree.node(node).end());
         let path = self.path_mut(id);
@@ -145,7 +139,7 @@ impl KvCache {
         self.ops.push(CacheOp::Truncate(id, end));
     }
 
-    /// Removes the last node of the idle path of `id`; drops the path if others hold the rest or it cannot be cut.
+    /// Drops the whole path if others hold the rest or it cannot be cut.
     pub(super) fn drop_last_node(&mut self, id: KvSeqId) {
         let node = self.tree.node(self.path(id).tip);
         let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
@@ -158,7 +152,7 @@ impl KvCache {
         }
     }
 
-    /// Removes `node` and its ancestors up to the first one in use, and joins nodes that no longer need to be separate.
+    /// Removes `node` and its ancestors up to one in use, and joins nodes that need not be separate.
     pub(super) fn prune(&mut self, node: NodeId) {
         let mut next = Some(node);
         while let Some(at) = next {
@@ -190,7 +184,7 @@ impl KvCache {
         }
     }
 
-    /// Updates the drop keys of `node` and its ancestors up to `last`, or up to the root.
+    /// Updates the drop keys of `node` and its ancestors up to `last`.
     pub(super) fn refresh_upwards(&mut self, node: NodeId, last: Option<NodeId>) {
         let mut next = Some(node);
         while let Some(at) = next {
@@ -212,7 +206,7 @@ impl KvCache {
         self.tree.node_mut(id).drop_key = key;
     }
 
-    /// Replaces the host cache entry of `id`, and updates its drop key and that of its parent, whose entry may depend on it.
+    /// Updates the drop key of the parent too, whose entry may depend on it.
     pub(super) fn set_host_entry(&mut self, id: NodeId, entry: Option<HostEntry>) {
         let entry = entry.map(|entry| self.host_cache.add(entry));
         if let Some(old) = std::mem::replace(&mut self.tree.node_mut(id).host_entry, entry) {
@@ -230,7 +224,7 @@ impl KvCache {
         }
     }
 
-    /// `None` if there is no host cache entry, or a pin or another node needs it.
+    /// `None` if there is no entry, or a pin or another node needs it.
     pub(super) fn drop_key(&self, id: NodeId) -> Option<DropKey> {
         let node = self.tree.node(id);
         if node.host_entry.is_none() || node.n_pins > 0 {
@@ -245,7 +239,6 @@ impl KvCache {
         (!is_needed).then_some((self.drop_class(id), node.last_used))
     }
 
-    /// The first part of the [`DropKey`].
     pub(super) fn drop_class(&self, id: NodeId) -> u8 {
         let node = self.tree.node(id);
         if node.is_on_device() {

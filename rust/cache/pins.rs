@@ -5,10 +5,8 @@ use crate::cache::{AdapterSchedule, KvCache, KvSeqId};
 use crate::error::Error;
 use crate::request::{EvictionCause, PinnedPrefix, Token};
 
-/// A prefix that is never evicted.
 #[derive(Debug)]
 pub(super) struct Pin {
-    /// Node at which it ends.
     pub(super) node: NodeId,
     /// The id whose path holds it in the device cache, if the host cache is off or the prefix could not be saved.
     pub(super) holder: Option<KvSeqId>,
@@ -21,12 +19,12 @@ pub(super) struct Pin {
 pub struct Reservation(pub(super) NodeId);
 
 impl KvCache {
-    /// Pins the tokens of the path of `id`, whose sequence has ended, and makes the path idle, as [`KvCache::unpin`] does. If
-    /// the host cache is off, the path stays pinned instead.
+    /// Pins the tokens of the path of `id` and makes the path idle, also after an error. Without a host cache the path stays
+    /// pinned.
     ///
     /// # Errors
-    /// [`Error::PinsFull`] if all pinned prefixes together would take more than half of the host cache or, if that is off, more
-    /// than half of the device cache or of the sequence ids, or an id that a slot needs. The path becomes idle then too.
+    /// [`Error::PinsFull`] if pins would take more than half of the host cache or, without one, of the device cache or the ids,
+    /// or an id that a slot needs.
     pub(crate) fn pin(&mut self, id: KvSeqId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
@@ -54,10 +52,7 @@ impl KvCache {
         Ok(pinned)
     }
 
-    /// Checks whether another prefix of `n_tokens` tokens can be pinned.
-    ///
-    /// # Errors
-    /// Like [`KvCache::pin`].
+    /// Checks whether another prefix of `n_tokens` tokens can be pinned. Fails like [`KvCache::pin`].
     pub(crate) fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let (_, n_pinned_bytes) = self.pinned_size();
@@ -70,35 +65,30 @@ impl KvCache {
         if fits { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
     }
 
-    /// Bytes of half of the cells and, if the memory is a state, of the states of the sequence ids that pinned prefixes may
-    /// hold.
+    /// Half of the cells, and the states of the ids that pins may hold.
     fn max_pinned_bytes(&self) -> u64 {
         let n_cell_bytes = self.cell_runs.cells().n_total() as u64 * self.kind.bytes_per_token / 2;
         n_cell_bytes + self.max_pinned_ids() as u64 * self.kind.bytes_per_state
     }
 
-    /// Largest number of sequence ids that pinned prefixes may hold: half of them, and none that a slot needs. Otherwise a beam
-    /// search whose beams start together in all slots could never start and would block the queue.
+    /// Half of the ids, and none that a slot needs: a beam search that starts in all slots at once would block the queue.
     fn max_pinned_ids(&self) -> usize {
         (self.paths.len() / 2).min(self.paths.len().saturating_sub(self.n_ids_for_slots))
     }
 
-    /// Returns whether another path of `n_tokens` can stay pinned and leave half of the cells and enough sequence ids for other
-    /// sequences.
+    /// Returns whether another path of `n_tokens` can stay pinned.
     fn can_hold(&self, n_tokens: u32) -> bool {
         let holders = || self.pins.values().filter_map(|pin| pin.holder);
         let n_cells = n_tokens as usize + holders().map(|id| self.n_held(id) as usize).sum::<usize>();
         2 * n_cells <= self.cell_runs.cells().n_total() && holders().count() < self.max_pinned_ids()
     }
 
-    /// Returns whether a pinned prefix ends at `node`.
     pub(super) fn is_end_of_pin(&self, node: NodeId) -> bool {
         self.tree.node(node).n_pins > 0 && self.pins.values().any(|pin| pin.node == node)
     }
 
-    /// Pins the idle path of `id` in the device cache, as without a host cache, because a pinned prefix that contains `node`
-    /// could not be saved. Returns `false` if too little would remain for other sequences, or another path already holds the
-    /// prefix.
+    /// Pins the idle path of `id` in the device cache, because a pinned prefix that contains `node` could not be saved. Returns
+    /// `false` if too little would remain for others, or another path already holds the prefix.
     pub(super) fn pin_on_device(&mut self, id: KvSeqId, node: NodeId) -> bool {
         if !self.can_hold(self.n_held(id)) {
             return false;
@@ -115,8 +105,7 @@ impl KvCache {
         self.kind.bytes_of(n_tokens).max(u64::from(n_tokens))
     }
 
-    /// Drops the entries of `node`, which is in the device cache, and its ancestors that extend past its end, so that a new pin
-    /// is saved separately.
+    /// Drops entries of `node` and its ancestors that extend past its end, so that a new pin is saved separately.
     fn drop_longer_entries(&mut self, node: NodeId) {
         let end = self.tree.node(node).end();
         let is_longer_entry = |&at: &NodeId| {
@@ -130,7 +119,7 @@ impl KvCache {
         }
     }
 
-    /// Unpins a prefix. Returns `false` if no prefix has this id.
+    /// Returns `false` if no prefix has this id.
     pub(crate) fn unpin_prefix(&mut self, pin_id: u64) -> bool {
         let Some(Pin { node, holder, n_bytes, .. }) = self.pins.remove(&pin_id) else { return false };
         self.n_pinned_bytes -= n_bytes;
@@ -144,7 +133,6 @@ impl KvCache {
         true
     }
 
-    /// All pinned prefixes, in the order in which they were pinned.
     pub(crate) fn pinned(&self) -> Vec<PinnedPrefix> {
         self.pins.iter().map(|(&id, pin)| self.describe(id, pin)).collect()
     }
@@ -165,8 +153,7 @@ impl KvCache {
         }
     }
 
-    /// Makes the path of `id` idle and reserves its first `n_kept` tokens, or all, for a sequence that will resume. Reserves
-    /// nothing of a private path.
+    /// Makes the path of `id` idle and reserves its first `n_kept` tokens (`None` for all), or nothing of a private path.
     pub(crate) fn reserve(&mut self, id: KvSeqId, n_kept: Option<u32>) -> Reservation {
         let n_kept = if self.is_private(id) { 0 } else { n_kept.unwrap_or_else(|| self.n_held(id)) };
         let node = self.cut_at(id, n_kept);
@@ -176,7 +163,6 @@ impl KvCache {
         Reservation(node)
     }
 
-    /// Releases the reservation of a sequence that has resumed or never will.
     pub(crate) fn release(&mut self, reservation: Reservation) {
         let Reservation(node) = reservation;
         self.tree.change_upwards(node, |node| node.n_reserved -= 1);
@@ -184,8 +170,7 @@ impl KvCache {
         self.prune(node);
     }
 
-    /// Erases `tokens` from both tiers, from their end up to a node that another path, a pin or a sequence needs, but not the
-    /// first `n_kept`.
+    /// Erases `tokens` from both tiers, from their end up to `n_kept` or to a node that something else needs.
     pub(crate) fn erase(&mut self, adapters: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
         if let Some((node, n)) = self.tree.walk(adapters, &tokens[..n_kept as usize]).partial {
             self.split(node, n);
@@ -195,8 +180,7 @@ impl KvCache {
             return;
         }
         for id in walk.nodes.into_iter().skip(1).rev() {
-            // The node may have been removed with its last descendant. If it was joined with another continuation, its
-            // ancestors are needed.
+            // The node may have been removed with its last descendant, or joined with another continuation.
             if !self.tree.contains(id) {
                 continue;
             }

@@ -8,8 +8,7 @@ use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
 use crate::cache::{AdapterSchedule, ForkRule, KvCache, KvSeqId, visit_counter};
 use crate::request::{SavedPrefix, Token};
 
-/// `can_fork(id, n_held, n_tokens)`: whether the model's memory allows a fork of `n_tokens` tokens of an id that holds
-/// `n_held`.
+/// `can_fork(id, n_held, n_tokens)`: whether the model's memory allows that fork of an id that holds `n_held` tokens.
 pub(super) type CanFork<'a> = &'a dyn Fn(KvSeqId, u32, u32) -> bool;
 
 /// The parameters of a prefix match.
@@ -41,7 +40,6 @@ pub struct PrefixMatch {
 }
 
 impl PrefixMatch {
-    /// Returns a match of the first `n_tokens` tokens of `source`.
     pub(crate) fn on_device(source: KvSeqId, n_tokens: u32) -> Self {
         Self { source: Some(source), n_device: n_tokens, ..Self::default() }
     }
@@ -52,7 +50,7 @@ impl PrefixMatch {
         self.reloads.last().map_or(self.n_device, |last| last.kept.end)
     }
 
-    /// Extends the match by the tokens that `saved` holds of the same text beyond it.
+    /// Extends the match by the tokens of `saved` beyond it.
     pub(crate) fn take_from(&mut self, saved: &SavedPrefix, forks: ForkRule) {
         let n_tokens = self.n_tokens();
         if n_tokens >= length(&saved.tokens) {
@@ -83,7 +81,6 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Returns a reload of the tokens `kept` of a host cache entry.
     pub(super) fn of(entry: &HostEntry, kept: Range<u32>) -> Self {
         Self { bytes: Arc::clone(&entry.bytes), range: entry.range.clone(), kept }
     }
@@ -98,19 +95,16 @@ pub(super) fn add_part(reloads: &mut Vec<Reload>, part: Reload) {
 }
 
 impl KvCache {
-    /// Returns the longest prefix that can be forked and reloaded, of idle and running paths.
-    ///
-    /// `can_fork(id, n_held, n_tokens)` returns whether the model's memory allows that fork. An id that is refused is not tried
-    /// with fewer tokens: a window that has moved on does not cover earlier positions either.
+    /// Returns the longest prefix that can be forked and reloaded. An id that `can_fork` refuses is not tried with fewer
+    /// tokens: a window that has moved on does not cover earlier positions either.
     pub fn find(&self, query: &PrefixQuery<'_>, can_fork: impl Fn(KvSeqId, u32, u32) -> bool) -> Option<PrefixMatch> {
         let walk = self.tree.walk(query.adapters, query.tokens);
         let matched = self.rules().find(self, query, &walk, &can_fork);
         matched.filter(|matched| matched.n_tokens() >= query.at_least.max(1))
     }
 
-    /// Length of the longest prefix of `tokens` that is in either tier or was computed by a running sequence, whether or not a
-    /// sequence could begin there. For a memory that is a state: the longest prefix that a path holds or that leads to a
-    /// checkpoint.
+    /// Length of the longest prefix of `tokens` that is cached or computed, whether or not a sequence could begin there. For a
+    /// state: that a path holds or that leads to a checkpoint.
     pub(crate) fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
         let walk = self.tree.walk(adapters, tokens);
         let is_there = |id: NodeId| {
@@ -123,7 +117,7 @@ impl KvCache {
         in_tree.chain(tail_matches).max().unwrap_or(0)
     }
 
-    /// Nodes below the root that the text reaches, each with the range of the text's first `at_most` tokens that it covers.
+    /// Nodes below the root that the text reaches, each with the range of the first `at_most` tokens that it covers.
     pub(super) fn reached<'a>(&'a self, walk: &'a Walk, at_most: u32) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
         let whole = walk.nodes.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
         let part = walk.partial.map(|(id, n)| (id, self.tree.node(id).start + n));
@@ -133,8 +127,7 @@ impl KvCache {
         })
     }
 
-    /// For each running path that ends at a node of `walk`: its id, and the length of the prefix it shares with the query, its
-    /// tail included.
+    /// Running paths that end at a node of `walk`, each with the length that it shares with the query, its tail included.
     pub(super) fn tail_matches<'a>(
         &'a self,
         query: &'a PrefixQuery<'_>,

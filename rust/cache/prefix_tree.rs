@@ -1,4 +1,4 @@
-//! The radix tree over token ids: which prefixes are computed, who holds them, and when they were last used.
+//! The radix tree over token ids: which prefixes are computed, and when they were last used.
 
 mod holders;
 
@@ -15,21 +15,17 @@ use crate::request::Token;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(usize);
 
-/// A run of tokens after its parent's tokens. The paths through it are recorded once, as `tips` and `device_children`.
+/// Paths through a node are recorded once, as `tips` and `device_children`.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// `None` for the root of an adapter set.
     pub(super) parent: Option<NodeId>,
-    /// Adapters that the tokens are computed with. They differ from the parent's where the adapter set of a text changes.
+    /// They differ from the parent's where the adapter set of a text changes.
     pub(super) adapters: AdapterSet,
-    /// By their first token and their adapters.
     pub(super) children: BTreeMap<(Token, AdapterSet), NodeId>,
-    /// Children in the device cache, unordered: at most as many as there are ids, however many are in the host cache alone.
+    /// At most as many as there are ids, however many children are in the host cache alone. Unordered.
     pub(super) device_children: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
-    /// Hashes of the blocks that end in this node.
     pub(super) blocks: BlockHashes,
-    /// Number of tokens before this node.
     pub(super) start: u32,
     /// Ids whose paths end here.
     pub(super) tips: Vec<KvSeqId>,
@@ -44,12 +40,11 @@ pub(super) struct Node {
     pub(super) provenance: Option<Provenance>,
     /// Time at which a path through this node was last used.
     pub(super) last_used: u64,
-    /// Key of this node among the droppable host cache entries.
     pub(super) drop_key: Option<DropKey>,
 }
 
-/// Order in which host cache entries are dropped: copies of tokens that are in the device cache, then entries that no sequence
-/// waits for, then entries of preempted sequences; within a class, the least recently used first.
+/// Order in which host cache entries are dropped: copies of the device cache, entries that no sequence waits for, entries of
+/// preempted sequences; within a class by last use.
 pub(super) type DropKey = (u8, u64);
 
 impl Node {
@@ -72,16 +67,14 @@ impl Node {
     }
 }
 
-/// The part of a text that is in the tree: the nodes that it contains whole, from the root down, and the node that it ends in
-/// or leaves.
+/// The nodes that a text contains whole, from the root down, and the node that it ends in or leaves.
 #[derive(Debug)]
 pub(super) struct Walk {
     pub(super) nodes: Vec<NodeId>,
-    /// The node that the text ends in or leaves, and the number of its tokens in the text: at least one, and not all.
+    /// With the number of its tokens in the text: at least one, and not all.
     pub(super) partial: Option<(NodeId, u32)>,
 }
 
-/// The nodes of all adapter sets.
 #[derive(Debug, Default)]
 pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
@@ -89,7 +82,6 @@ pub(super) struct PrefixTree {
     roots: BTreeMap<AdapterSet, NodeId>,
     /// All nodes except roots, in the order of their last use.
     recent: BTreeSet<(u64, NodeId)>,
-    /// Tokens that texts had in common with nodes, summed over all walks: the cost of the matches.
     n_compared: Cell<u64>,
 }
 
@@ -98,7 +90,6 @@ impl PrefixTree {
         self.nodes[id.0].as_ref().expect("an id is released with its node")
     }
 
-    /// Returns whether the node still exists.
     pub(super) fn contains(&self, id: NodeId) -> bool {
         self.nodes[id.0].is_some()
     }
@@ -107,7 +98,6 @@ impl PrefixTree {
         self.nodes[id.0].as_mut().expect("an id is released with its node")
     }
 
-    /// Number of tokens that texts were compared with since the start.
     pub(super) fn n_compared(&self) -> u64 {
         self.n_compared.get()
     }
@@ -117,17 +107,14 @@ impl PrefixTree {
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
-    /// Number of indices that are used by nodes, or were.
     pub(super) fn n_indices(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The node with this index, if it exists.
     pub(super) fn at_index(&self, index: usize) -> Option<NodeId> {
         self.nodes[index].as_ref().map(|_| NodeId(index))
     }
 
-    /// Number of nodes below the roots.
     pub(super) fn n_below_roots(&self) -> usize {
         self.recent.len()
     }
@@ -137,7 +124,6 @@ impl PrefixTree {
         self.recent.iter().rev().inspect(|_| visit_counter::count_visited(1)).map(|&(_, id)| id)
     }
 
-    /// Sets the time at which `id` was last used.
     pub(super) fn set_last_used(&mut self, id: NodeId, now: u64) {
         let node = self.node_mut(id);
         let before = std::mem::replace(&mut node.last_used, now);
@@ -170,19 +156,16 @@ impl PrefixTree {
         id
     }
 
-    /// Adds a leaf below `parent`, which has no child with the same adapters and first token.
     pub(super) fn add_child(&mut self, parent: NodeId, adapters: AdapterSet, tokens: Vec<Token>) -> NodeId {
         let start = self.node(parent).end();
         self.add(Node { parent: Some(parent), adapters, tokens, start, ..Node::default() })
     }
 
-    /// The child of `id` that continues a text with `adapters` by the token `first`.
     pub(super) fn child(&self, id: NodeId, adapters: &AdapterSchedule, first: Token) -> Option<NodeId> {
         let node = self.node(id);
         node.children.get(&(first, adapters.at(node.end()).clone())).copied()
     }
 
-    /// Follows `tokens`, which are computed with `adapters`, from their root to the last node that they reach.
     pub(super) fn walk(&self, adapters: &AdapterSchedule, mut tokens: &[Token]) -> Walk {
         let mut walk = Walk { nodes: Vec::new(), partial: None };
         let Some(&root) = self.roots.get(adapters.at(0)) else { return walk };
@@ -203,8 +186,8 @@ impl PrefixTree {
         walk
     }
 
-    /// Splits `id` after its first `n` tokens and returns the upper part; the lower part keeps the id, the tips and the
-    /// children. The host cache entry stays with the lower part: the caller decides whether the upper part shares it.
+    /// Splits `id` after its first `n` tokens; returns the upper part. The lower part keeps the id, the tips, the children and
+    /// the host cache entry.
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "neither part is empty");
@@ -239,7 +222,6 @@ impl PrefixTree {
         node
     }
 
-    /// Removes a node that has no child and no path.
     pub(super) fn remove(&mut self, id: NodeId) {
         let node = self.take(id);
         debug_assert!(node.children.is_empty() && !node.is_on_device(), "a removed node is empty");
@@ -249,7 +231,7 @@ impl PrefixTree {
         };
     }
 
-    /// Joins `id` with its only child, which has the same adapter set. The child keeps its id.
+    /// Joins `id` with its only child, which keeps its id.
     pub(super) fn join_with_child(&mut self, id: NodeId) {
         let node = self.take(id);
         let key = node.key();
@@ -275,7 +257,6 @@ impl PrefixTree {
         }
     }
 
-    /// Iterates over `id` and its ancestors, up to the root.
     pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| visit_counter::count_visited(1))
     }
@@ -287,7 +268,6 @@ impl PrefixTree {
         self.upwards(below).take_while(|&at| self.node(at).start >= start).any(|at| at == above)
     }
 
-    /// Applies `change` to `id` and its ancestors.
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
         let mut at = Some(id);
         while let Some(id) = at {
@@ -315,7 +295,6 @@ impl PrefixTree {
         order
     }
 
-    /// Compares every count and link with a recount; panics if one differs.
     pub(super) fn check_integrity(&self, pins: &[NodeId]) {
         let order = self.in_order();
         assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
@@ -345,8 +324,7 @@ impl PrefixTree {
     }
 }
 
-/// Removes the first `n` tokens of `all` and returns them. The shorter part is copied into an allocation of its size, so that
-/// neither a short prefix nor a short rest costs the time or keeps the memory of a long run.
+/// Removes the first `n` tokens and returns them. The shorter part is copied: neither costs the time or memory of a long run.
 fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
     if n < all.len() / 2 {
         return all.drain(..n).collect();
@@ -355,7 +333,6 @@ fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
     std::mem::replace(all, rest)
 }
 
-/// Length of the longest common prefix of `a` and `b`.
 pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
     let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     u32::try_from(n).expect("a context is shorter than 2³² tokens")

@@ -17,10 +17,9 @@ pub struct Relocation {
 }
 
 impl KvCache {
-    /// Returns the highest cells if they can be moved down: about `max_units` of them (see [`KvCache::next_removal`]), but at
-    /// least 16 tokens. Compaction starts when the highest used cell exceeds twice the number of used cells, so that it is
-    /// worthwhile, and continues until hardly any free cell is below the highest used one. Cells of a private path are not
-    /// moved: their positions may differ from the positions of its tokens.
+    /// Returns the highest cells if they can be moved down: at least 16 tokens, more for at most `max_units`. Compaction starts
+    /// when the highest used cell exceeds twice the number of used cells, and continues until hardly any is free below it.
+    /// Cells of a private path are not moved: their positions may differ from those of its tokens.
     #[must_use]
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
@@ -29,8 +28,7 @@ impl KvCache {
         if !self.is_compacting {
             return None;
         }
-        // There is a free cell below the highest used one. Once the moved cells are released, at least as many lower cells are
-        // free, and the lowest are taken.
+        // Once the moved cells are released, at least as many lower ones are free, and the lowest are taken.
         let (position, cells) = self.cell_runs.top()?;
         let high = cells.take_while(|cell| cell.index() >= n_used);
         let (n_tokens, _) = self.count_affordable(high, max_units);
@@ -41,8 +39,7 @@ impl KvCache {
         Some(Relocation { ids, range: position + 1 - n_tokens..position + 1 })
     }
 
-    /// Drops the contents of `ids`, which became invalid. A pinned prefix among them is computed again on the next request for
-    /// it.
+    /// Drops the contents of `ids`, which became invalid. A pin among them is computed again on the next request for it.
     pub(crate) fn invalidate(&mut self, ids: &[KvSeqId]) {
         for &id in ids {
             for pin in self.pins.values_mut().filter(|pin| pin.holder == Some(id)) {

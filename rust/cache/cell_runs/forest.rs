@@ -1,5 +1,3 @@
-//! Splits, joins and removes cell runs.
-
 use std::ops::Range;
 
 use crate::cache::cell_runs::{CellRun, CellRunId, CellRuns};
@@ -7,8 +5,7 @@ use crate::cache::cells::CellId;
 use crate::cache::{KvSeqId, length_of, visit_counter};
 
 impl CellRuns {
-    /// Removes `run` and its ancestors up to the first one that is held, then joins a run with its child if the same ids hold
-    /// both.
+    /// Removes `run` and its ancestors up to one that is held, then joins a run with its child if the same ids hold both.
     pub(super) fn tidy(&mut self, run: CellRunId) {
         let mut at = Some(run);
         while let Some(id) = at {
@@ -37,7 +34,7 @@ impl CellRuns {
         }
     }
 
-    /// Returns the run that ends after the first `n` cells of `id`, splitting one if needed; `None` if `n` is 0.
+    /// Returns the run that ends after the first `n` cells of `id`; `None` if `n` is 0.
     pub(super) fn cut(&mut self, id: KvSeqId, n: u32) -> Option<CellRunId> {
         let at = self.upwards(id).find(|&at| self.run(at).start < n)?;
         let end = self.run(at).end();
@@ -45,8 +42,7 @@ impl CellRuns {
         Some(if end == n { at } else { self.split(at, n) })
     }
 
-    /// Splits a run before position `n` and returns the upper part. The shorter part gets a new id, so that few cells must be
-    /// updated.
+    /// Splits a run before position `n`; returns the upper part. The shorter part gets a new id: few cells must be updated.
     pub(super) fn split(&mut self, id: CellRunId, n: u32) -> CellRunId {
         let run = self.run_mut(id);
         let (parent, start, n_upper) = (run.parent, run.start, (n - run.start) as usize);
@@ -99,7 +95,6 @@ impl CellRuns {
         }
     }
 
-    /// Makes these cells of `id` refer to it.
     fn rename_cells(&mut self, id: CellRunId, range: Range<usize>) {
         let run = self.runs[id.index()].as_ref().expect("an id is released with its run");
         for cell in &run.cells[range.start..range.end.min(run.cells.len())] {
@@ -107,7 +102,6 @@ impl CellRuns {
         }
     }
 
-    /// Makes the children of `id`, and the ids whose last run it is, refer to it.
     fn rename_links(&mut self, id: CellRunId) {
         let run = self.run(id);
         let (children, tips) = (run.children.clone(), run.tips.clone());
@@ -141,7 +135,6 @@ impl CellRuns {
         self.runs[id.index()].as_mut().expect("an id is released with its run")
     }
 
-    /// Compares every count and link with a recount; panics if one differs.
     pub(in crate::cache) fn check_integrity(&self) {
         let all = || (0..).map(CellRunId).zip(&self.runs).filter_map(|(id, run)| Some((id, run.as_ref()?)));
         self.cells.check_integrity(all().flat_map(|(_, run)| run.cells.iter().copied()));

@@ -1,10 +1,8 @@
 //! Tracks which sequence ids hold which cells.
 //!
-//! A fork makes one id hold the cells of another, so the ids' cells form a forest. A *cell run* is a group of cells, in token
-//! order, that the same ids hold; its children continue it, each for some of those ids. The prefix tree cannot represent this,
-//! since two ids may have computed the same text in separate cells. With cell runs, a fork or the removal of a path costs as
-//! many steps as the path has runs, independent of its length, and each cell refers to its run and through it to all its
-//! holders.
+//! Since a fork shares cells, the ids' cells form a forest of *cell runs*: cells, in token order, that the same ids hold; the
+//! children of a run continue it, each for some of those ids. The prefix tree cannot represent this: two ids may have computed
+//! the same text in separate cells. A fork or a removal costs as many steps as the path has runs, independent of its length.
 
 mod forest;
 
@@ -14,7 +12,6 @@ use std::ops::Range;
 use crate::cache::cells::{CellId, Cells};
 use crate::cache::{KvSeqId, length_of, visit_counter};
 
-/// Id of a cell run until it is split, joined or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellRunId(u32);
 
@@ -24,7 +21,6 @@ impl CellRunId {
     }
 }
 
-/// Cells that the same ids hold, for the tokens from `start` on.
 #[derive(Debug)]
 struct CellRun {
     parent: Option<CellRunId>,
@@ -47,18 +43,14 @@ impl CellRun {
     }
 }
 
-/// The run and position that a used cell belongs to.
 #[derive(Debug, Clone, Copy)]
 struct CellOwner {
     run: CellRunId,
-    /// Position of its token in the text.
     position: u32,
 }
 
-/// The cells of one id.
 #[derive(Debug, Clone, Copy, Default)]
 struct SequenceCells {
-    /// The last run; `None` if the id holds no cells.
     end: Option<CellRunId>,
     is_pinned: bool,
 }
@@ -71,9 +63,7 @@ pub(super) struct CellRuns {
     cells: Cells,
     /// By cell; meaningless for a free one.
     owners: Vec<CellOwner>,
-    /// By id.
     holders: Vec<SequenceCells>,
-    /// Number of cells that a pinned id holds.
     n_pinned: usize,
 }
 
@@ -112,7 +102,7 @@ impl CellRuns {
         evictable.map(|run| run.end().min(n).saturating_sub(run.start) as usize).sum()
     }
 
-    /// Returns how many cells become unpinned when each of the pinned `ids` is unpinned, one after the other.
+    /// Returns how many cells each of the pinned `ids` releases if they are unpinned one after the other.
     pub(super) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
         let mut n_pinned: BTreeMap<CellRunId, u32> = BTreeMap::new();
         let mut freed = |id| {
@@ -130,7 +120,6 @@ impl CellRuns {
         ids.map(&mut freed).collect()
     }
 
-    /// Pins `to`, which holds no cells, and makes it hold the first `n` cells of `from`.
     pub(super) fn share(&mut self, from: KvSeqId, to: KvSeqId, n: u32) {
         let end = self.cut(from, n);
         self.holders[usize::from(to.0)] = SequenceCells { end, is_pinned: false };
@@ -174,16 +163,12 @@ impl CellRuns {
         }
     }
 
-    /// Takes `n` more cells for `id`, which is pinned.
-    ///
-    /// # Panics
-    /// If fewer than `n` cells are free.
     pub(super) fn grow(&mut self, id: KvSeqId, n: usize) {
         let taken = self.cells.take_all(n);
         self.append(id, &taken);
     }
 
-    /// Takes a cell for each token of a reloaded entry and frees the cells of tokens outside of `kept`. `id` is pinned.
+    /// Takes cells for a whole reloaded entry, as llama.cpp does, and frees those outside of `kept`.
     pub(super) fn grow_by_entry(&mut self, id: KvSeqId, entry: &Range<u32>, kept: &Range<u32>) {
         assert!(entry.start <= kept.start && kept.end <= entry.end, "the entry {entry:?} holds {kept:?}");
         let taken = self.cells.take_all(entry.len());
@@ -194,7 +179,6 @@ impl CellRuns {
         }
     }
 
-    /// Appends cells that were taken to the last run of `id`, which is pinned.
     fn append(&mut self, id: KvSeqId, taken: &[CellId]) {
         debug_assert!(self.is_pinned(id), "only a pinned path grows");
         if taken.is_empty() {
@@ -209,7 +193,6 @@ impl CellRuns {
         self.n_pinned += taken.len();
     }
 
-    /// Returns the last run of `id` if no other id holds it; otherwise adds an empty one.
     fn own_end(&mut self, id: KvSeqId) -> CellRunId {
         let parent = self.holders[usize::from(id.0)].end;
         if let Some(end) = parent.filter(|&end| !self.run(end).is_held_by_others()) {
@@ -227,7 +210,6 @@ impl CellRuns {
         own
     }
 
-    /// Removes all but the first `n` cells of `id`.
     pub(super) fn shorten(&mut self, id: KvSeqId, n: u32) {
         // A run that no other id holds is shortened in place.
         while let Some(end) = self.holders[usize::from(id.0)].end.filter(|&end| self.run(end).end() > n) {
@@ -265,7 +247,6 @@ impl CellRuns {
         }
     }
 
-    /// Removes all cells of `id`, which is not pinned.
     pub(super) fn drop_all(&mut self, id: KvSeqId) {
         debug_assert!(!self.is_pinned(id), "a pinned id is never dropped");
         let end = std::mem::take(&mut self.holders[usize::from(id.0)]).end;
@@ -275,7 +256,6 @@ impl CellRuns {
         }
     }
 
-    /// The cell runs of `id`, last first.
     fn upwards(&self, id: KvSeqId) -> impl Iterator<Item = CellRunId> {
         std::iter::successors(self.holders[usize::from(id.0)].end, |&at| self.run(at).parent)
             .inspect(|_| visit_counter::count_visited(1))

@@ -12,7 +12,6 @@ use crate::request::EvictionCause;
 pub(super) struct AttentionRules;
 
 impl MemoryRules for AttentionRules {
-    /// Everything in the device cache can be forked, and everything in the host cache that follows can be reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, _: CanFork<'_>) -> Option<PrefixMatch> {
         let mut matched = PrefixMatch::default();
         let mut deepest = None;
@@ -54,7 +53,6 @@ impl MemoryRules for AttentionRules {
         TailPart { node, range: tip.start..tip.end(), is_stored: tip.host_entry.is_some() }
     }
 
-    /// Ends the path above `node`, its last node.
     fn remove(&self, cache: &mut KvCache, _: KvSeqId, node: NodeId) {
         if cache.tree.node(node).host_entry.is_none() {
             cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;

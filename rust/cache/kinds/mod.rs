@@ -26,12 +26,10 @@ pub enum ForkRule {
 }
 
 impl ForkRule {
-    /// Returns whether the memory is a state, which is saved, restored and forked as a whole.
     pub(crate) fn is_a_state(self) -> bool {
         self == Self::AtEnd
     }
 
-    /// Returns whether any part of a sequence can be removed, moved or forked.
     pub(crate) fn can_truncate(self) -> bool {
         self == Self::Anywhere
     }
@@ -96,23 +94,20 @@ impl MemoryKind {
         }
     }
 
-    /// See [`ForkRule::is_a_state`].
     pub(crate) fn is_a_state(self) -> bool {
         self.forks.is_a_state()
     }
 
-    /// Approximate bytes of a saved prefix of `n_tokens` tokens.
     pub(crate) fn bytes_of(self, n_tokens: u32) -> u64 {
         self.bytes_per_state + u64::from(n_tokens) * self.bytes_per_token
     }
 
-    /// Returns whether a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`: that
-    /// token and the preceding `n_window - 1` tokens.
+    /// Returns whether a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`.
     pub(crate) fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
         self.n_window == 0 || whole_from <= self.window_from(n_tokens)
     }
 
-    /// First token in the window of the token after `n_tokens`.
+    /// First token in the window of the token after `n_tokens`, which includes that token.
     pub(crate) fn window_from(self, n_tokens: u32) -> u32 {
         (n_tokens + 1).saturating_sub(self.n_window)
     }
@@ -123,14 +118,11 @@ impl MemoryKind {
     }
 }
 
-/// The part of an idle path that is removed next.
 #[derive(Debug)]
 pub(super) struct TailPart {
     /// The node that ends with the part, or that is saved.
     pub(super) node: NodeId,
-    /// Tokens that can be removed.
     pub(super) range: Range<u32>,
-    /// True if the part is already in the host cache.
     pub(super) is_stored: bool,
 }
 
@@ -139,7 +131,6 @@ pub(super) struct TailPart {
 pub(super) enum Dependents {
     None,
     Children,
-    /// Children that are in the host cache alone.
     HostOnlyChildren,
 }
 
@@ -148,31 +139,24 @@ pub(super) trait MemoryRules: Debug + Sync {
     /// Returns the longest prefix of the query that can be forked and reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
 
-    /// Returns whether the path of `id`, which becomes idle, is contained in another path.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool;
 
-    /// Returns whether an idle path that ends at `tip` may be removed.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool;
 
-    /// Returns the part of the idle path of `id` that is removed next.
     fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart;
 
-    /// Removes `node` from the idle path of `id`, or the whole path if the memory cannot be cut. Counts unsaved tokens as
-    /// evicted.
+    /// Counts unsaved tokens as evicted.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
 
-    /// Returns which nodes depend on the host cache entry of a node.
     fn dependents(&self, is_on_device: bool) -> Dependents;
 
-    /// Returns whether the entry of `victim` is useless without the entry of the candidate, or the reverse: both are saved or
-    /// neither.
+    /// Returns whether one of both entries is useless without the other: both are saved or neither.
     fn is_saved_together(&self, _cache: &KvCache, _victim: NodeId, _candidate: &OffloadCandidate) -> bool {
         false
     }
 
-    /// Returns whether a pin would be lost if the idle path of `id` dropped `node` unsaved.
-    ///
-    /// The text of a longer path cannot replace the pinned one.
+    /// Returns whether a pin would be lost if the idle path of `id` dropped `node` unsaved. By default a longer text cannot
+    /// replace the pinned one.
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _node: NodeId) -> bool {
         cache.is_end_of_pin(cache.path(id).tip)
     }

@@ -1,6 +1,5 @@
-//! Rules for recurrent memory, whose state cannot be cut. A sequence can begin only where another one ends or at a saved state.
-//! A saved state is complete: it depends on no other entry and serves only its own end. States that a prompt passes only once
-//! are saved as checkpoints.
+//! Rules for recurrent memory, whose state cannot be cut: a sequence begins where another one ends or at a saved state, which
+//! depends on no other entry. States that a prompt passes only once are saved as checkpoints.
 
 use std::sync::Arc;
 
@@ -38,7 +37,7 @@ impl MemoryRules for RecurrentRules {
             }
             Some(PrefixMatch { reloads: vec![Reload::of(entry, 0..end)], logits, ..PrefixMatch::default() })
         });
-        // Of two equally long matches, `max_by_key` returns the last one: a fork of the device cache needs no reload.
+        // Of equally long matches, `max_by_key` returns the last: a fork needs no reload.
         in_tree.into_iter().chain(tail_matches).max_by_key(PrefixMatch::n_tokens)
     }
 
@@ -47,19 +46,17 @@ impl MemoryRules for RecurrentRules {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    /// States are independent of each other.
     fn can_remove(&self, _: &KvCache, _: NodeId, _: EvictionReason) -> bool {
         true
     }
 
-    /// The whole path.
     fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
         TailPart { node, range: 0..tip.end(), is_stored: tip.host_entry.is_some() }
     }
 
-    /// Removes the whole path. Only its last node counts as evicted: its ancestors never had a state.
+    /// Only the last node counts as evicted: its ancestors never had a state.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
@@ -72,16 +69,14 @@ impl MemoryRules for RecurrentRules {
         cache.drop_path(id);
     }
 
-    /// A state depends on no other entry.
     fn dependents(&self, _: bool) -> Dependents {
         Dependents::None
     }
 }
 
-/// Checkpoints: states that are saved while a prompt is computed.
 impl KvCache {
-    /// Saves the state of the path of `id`, which runs and has computed exactly `n_tokens` tokens, with the logits after them
-    /// if they are known. Returns `false` if the host cache has no space for it.
+    /// Saves the state of the running path of `id` after exactly `n_tokens` tokens. Returns `false` if the host cache has no
+    /// space.
     pub(crate) fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;
@@ -98,12 +93,10 @@ impl KvCache {
         true
     }
 
-    /// Returns whether the host cache could hold a checkpoint of `n_tokens` tokens.
     pub(crate) fn can_save_checkpoint(&self, n_tokens: u32) -> bool {
         self.host_cache.can_ever_hold(self.kind.bytes_of(n_tokens))
     }
 
-    /// Returns the checkpoint that ends with `tokens`.
     pub(crate) fn checkpoint(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<&HostEntry> {
         let walk = self.tree.walk(adapters, tokens);
         let end = self.tree.node(*walk.nodes.last()?);

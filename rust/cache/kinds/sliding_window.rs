@@ -1,7 +1,6 @@
 //! Rules for sliding-window attention: a sequence can begin only where the window before it is still complete. Cells that the
-//! window has passed are reused, so each path has a separate window, and what is saved of a path holds only the window of its
-//! end. A path is therefore removed as a whole once all of it is saved, and a path that ends inside a longer one is kept for
-//! its window.
+//! window has passed are reused, so each path has a separate window, and a saved path holds only the window of its end. It is
+//! therefore removed as a whole once all of it is saved, and kept for its window if it ends inside a longer one.
 
 use std::ops::Range;
 
@@ -47,8 +46,8 @@ impl MemoryRules for SlidingWindowRules {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    /// A path that ends inside a longer one is kept for its own window, which is saved on top of the longer path's entries. It
-    /// is removed after that path, unless its id is needed.
+    /// A path that ends inside a longer one is removed after it, unless its id is needed: its window is saved on top of the
+    /// longer path's entries.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {
         reason == EvictionReason::Pressed || !cache.tree.other_holders(tip, None).any(|id| cache.is_pinned(id))
     }
@@ -62,7 +61,6 @@ impl MemoryRules for SlidingWindowRules {
         }
     }
 
-    /// Removes the whole path, whose entries were saved part by part.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let is_lost = |&node: &NodeId| cache.tree.node(node).host_entry.is_none();
         let evicted: Vec<NodeId> = cache.tree.own_nodes(cache.path(id).tip).filter(is_lost).collect();
@@ -84,8 +82,8 @@ impl MemoryRules for SlidingWindowRules {
     }
 }
 
-/// Returns the fork of the device cache that leaves the fewest tokens to compute. An id whose window is incomplete at one
-/// position is incomplete at all earlier ones, so each id is checked once.
+/// Returns the longest fork. An id whose window is incomplete at one position is incomplete at all earlier ones: each id is
+/// checked once.
 fn deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
     let mut visited = None;
     on_device.iter().rev().find_map(|(id, reached)| {
@@ -95,8 +93,7 @@ fn deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: C
     })
 }
 
-/// Returns what can be reloaded from the entries of `nodes` after a fork at `start`, up to the last node end that the text
-/// reaches with a complete window.
+/// Returns the reloads after a fork at `start`, up to the last node end at which the window is complete.
 fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Reload> {
     let mut whole_from = cache.kind.window_from(start);
     let mut reloads = Vec::new();
@@ -148,17 +145,15 @@ fn first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize)
     unsaved.last()
 }
 
-/// Windows that are saved while a prompt is computed.
 impl KvCache {
-    /// Returns the part of the first `n_tokens` tokens of the running path of `id` that must be saved next, so that others can
-    /// begin after them, or compute the last of them again, once the window has moved on; `None` if everything is saved.
+    /// Returns the next part of the first `n_tokens` tokens of the running path of `id` that must be saved, so that others can
+    /// begin there once the window has moved on; `None` if everything is saved.
     pub(crate) fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
         first_unsaved(self, node, self.kind.window_of_last(n_tokens), usize::MAX).map(|(_, range)| range)
     }
 
-    /// Stores what was saved of `range` of the path of `id`, a part that [`KvCache::next_window_part`] returned. Returns `false`
-    /// if the host cache has no space for it.
+    /// Stores a part that [`KvCache::next_window_part`] returned. Returns `false` if the host cache has no space.
     pub(crate) fn add_window(&mut self, id: KvSeqId, range: &Range<u32>, saved: SavedState) -> bool {
         let node = self.cut_at(id, range.end);
         if !self.evict_for(node, saved.bytes.len() as u64, EvictionReason::Pressed) {

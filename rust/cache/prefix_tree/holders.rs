@@ -1,4 +1,4 @@
-//! The paths through each node: how they are added and removed, and how one is found.
+//! The paths through each node.
 
 use crate::cache::prefix_tree::{NodeId, PrefixTree};
 use crate::cache::{KvSeqId, visit_counter};
@@ -30,7 +30,7 @@ impl PrefixTree {
         at
     }
 
-    /// Iterates over the nodes that only the path passes that ends at `tip`, last first.
+    /// Iterates over the nodes that only the path to `tip` passes, last first.
     pub(in crate::cache) fn own_nodes(&self, tip: NodeId) -> impl Iterator<Item = NodeId> {
         self.upwards(tip).take_while(|&at| self.node(at).tips.len() + self.node(at).device_children.len() == 1)
     }

@@ -1,24 +1,21 @@
-//! Guards for cells in use. Dropping a guard releases its cells: they stay cached until their room is needed.
-//!
-//! A release is queued, and [`CacheManager`](crate::engine::cache_manager::CacheManager) carries it out before any other change.
+//! Guards for cells in use. A dropped guard queues the release of its cells, which
+//! [`CacheManager`](crate::engine::cache_manager::CacheManager) carries out before any other change: they stay cached until
+//! their space is needed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::engine::runner::KvSeqId;
 
-/// A way to release cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The path becomes idle.
     Unpin(KvSeqId),
     /// All but the first tokens of the path are dropped, if the memory can.
     Truncate(KvSeqId, u32),
-    /// The path is dropped.
     Discard(KvSeqId),
     /// As `Discard`, if the contents are unknown after a failure.
     DiscardFailed(KvSeqId),
-    /// The path becomes idle, and its first tokens (`None` for all) are reserved under this number.
+    /// Reserves the first tokens (`None` for all) under this number.
     Reserve(KvSeqId, Option<u32>, u64),
     EndReservation(u64),
 }
@@ -64,7 +61,6 @@ impl ReleaseQueue {
 #[must_use]
 pub(crate) struct PathGuard {
     id: KvSeqId,
-    /// `None` once the path is released.
     queue: Option<ReleaseQueue>,
 }
 
@@ -73,7 +69,6 @@ impl PathGuard {
         self.id
     }
 
-    /// Releases the path in place; the guard is to be replaced by that of another path.
     pub(crate) fn discard(&mut self) {
         self.release(Release::Discard(self.id));
     }
@@ -98,7 +93,7 @@ impl PathGuard {
         ReservationGuard { number, queue }
     }
 
-    /// Returns the path, which the guard does not release any more: an operation of the cache does.
+    /// An operation of the cache releases the path instead.
     pub(crate) fn disarm(&mut self) -> KvSeqId {
         self.queue = None;
         self.id

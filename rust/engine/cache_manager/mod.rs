@@ -1,5 +1,3 @@
-//! The cache manager: the runner, and the bookkeeping of its cells.
-
 pub(crate) mod guards;
 pub(crate) mod move_budget;
 pub(crate) mod moves;
@@ -17,8 +15,7 @@ use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, Runner};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, PlacedMedia};
 
-/// The runner, and the cache that tracks its cells. The cache queues changes, which are applied to the runner here before each
-/// call that depends on them.
+/// The runner, and the bookkeeping of its cells. Queued changes are applied before each call that depends on them.
 pub(crate) struct CacheManager<R> {
     runner: R,
     kv: KvCache,
@@ -31,7 +28,6 @@ pub(crate) struct CacheManager<R> {
     copy_time: CopyTime,
 }
 
-/// Time spent on copying cells since the last [`CacheManager::take_copy_time`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CopyTime {
     /// Includes moving to lower cells.
@@ -54,7 +50,6 @@ impl<R: Runner> CacheManager<R> {
         }
     }
 
-    /// Returns the runner, for its vocabulary and the logits of the last decode.
     pub(crate) fn runner(&self) -> &R {
         &self.runner
     }
@@ -67,7 +62,7 @@ impl<R: Runner> CacheManager<R> {
         self.kv.has_host_cache()
     }
 
-    /// Returns the bookkeeping, as of the last [`CacheManager::settle`].
+    /// As of the last [`CacheManager::settle`].
     pub(crate) fn kv(&self) -> &KvCache {
         debug_assert!(self.released.is_empty(), "a cache is read before what was released is idle");
         &self.kv
@@ -106,7 +101,6 @@ impl<R: Runner> CacheManager<R> {
         }
     }
 
-    /// Applies the queued changes of the cache to the model's memory.
     pub(crate) fn flush(&mut self) {
         self.settle();
         self.apply_ops();
@@ -143,8 +137,7 @@ impl<R: Runner> CacheManager<R> {
         u32::try_from(self.kv.n_free()).expect("a device cache has fewer than 2³² cells")
     }
 
-    /// Returns the longest prefix that can be forked or reloaded and does not end inside a medium that can only be cached as a
-    /// whole; empty if none is worthwhile.
+    /// Returns the longest prefix that can be forked or reloaded and does not cut a medium that can only be cached as a whole.
     pub(crate) fn find_match(&mut self, query: &PrefixQuery<'_>, media: &[PlacedMedia]) -> PrefixMatch {
         self.flush();
         let Self { kv, runner, .. } = self;
@@ -168,7 +161,7 @@ impl<R: Runner> CacheManager<R> {
         self.runner.can_fork(id, n_held, n_held)
     }
 
-    /// Assigns the cells of `matched` in the device cache to the lowest free id. `None` if no id is free.
+    /// `None` if no id is free.
     pub(crate) fn place(&mut self, adapter_schedule: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<PathGuard> {
         let id = self.kv_mut().place(adapter_schedule, matched)?;
         self.apply_ops();
@@ -195,15 +188,10 @@ impl<R: Runner> CacheManager<R> {
         self.kv_mut().set_provenance(path.id(), provenance);
     }
 
-    /// Pins the tokens of a path whose sequence has ended.
-    ///
-    /// # Errors
-    /// As [`KvCache::pin`].
     pub(crate) fn pin(&mut self, path: &mut PathGuard) -> Result<PinnedPrefix, Error> {
         self.kv_mut().pin(path.disarm())
     }
 
-    /// Returns true if another sequence can share the first `n_tokens` tokens of `id`.
     pub(crate) fn can_fork(&mut self, id: KvSeqId, n_tokens: u32) -> bool {
         self.flush();
         self.runner.can_fork(id, self.kv.n_held(id), n_tokens)
@@ -214,15 +202,10 @@ impl<R: Runner> CacheManager<R> {
         self.runner.group(id, range, n);
     }
 
-    /// Records that a sequence was placed: all idle prefixes are older than it.
     pub(crate) fn record_start(&mut self) {
         self.newest_start = self.kv.now();
     }
 
-    /// Computes the rows of `plan`, whose cells are already taken.
-    ///
-    /// # Errors
-    /// As [`Runner::decode`].
     pub(crate) fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.flush();
         self.move_budget.record_decode(self.kv.now());

@@ -1,5 +1,4 @@
-//! Budget for moving cache entries between the device cache and the host cache: how much per step, and when an idle prefix has
-//! cost more than moving it. Pure except for the clock.
+//! How much may be moved between device and host cache per step, and when an idle prefix has cost more than moving it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,25 +8,22 @@ use crate::cache::{IdleCost, PathRemoval};
 /// Maximum time of offloading, and so of reloading, one entry: bounds the delay of arrivals and streams.
 pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
 
-/// Number of decodes after which an idle prefix has cost about as much as offloading and reloading it, if its cells are
-/// adjacent and decodes compute [`IdleCost::Scores`] of it.
+/// Decodes after which an idle prefix has cost as much as offloading and reloading it, if its cells are adjacent and decodes
+/// compute [`IdleCost::Scores`] of it.
 ///
 /// Measured on a CPU, per idle token: a decode of 8 rows takes 2.8 µs longer with a model of 0.5B parameters and 0.25 µs with
-/// one of 2M, a decode of 1 row 0.6 µs; offloading and reloading adjacent cells takes 6 to 10 µs and 1.5 µs. Break-even is thus
-/// after 3 to 13 decodes. Scattered cells cost more, as [`PathRemoval::n_units`] estimates: up to 180 µs and 17 µs, and 64
-/// decodes. Offloading at break-even costs at most about twice the better of keeping and offloading immediately, whenever the
-/// prefix is used again.
+/// one of 2M, a decode of 1 row 0.6 µs; offloading and reloading adjacent cells takes 6 to 10 µs and 1.5 µs: 3 to 13 decodes.
+/// Scattered cells cost more: up to 180 µs and 17 µs, and 64 decodes. Offloading at break-even costs at most about twice the
+/// better of keeping and offloading immediately.
 const BREAK_EVEN_DECODES: u64 = 6;
 
-/// Upper bound on [`PATIENCE`] for prefixes whose scores are computed, regardless of their cost.
+/// For prefixes whose scores are computed, regardless of their cost.
 const MAX_BREAK_EVEN_DECODES: usize = 64;
 
-/// As [`PATIENCE`], for idle prefixes that only make the attention mask longer.
+/// For idle prefixes that only make the attention mask longer.
 ///
-/// Measured with our attention kernels, per idle token: a decode of 8 rows takes 10 ns longer with any model. That is
-/// negligible next to the 20 ms of a model of 0.5B parameters, and with 16,000 idle tokens a third of a step of one of 2M;
-/// offloading and reloading takes 1.5 µs with the small one and 6 to 10 µs with the other. Break-even is thus after 150 to
-/// 1,000 decodes.
+/// Measured with our attention kernels, per idle token: a decode of 8 rows takes 10 ns longer with any model; offloading and
+/// reloading takes 1.5 µs with 2M parameters and 6 to 10 µs with 0.5B: 150 to 1,000 decodes.
 const MASK_BREAK_EVEN_DECODES: usize = 256;
 
 /// Units per token up to which a save is always worthwhile: long runs are, and their measured cost must stay current.
@@ -35,7 +31,6 @@ const MAX_CHEAP_UNITS: f64 = 3.0;
 
 const MAX_RECORDED: usize = MASK_BREAK_EVEN_DECODES;
 
-/// Returns the number of decodes after which an idle path has cost as much as moving it out and back.
 fn n_break_even_decodes(removal: &PathRemoval, cost: IdleCost) -> usize {
     if cost == IdleCost::Mask {
         return MASK_BREAK_EVEN_DECODES;
@@ -45,16 +40,13 @@ fn n_break_even_decodes(removal: &PathRemoval, cost: IdleCost) -> usize {
     usize::try_from(BREAK_EVEN_DECODES * units_per_token).map_or(MAX_BREAK_EVEN_DECODES, |n| n.min(MAX_BREAK_EVEN_DECODES))
 }
 
-/// Measured cost of moves, and the time that this step has left for them.
 #[derive(Debug)]
 pub(crate) struct MoveBudget {
     /// Seconds per unit of a save (see [`PathRemoval::n_units`]); 0 until measured.
     save_s: f64,
     /// Seconds to compute a prompt token; 0 until measured.
     compute_s: f64,
-    /// End of this step's time for moves.
     deadline: Instant,
-    /// Time spent on moves in this step.
     spent: Duration,
     /// The cache's clock at each of the last decodes, oldest first.
     decoded_at: VecDeque<u64>,
@@ -65,7 +57,6 @@ pub(crate) struct MoveBudget {
 /// Minimum units of a save, which justify a node in the tree; also used while the cost is unknown.
 const MIN_UNITS: u64 = 64;
 
-/// Weight of the newest measurement in a running mean.
 const NEWEST_WEIGHT: f64 = 0.2;
 
 impl MoveBudget {
@@ -89,7 +80,6 @@ impl MoveBudget {
         !self.spent.is_zero() && Instant::now() >= self.deadline
     }
 
-    /// Returns the units that can be saved in the remaining time of this step, at least [`MIN_UNITS`].
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
     pub(crate) fn affordable_units(&self) -> u64 {
         if self.save_s == 0.0 {
@@ -109,7 +99,6 @@ impl MoveBudget {
         self.compute_s = seconds;
     }
 
-    /// Returns true if computing `n_tokens` again is faster than saving them for `n_units` and reloading them.
     #[expect(clippy::cast_precision_loss, reason = "a comparison of estimates")]
     pub(crate) fn is_expensive(&self, n_tokens: u32, n_units: u64) -> bool {
         let is_known = self.save_s > 0.0 && self.compute_s > 0.0;
@@ -133,17 +122,14 @@ impl MoveBudget {
         self.decoded_at.push_back(now);
     }
 
-    /// Records whether an early removal was refused.
     pub(crate) fn record_refusal(&mut self, now: u64, is_refused: bool) {
         self.refused_at = is_refused.then_some(now);
     }
 
-    /// Returns true if nothing has changed since an early removal was refused.
     pub(crate) fn is_refused_at(&self, now: u64) -> bool {
         self.refused_at == Some(now)
     }
 
-    /// Returns true if enough decodes have passed since the path was last used, see [`patience`].
     pub(crate) fn has_exceeded_cost(&self, removal: &PathRemoval, cost: IdleCost) -> bool {
         let is_older = |&decoded_at: &u64| removal.last_used <= decoded_at;
         self.decoded_at.iter().nth_back(n_break_even_decodes(removal, cost) - 1).is_some_and(is_older)

@@ -10,8 +10,7 @@ use crate::engine::runner::{KvSeqId, RelocateError, Runner, StateError};
 use crate::request::Token;
 
 impl<R: Runner> CacheManager<R> {
-    /// Returns the range of `id` from `start` on, up to `n_held`, that can be saved in the remaining time of this step, and its
-    /// cost in units.
+    /// Returns the range of `id` from `start` on that can be saved in the remaining time of this step, and its cost in units.
     pub(crate) fn next_to_save(&self, id: KvSeqId, start: u32, n_held: u32) -> (Range<u32>, u64) {
         if self.kind().is_a_state() {
             return (0..n_held, u64::from(n_held));
@@ -20,10 +19,7 @@ impl<R: Runner> CacheManager<R> {
         (start..n_held.min(start + n_tokens), n_units)
     }
 
-    /// Saves `range` of `id`, at a cost of `n_units` if known, and returns the bytes.
-    ///
-    /// # Errors
-    /// As [`Runner::save`].
+    /// Saves `range` of `id`, at a cost of `n_units` if known.
     pub(crate) fn save(&mut self, id: KvSeqId, range: Range<u32>, n_units: Option<u64>) -> Result<Arc<[u8]>, StateError> {
         self.flush();
         let started = Instant::now();
@@ -36,10 +32,7 @@ impl<R: Runner> CacheManager<R> {
         saved
     }
 
-    /// Reloads `entry` into `id`, which holds all tokens before it. `tokens` are the tokens of its kept range.
-    ///
-    /// # Errors
-    /// As [`Runner::restore`].
+    /// Reloads `entry` into `id`, which holds all tokens before it. `tokens` are those of its kept range.
     pub(crate) fn restore(&mut self, id: KvSeqId, entry: &Reload, tokens: &[Token]) -> Result<(), StateError> {
         self.flush();
         let started = Instant::now();
@@ -52,17 +45,14 @@ impl<R: Runner> CacheManager<R> {
         Ok(())
     }
 
-    /// Copies all cells of `from`, which has `tokens`, to `to`, which must be empty; as many cells must be free.
-    ///
-    /// # Errors
-    /// As [`Runner::save`] and [`Runner::restore`].
+    /// Copies all cells of `from` to `to`, which must be empty; as many cells must be free.
     pub(crate) fn copy(&mut self, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> Result<(), StateError> {
         let range = 0..u32::try_from(tokens.len()).expect("a sequence fits its context");
         let bytes = self.save(from, range.clone(), None)?;
         self.restore(to, &Reload { bytes, range: range.clone(), kept: range }, tokens)
     }
 
-    /// Frees `n_wanted` cells by evicting idle prefixes, and none if those are not enough. Returns true if as many are free.
+    /// Frees `n_wanted` cells by evicting idle prefixes, or none if those are not enough.
     pub(crate) fn free_idle_cells(&mut self, n_wanted: u32) -> bool {
         if !self.has_idle_cells(n_wanted) {
             return false;
@@ -71,13 +61,12 @@ impl<R: Runner> CacheManager<R> {
         self.n_free() >= n_wanted
     }
 
-    /// Returns true if `n_wanted` cells are free or can be evicted.
     pub(crate) fn has_idle_cells(&mut self, n_wanted: u32) -> bool {
         self.settle();
         n_wanted as usize <= self.kv.n_free() + self.kv.n_evictable()
     }
 
-    /// Removes the least recently used idle prefix, or its tail, from the device cache. Returns `false` if no prefix qualifies.
+    /// Removes the least recently used idle prefix or its tail. Returns `false` if none qualifies.
     pub(crate) fn evict(&mut self) -> bool {
         let removal = self.next_removal(EvictionReason::Pressed);
         removal.is_some_and(|removal| self.remove_tail(&removal, EvictionReason::Pressed))
@@ -94,8 +83,7 @@ impl<R: Runner> CacheManager<R> {
         Some(removal)
     }
 
-    /// Removes a tail, saving it if that is worthwhile: with a GPU, some cells are cheaper to compute than to copy. Returns `false`
-    /// if an early removal was refused because the tail could not be saved.
+    /// With a GPU, some cells are cheaper to compute than to copy. Returns `false` if an early removal could not be saved.
     fn remove_tail(&mut self, removal: &PathRemoval, why: EvictionReason) -> bool {
         self.flush();
         let by_gpu = self.kind().idle_cost == IdleCost::Nothing;
@@ -108,11 +96,11 @@ impl<R: Runner> CacheManager<R> {
         self.kv.remove_tail(removal, saved, why)
     }
 
-    /// Offloads an idle prefix that costs more than it saves. Returns `false` if no prefix qualifies.
+    /// Offloads an idle prefix that costs more than it saves. Returns `false` if none qualifies.
     ///
-    /// If idle cells slow down decodes, they are offloaded while no sequence is running, and once they have cost more than moving
-    /// them out and back. With [`IdleCost::Scores`], prefixes that are older than the newest start are offloaded too. Without a
-    /// host cache they stay: computing them again is far more expensive.
+    /// Idle cells that slow down decodes are offloaded while no sequence runs, once they have cost more than moving them out
+    /// and back, and, with [`IdleCost::Scores`], if they are older than the newest start. Without a host cache they stay:
+    /// computing them again is far more expensive.
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
         self.settle();
         let cost = self.kind().idle_cost;
@@ -130,8 +118,7 @@ impl<R: Runner> CacheManager<R> {
         was_removed
     }
 
-    /// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved. If the contents of sequences are lost on
-    /// the way, `on_lost` ends these sequences.
+    /// Moves cells down if the used ones are scattered. If contents are lost on the way, `on_lost` ends their sequences.
     pub(crate) fn relocate(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
         self.settle();
         let Some(mut relocation) = self.kv.next_relocation(self.move_budget.affordable_units()) else { return false };
@@ -161,7 +148,6 @@ impl<R: Runner> CacheManager<R> {
         }
     }
 
-    /// Saves the sliding window of `id` after `n_tokens` tokens, and all earlier cells that are not saved yet.
     pub(crate) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
         while let Some(range) = self.kv.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {

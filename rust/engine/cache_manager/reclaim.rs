@@ -1,30 +1,27 @@
-//! Space for running sequences: free cells and sequence ids. Idle prefixes are evicted first; then the scheduler releases cells that are in use.
+//! Frees cells and sequence ids: idle prefixes are evicted first; then the scheduler releases what is in use.
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 
-/// Time limit for freeing cells or ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Within this step, however long it takes.
     Now,
     /// Within the time of this step for moves.
     WithinMoveTime,
 }
 
 impl<R: Runner> CacheManager<R> {
-    /// Frees `n_wanted` cells; returns how many of them are free. `release` releases cells that are in use, and returns `false` when
-    /// there are none left to release.
+    /// Returns how many of `n_wanted` cells are free. `release` releases cells in use, and returns `false` when there are none.
     pub(crate) fn free_cells(&mut self, n_wanted: u32, urgency: Urgency, mut release: impl FnMut() -> bool) -> u32 {
         while self.n_free() < n_wanted && !self.is_late(urgency) && (self.evict() || release()) {}
         n_wanted.min(self.n_free())
     }
 
-    /// Frees `n` sequence ids, as [`CacheManager::free_cells`] frees cells. Returns `false` if they are not available yet, or this step
-    /// has no time left to save the paths that use them.
+    /// As [`CacheManager::free_cells`]. Returns `false` if the ids are not available yet, or this step has no time left to
+    /// save.
     ///
-    /// With [`Urgency::Now`] this succeeds for sequences in slots: there are at least as many ids as slots, pinned prefixes leave one
-    /// for each slot, and held prompts release theirs.
+    /// With [`Urgency::Now`] this succeeds for sequences in slots: there are at least as many ids as slots, pinned prefixes
+    /// leave one for each slot, and held prompts release theirs.
     pub(crate) fn free_ids(&mut self, n: usize, urgency: Urgency, mut release: impl FnMut() -> bool) -> bool {
         while self.n_free_ids() < n {
             if self.is_late(urgency) || !(self.evict() || release()) {
