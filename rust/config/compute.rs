@@ -1,9 +1,8 @@
-//! Chooses how steps are computed: as configured, else as tuning measured to be fastest here, else by a rule.
+//! Chooses how steps are computed: as configured, else as tuning measured here, else by a rule.
 //!
-//! Rule for attention on a CPU: our kernel wherever it applies. Where it does not (unsupported cache formats or head sizes,
-//! `--kernels llama.cpp`), llama.cpp's attention without flash attention, unless V is quantised or memory is short.
-//! Milliseconds per step of a model of 0.5B (896 × 24 layers, 14 query heads over 2 KV heads, 8 bits) on two cores with
-//! AVX-512, in one run: llama.cpp with flash attention on and off, and an engine with our kernels:
+//! Attention on a CPU: our kernel wherever it applies, else llama.cpp's without flash attention, unless V is quantised or
+//! memory is short. Milliseconds per step of a model of 0.5B (896 × 24 layers, 14 query heads over 2 KV heads, 8 bits) on two
+//! cores with AVX-512: llama.cpp with flash attention on and off, and our kernels:
 //!
 //! | sequences × tokens | on | off | ours |
 //! | --- | --- | --- | --- |
@@ -15,9 +14,8 @@
 //! | 32 × 250 sharing nothing | 218 | 440 | 49 |
 //!
 //! llama.cpp's fused kernel processes each row, head and cell separately. Without it the scores are one dense product, which is
-//! best if rows share their cells, and slow if many rows share none. It also needs a buffer for all scores of a decode: heads ×
-//! cells × rows × 4 bytes. Our kernel multiplies each row by its visible cells only, and processes cells that several rows
-//! share for all of them together, so that no choice is needed.
+//! slow if rows share no cells and needs heads × cells × rows × 4 bytes. Our kernel computes visible cells only, and shared
+//! ones for all rows together.
 //!
 //! Threads: one per physical core. Two threads of one core share its arithmetic units, and each layer waits for the slowest
 //! thread.
@@ -29,7 +27,7 @@ use super::{
 
 pub(super) const DEFAULT_UBATCH: u32 = 512;
 
-/// Smallest decode to which memory limits may reduce `n_ubatch`: below it, prefill would lose more than flash attention costs.
+/// Below this, prefill would lose more than flash attention costs.
 const MIN_UBATCH: u32 = 64;
 
 /// Attention scores may take 1 / `SCORES_FRACTION` of the memory that the KV cache leaves free.
@@ -44,11 +42,9 @@ pub(super) struct Attention {
 pub(super) struct ThreadCounts {
     pub(super) n_threads: u32,
     pub(super) n_threads_batch: u32,
-    /// Both numbers with their reasons.
     summary: String,
 }
 
-/// The basis of every choice.
 #[derive(Clone, Copy)]
 pub(super) struct Chooser<'a> {
     pub(super) config: &'a EngineConfig,
@@ -58,7 +54,7 @@ pub(super) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// Returns our kernels that are in use on the CPU. An explicit setting of flash attention selects llama.cpp's attention.
+    /// An explicit setting of flash attention selects llama.cpp's attention.
     pub(super) fn kernels(self, covers_attention: bool) -> EnabledKernels {
         let usable = self.hardware.usable_kernels;
         if self.config.kernels == KernelChoice::LlamaCpp {
@@ -68,7 +64,7 @@ impl Chooser<'_> {
         EnabledKernels { attention: usable.attention && covers_attention && is_auto && self.model.n_heads > 0, ..usable }
     }
 
-    /// Chooses the attention of an engine that uses these `kernels`; `limits.n_ubatch` is the maximum.
+    /// `limits.n_ubatch` is the maximum.
     pub(super) fn attention(self, kernels: EnabledKernels, limits: &Limits) -> Attention {
         let without_scores = |flash_attention, reason| Attention { flash_attention, n_ubatch: limits.n_ubatch, reason };
         if kernels.attention && !self.model.is_offloaded {
@@ -103,8 +99,8 @@ impl Chooser<'_> {
         }
     }
 
-    /// Chooses the numbers of threads, never more than processors: the threads of a step synchronize many times by spinning, and
-    /// if two share a processor, a step takes a thousand times as long.
+    /// Never more than processors: the threads of a step synchronize by spinning, and if two share a processor, a step takes a
+    /// thousand times as long.
     pub(super) fn threads(self) -> ThreadCounts {
         let (n_threads, reason) = match (self.config.n_threads, self.tuned) {
             (Some(n), _) => (n, "configured"),
@@ -158,14 +154,12 @@ impl Chooser<'_> {
         }
     }
 
-    /// Returns whether our attention is usable here, but not for this model with this cache.
     fn lacks_coverage(self) -> bool {
         let is_usable = self.config.kernels != KernelChoice::LlamaCpp && self.hardware.usable_kernels.attention;
         is_usable && !self.model.covers_attention
     }
 
-    /// Returns the maximum tokens per decode whose attention scores fit the memory reserved for them; `None` if even the
-    /// minimum does not fit. A configured value is not lowered.
+    /// Most tokens per decode whose attention scores fit; `None` if even the minimum does not. A configured value is kept.
     fn fitting_ubatch(self, limits: &Limits) -> Option<u32> {
         let cache_bytes = u64::from(limits.n_ctx) * self.model.kv_bytes_per_token;
         let max_score_bytes = self.hardware.free_bytes.saturating_sub(cache_bytes) / SCORES_FRACTION;
@@ -176,12 +170,12 @@ impl Chooser<'_> {
     }
 }
 
-/// Returns the smallest useful decode: one token per slot plus a prefill chunk.
+/// One token per slot plus a prefill chunk.
 fn min_ubatch(limits: &Limits) -> u32 {
     MIN_UBATCH.max(limits.n_slots + MIN_CHUNK).min(limits.n_ubatch)
 }
 
-/// Size of the score buffer, in bytes, that llama.cpp reserves for a decode without flash attention.
+/// Bytes that llama.cpp reserves for the scores of a decode without flash attention.
 fn score_bytes(n_heads: u32, n_ctx: u32, n_ubatch: u32) -> u64 {
     u64::from(n_heads).saturating_mul(u64::from(n_ctx)).saturating_mul(u64::from(n_ubatch)).saturating_mul(4)
 }

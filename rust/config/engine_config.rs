@@ -7,8 +7,8 @@ use super::{KernelChoice, Named, Pooling, RopeConfig, Threads};
 /// Use of llama.cpp's fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
-    /// In an [`EngineConfig`]: our kernel if it applies, else the tuned setting or a rule. In a
-    /// [`ResolvedConfig`](super::ResolvedConfig): llama.cpp's own choice.
+    /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; in a [`ResolvedConfig`](super::ResolvedConfig):
+    /// llama.cpp's choice.
     Auto,
     /// Always; required for a quantised V and for our attention.
     On,
@@ -36,7 +36,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// Returns whether numbers share a scale in blocks. llama.cpp can read a quantised V only in its fused attention kernel.
+    /// llama.cpp can read a quantised V only in its fused attention kernel.
     pub(crate) fn is_quantized(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
@@ -119,15 +119,13 @@ pub struct EngineConfig {
     pub checkpoints: Checkpoints,
 }
 
-/// Checkpoints along a prompt of a recurrent or hybrid model, so that a later prompt that diverges anywhere has little to
-/// compute again. A sliding-window memory saves windows instead, at least three windows apart.
+/// Checkpoints along a prompt of a recurrent or hybrid model (windows for a sliding-window memory, at least three apart), so
+/// that a later prompt that diverges has little to compute again.
 ///
-/// They are spread about evenly over the computed part of the prompt, at line ends, plus one where the prompt diverges from
-/// earlier ones. Together they take at most an eighth of the host cache.
+/// They are spread about evenly, at line ends, plus one where prompts diverge; together at most an eighth of the host cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// Maximum number per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at the ends of prompts
-    /// and answers.
+    /// Most per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at ends of prompts and answers.
     pub n_most: u32,
     /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
     pub min_step: u32,
@@ -147,9 +145,8 @@ impl Default for Checkpoints {
 /// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenGap {
-    /// [`TokenGap::IN_TOKENS`] times the duration of a step without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]. If
-    /// such a step takes more than half of the usual gap, twice its duration, but at most half a second more: prefill then at
-    /// most halves the speed of the streams, and still makes progress.
+    /// [`TokenGap::IN_TOKENS`] steps without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]; twice a step that takes
+    /// more than half of the usual gap, but at most half a second more: prefill at most halves the speed of streams.
     #[default]
     Auto,
     /// A fixed maximum.

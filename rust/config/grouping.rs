@@ -1,9 +1,8 @@
 //! Self-extend: older tokens of a long text share positions in groups.
 //!
-//! From "LLM Maybe `LongLM`: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024,
-//! <https://arxiv.org/abs/2401.01325>, with the schedule of llama.cpp's tools: whenever a text has grown by `width` tokens, the
-//! next `width` of its oldest tokens are grouped, `n` to a position, and later positions move down. At least the newest `width`
-//! tokens keep separate positions, and a text occupies fewer positions than it has tokens.
+//! "LLM Maybe `LongLM`: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024, <https://arxiv.org/abs/2401.01325>,
+//! with the schedule of llama.cpp's tools: whenever a text has grown by `width` tokens, the next `width` of its oldest ones are
+//! grouped, `n` to a position, and later positions move down.
 
 /// Parameters of the grouping of a sequence's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +16,7 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// Returns how many of the first tokens are grouped when the token at `index` is computed, after a prompt of `n_prompt`
-    /// tokens. A multiple of `width`.
+    /// How many of the first tokens are grouped when the token at `index` is computed: a multiple of `width`.
     pub(crate) fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
         let at = if index < n_prompt { index - index % self.n_batch } else { index };
         at - at % self.width
@@ -31,13 +29,13 @@ impl Grouping {
         if in_prompt < n_prompt { in_prompt } else { n_prompt.max(self.width) }
     }
 
-    /// Returns how many tokens can be computed from `index` on before more are grouped.
+    /// How many tokens can be computed from `index` on before more are grouped.
     pub(crate) fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
         let to_multiple = |of: u32| of - index % of;
         if index < n_prompt { to_multiple(self.n_batch).min(n_prompt - index) } else { to_multiple(self.width) }
     }
 
-    /// Returns the maximum length of a text, generated token by token, whose positions are all below `n_positions`.
+    /// Maximum length of a text whose positions are all below `n_positions`.
     pub(crate) fn n_tokens_within(&self, n_positions: u32) -> u32 {
         let Some(n_groupable) = n_positions.checked_sub(self.width) else { return n_positions };
         let n_groups = n_groupable / (self.width / self.n) + 1;

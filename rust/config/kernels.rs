@@ -1,5 +1,3 @@
-//! Selection of CPU kernels.
-
 use super::Named;
 
 /// The user's choice of kernels.

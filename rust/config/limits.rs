@@ -18,13 +18,12 @@ const CELLS_STEP: u32 = 256;
 /// Sequence ids for cached branches, added to the ids of the slots.
 const N_CACHED_IDS: u32 = 64;
 
-/// Maximum size of the KV cache, in cells.
 const MAX_CELLS: u64 = (1 << 31) - 256;
 
-/// Maximum default size of the host cache, in bytes; it is also at most a quarter of the machine's memory.
+/// It is also at most a quarter of the machine's memory.
 const DEFAULT_HOST_CACHE_BYTES: u64 = 8192 << 20;
 
-/// Maximum to which the number of slots raises the default size of the KV cache, in cells.
+/// Maximum to which the number of slots raises the default size.
 const DEFAULT_MAX_CELLS: u64 = 32_768;
 
 /// Sizes and limits of an engine, fixed when it starts.
@@ -52,8 +51,8 @@ pub struct Limits {
     pub max_token_gap: TokenGap,
     /// See [`EngineConfig::checkpoints`].
     pub checkpoints: Checkpoints,
-    /// Time that a stream waits for a slow consumer that reads nothing; then it ends with
-    /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer), because it occupies a slot.
+    /// Time after which a stream whose consumer reads nothing ends with
+    /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer).
     pub slow_consumer_timeout: Duration,
 }
 
@@ -65,9 +64,6 @@ impl Limits {
     ///   under grouping.
     /// - If `n_ctx` is `None` or 0, the KV cache has the larger of the training length and min(`n_slots` × training length,
     ///   32,768), but at most as many cells as fit half of the free memory; a reduction is logged.
-    ///
-    /// # Errors
-    /// `InvalidConfig` if the KV cache does not fit into free memory, for an impossible grouping, and as [`Limits::validate`].
     pub(super) fn derive(config: &EngineConfig, model: &ModelInfo, hardware: &HardwareInfo) -> Result<Self> {
         let &HardwareInfo { free_bytes, total_bytes, .. } = hardware;
         let n_slots = config.n_slots.unwrap_or(DEFAULT_SLOTS);
@@ -114,10 +110,6 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Checks the engine's preconditions; [`EngineConfig::resolve`] guarantees them.
-    ///
-    /// # Errors
-    /// `InvalidConfig` for the first number that is out of range.
     pub(crate) fn validate(&self) -> Result<()> {
         let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
         let rules = [
@@ -140,7 +132,6 @@ impl Limits {
     }
 }
 
-/// Checks the grouping in a KV cache of `n_ctx` cells.
 fn grouping(config: &EngineConfig, n_ctx: u32) -> Result<Option<Grouping>> {
     let EngineConfig { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *config;
     let reject = |message| reject("grp_attn_n", message);

@@ -58,11 +58,9 @@ pub const MAX_ADAPTERS: usize = 64;
 /// Value of [`Limits::slow_consumer_timeout`].
 pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Minimum chunk of a waiting prompt while no sequence is decoding, and the first chunk while sequences are. A decode fits it
-/// in addition to one token of every slot.
+/// First chunk of a prompt, and the minimum while no sequence is decoding. A decode fits it beside one token of every slot.
 pub const MIN_CHUNK: u32 = 16;
 
-/// Rejects the setting `param`.
 fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
     Err(Error::InvalidConfig { param, message: message.into() })
 }

@@ -55,7 +55,7 @@ pub const MAX_IMAGE_TOKENS: u32 = 65_536;
 
 impl MediaConfig {
     /// # Errors
-    /// `InvalidConfig` for the first number that is out of range.
+    /// For the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
         for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {

@@ -2,7 +2,7 @@
 
 /// An enum that is configured by name.
 pub trait Named: Copy + PartialEq + 'static {
-    /// Every variant with its name, in the order of messages.
+    /// In the order of messages.
     const NAMES: &'static [(&'static str, Self)];
 
     /// Parses a name.

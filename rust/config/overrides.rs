@@ -3,10 +3,9 @@
 use super::reject;
 use crate::error::Result;
 
-/// Maximum size of a key or a text, in bytes: llama.cpp copies them into zero-terminated arrays of 128.
+/// llama.cpp copies keys and texts into zero-terminated arrays of 128 bytes.
 const MAX_BYTES: usize = 127;
 
-/// Maximum size of a user's pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1024;
 
 /// Maximum number of layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
@@ -60,7 +59,7 @@ impl KvValue {
 
 impl KvOverride {
     /// # Errors
-    /// `InvalidConfig` for a key or value that llama.cpp does not support.
+    /// For a key or value that llama.cpp does not support.
     pub fn validate(&self) -> Result<()> {
         let Self { key, value } = self;
         let reject = |message| reject("kv_overrides", message);
@@ -94,7 +93,7 @@ pub struct TensorOverride {
 
 impl TensorOverride {
     /// # Errors
-    /// `InvalidConfig` for a pattern that is empty or too long.
+    /// For a pattern that is empty or too long.
     pub fn validate(&self) -> Result<()> {
         let n = self.pattern.len();
         if (1..=MAX_PATTERN_BYTES).contains(&n) && !self.pattern.contains('\0') {
@@ -132,7 +131,7 @@ const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// llama.cpp's `LLM_FFN_DENSE_REGEX`.
 const DENSE: &str = r"\.ffn_(up|down|gate)\.";
 
-/// Returns a pattern of the layers with an index below `n`, at most [`MAX_LAYERS`].
+/// Layers with an index below `n`, at most [`MAX_LAYERS`].
 fn first_layers(n: u32) -> String {
     let numbers: Vec<String> = (0..n.min(MAX_LAYERS)).map(|layer| layer.to_string()).collect();
     format!(r"blk\.({})", numbers.join("|"))

@@ -100,11 +100,10 @@ pub struct ResolvedConfig {
 }
 
 impl EngineConfig {
-    /// Checks the settings and chooses a value for each that is left open: as `tuned`, else by a rule.
+    /// Checks the settings and chooses each that is left open: as `tuned`, else by a rule.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::error::Error::InvalidConfig) names the first setting that is out of range, contradicts another,
-    /// is impossible with the model, or requires more memory than is free.
+    /// [`InvalidConfig`](crate::error::Error::InvalidConfig) names the first setting that is impossible here.
     pub fn resolve(&self, model: &ModelInfo, hardware: &HardwareInfo, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
         self.check(model, hardware, tuned)?;
         let limits = Limits::derive(self, model, hardware)?;
@@ -125,7 +124,6 @@ impl EngineConfig {
             flash_attention: attention.flash_attention,
             n_threads: threads.n_threads,
             n_threads_batch: threads.n_threads_batch,
-            // A configured number of threads is not reduced.
             fewer_threads_under_contention: self.n_threads.or(self.n_threads_batch).is_none() && !model.is_offloaded,
             threads: self.threads.clone(),
             threads_batch: self.threads_batch.clone(),

@@ -23,8 +23,7 @@ pub struct RopeConfig {
     pub yarn_orig_ctx: Option<u32>,
     /// Degree of extrapolation (`--yarn-ext-factor`), 0 to 10⁶; 0 is interpolation only.
     pub yarn_ext_factor: Option<f64>,
-    /// Factor of the magnitudes of queries and keys (`--yarn-attn-factor`), 0 to 10⁶; llama.cpp computes it unless the
-    /// extrapolation factor is 0.
+    /// Factor of the magnitudes of queries and keys (`--yarn-attn-factor`), 0 to 10⁶; usually computed by llama.cpp.
     pub yarn_attn_factor: Option<f64>,
     /// Rotations over the original context below which a frequency is interpolated (`--yarn-beta-slow`), 0 to 10⁶.
     pub yarn_beta_slow: Option<f64>,
@@ -54,8 +53,6 @@ impl RopeConfig {
         *self == Self::default()
     }
 
-    /// # Errors
-    /// `InvalidConfig` for the first number that is out of range.
     pub(crate) fn validate(&self) -> Result<()> {
         for (param, value, (low, high)) in self.numbers() {
             if let Some(value) = value.filter(|value| !(low..=high).contains(value)) {
@@ -68,8 +65,7 @@ impl RopeConfig {
         Ok(())
     }
 
-    /// Returns the maximum context length in tokens, for a model that was trained on `n_ctx_train` tokens with frequencies
-    /// scaled by `trained_scale`. A scale can lengthen the context, never shorten it.
+    /// Maximum context length in tokens of a model trained on `n_ctx_train`; a scale can only lengthen it.
     #[must_use]
     pub fn max_context(&self, n_ctx_train: u32, trained_scale: f32) -> u32 {
         let Some(scale) = self.freq_scale.filter(|_| self.scaling != Some(RopeScaling::None)) else { return n_ctx_train };
@@ -91,7 +87,6 @@ impl RopeConfig {
         scaling.into_iter().chain(numbers).chain(orig_ctx).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns each number with its name and its bounds.
     fn numbers(&self) -> [(&'static str, Option<f64>, (f64, f64)); 6] {
         [
             ("rope_freq_base", self.freq_base, BASE_BOUNDS),

@@ -3,7 +3,6 @@
 use super::{MAX_THREADS, reject};
 use crate::error::Result;
 
-/// Maximum of [`Threads::poll`].
 const MAX_POLL: u32 = 100;
 
 /// Processors of a decode's threads, their polling and their priority.
@@ -11,8 +10,7 @@ const MAX_POLL: u32 = 100;
 pub struct Threads {
     /// Processors by the system's numbers, each below [`MAX_THREADS`]; empty is all that this process may use.
     pub cpus: Vec<u32>,
-    /// Binds each thread to one processor, round-robin; if false, only if there are as many processors, or as many of their
-    /// cores, as threads.
+    /// Binds each thread to one processor, round-robin; if false, only if there are as many processors or cores as threads.
     pub is_strict: bool,
     /// OS scheduling priority.
     pub priority: ThreadPriority,
@@ -21,11 +19,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Checks the settings, whose names are `cpus` and `poll`, in a process that may run on `allowed` processors; `None` if the
-    /// system does not report them.
-    ///
-    /// # Errors
-    /// `InvalidConfig` for a number that is out of range, and if the process may use none of the processors.
+    /// Checks the settings, named `cpus` and `poll`, in a process that may run on the `allowed` processors, if known.
     pub(super) fn validate(&self, [cpus, poll]: [&'static str; 2], allowed: Option<&[usize]>) -> Result<()> {
         if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= MAX_THREADS) {
             return reject(cpus, format!("{cpus} has processor {cpu}; each must be below {MAX_THREADS}"));

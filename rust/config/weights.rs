@@ -1,9 +1,8 @@
 //! Memory layout of a model's weights, chosen at load.
 //!
-//! llama.cpp rearranges some formats at load, for AMX or to read eight rows of weights together, and then computes products
-//! several times faster than in the on-disk layout. Rearranged weights are not mapped: they are copied, and processes that
-//! serve one file do not share them. Our products read the on-disk layout. Milliseconds per step of a model of 1B on two cores
-//! with AVX-512, llama.cpp with repacked weights and ours without:
+//! llama.cpp rearranges some formats at load, for AMX or to read eight rows together. Rearranged weights are copies that
+//! processes do not share; our products read the on-disk layout. Milliseconds per step of a model of 1B on two cores with
+//! AVX-512, llama.cpp with repacked weights and ours without:
 //!
 //! | weights | rows | llama.cpp's | ours |
 //! | --- | --- | --- | --- |
@@ -47,8 +46,7 @@ impl LoadFacts {
 }
 
 impl ModelConfig {
-    /// Chooses the layout: as configured, else weights that our kernels compute stay in their on-disk layout, and others are
-    /// rearranged.
+    /// The configured layout; else weights that our kernels compute stay in their on-disk layout, and others are rearranged.
     #[must_use]
     pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
         let is_rearranged = self.repack.unwrap_or(match self.kernels {

@@ -19,8 +19,7 @@ pub trait Constraint: Send {
     /// Returns an independent copy in the same state.
     fn copy(&self) -> Box<dyn Constraint>;
 
-    /// Returns whether `token` may come next without the first `n_skipped` bytes of its spelling. An empty rest is allowed; a
-    /// constraint on token ids allows whole tokens only.
+    /// Returns whether `token` may come next without its first `n_skipped` bytes; a constraint on ids allows whole tokens only.
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
         n_skipped == 0 && self.allows(token)
     }

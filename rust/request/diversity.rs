@@ -1,5 +1,3 @@
-//! Diversity: how the draws of one prompt's completions depend on each other.
-
 use crate::error::Result;
 use crate::request::{Mirostat, Request, SamplerKind, reject};
 
@@ -15,12 +13,10 @@ pub enum Diversity {
     /// Independent draws.
     #[default]
     None,
-    /// Independent draws, except that the first tokens are drawn without replacement, by Gumbel top-k (Kool, van Hoof and
-    /// Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv 1903.06059). Completions without a candidate end without
-    /// a token.
+    /// First tokens are drawn without replacement, by Gumbel top-k (Kool, van Hoof and Welling, "Stochastic Beams and Where to
+    /// Find Them", 2019, arXiv 1903.06059). Completions without a candidate end without a token.
     Distinct,
-    /// Arithmetic sampling (Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models", 2022,
-    /// arXiv 2210.15458): completion `i` is the text with the code point `(u + i / n) mod 1`, where `u` is drawn from the seed.
+    /// Arithmetic sampling (Vilnis et al., 2022, arXiv 2210.15458): completion `i` has the code point `(u + i / n) mod 1`.
     Arithmetic,
     /// The highest-ranked texts of a beam search.
     Beams(BeamSearch),
@@ -39,12 +35,11 @@ pub struct BeamSearch {
 }
 
 impl Diversity {
-    /// Returns the parameters of a beam search.
     pub(crate) fn beams(&self) -> Option<&BeamSearch> {
         if let Self::Beams(beams) = self { Some(beams) } else { None }
     }
 
-    /// Returns the name of the request field that selects this diversity; `None` for the default.
+    /// The request field that selects this diversity; `None` for the default.
     pub(crate) fn param(&self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -54,7 +49,6 @@ impl Diversity {
         }
     }
 
-    /// Rejects incompatible fields of `request`.
     pub(super) fn validate(&self, request: &Request) -> Result<()> {
         let Some(name) = self.param() else { return Ok(()) };
         let params = &request.sampling;

@@ -1,5 +1,3 @@
-//! Events of a stream.
-
 use smol_str::SmolStr;
 
 use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
@@ -11,11 +9,10 @@ pub enum Event {
     Token(TokenEvent),
     /// Published exactly once per branch, after its last token.
     Finished(Finished),
-    /// Published at the start and after each decode that computed a part of the prompt, if
-    /// [`Request::reports_progress`](crate::request::Request::reports_progress) is set.
+    /// At the start and after each decode of the prompt, if
+    /// [`Request::reports_progress`](crate::request::Request::reports_progress).
     Progress(Progress),
-    /// Published in order, before the first token, if
-    /// [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set.
+    /// In order, before the first token, if [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set.
     PromptLogprobs(PromptLogprobs),
 }
 
@@ -64,8 +61,7 @@ pub struct TokenEvent {
     pub index: u32,
     /// The sampled token; end tokens are published too.
     pub token: Token,
-    /// Text that this token completes: empty while bytes are held back. [`SmolStr`] stores up to 23 bytes inline, so that few
-    /// events allocate.
+    /// Text that this token completes. [`SmolStr`] stores up to 23 bytes inline, so that few events allocate.
     pub text: SmolStr,
     /// The slot that the branch runs in.
     pub slot: u32,
@@ -75,10 +71,8 @@ pub struct TokenEvent {
     pub logprobs: Option<Box<Logprobs>>,
 }
 
-/// Logprobs (natural logarithm) of the model's raw distribution, before bias, penalties and filters.
-///
-/// With [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs) they describe the
-/// distribution after the samplers instead: only tokens that could be sampled are listed.
+/// Natural logarithms, of the model's raw distribution, or, with
+/// [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs), of the one after the samplers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     /// The sampled token, or the token of the prompt.
@@ -88,8 +82,7 @@ pub struct Logprobs {
 }
 
 impl Logprobs {
-    /// Returns the size, in bytes, that is charged for `n` top logprobs: approximately their size at the consumer, where each
-    /// token is spelled out. In the queue they take an eighth of that.
+    /// Bytes that are charged for `n` top logprobs: their size at the consumer, which spells tokens out; here an eighth.
     #[must_use]
     pub const fn n_bytes(n: usize) -> usize {
         (1 + n) * 64
@@ -122,16 +115,14 @@ pub struct Finished {
     pub is_truncated: bool,
     /// Result of a task other than [`Task::Complete`] and [`Task::Load`].
     pub result: Option<Box<TaskResult>>,
-    /// Rank in a beam search: the logarithm of the text's probability, divided by its number of tokens raised to
-    /// [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty), unless the search is stochastic. `None` for
-    /// other requests, and for branches that the search could not fill.
+    /// Rank in a beam search, see [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty). `None` for other
+    /// requests, and for branches that the search could not fill.
     pub score: Option<f64>,
     /// In the first branch only, if [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
     pub explanation: Option<Box<Explanation>>,
 }
 
 impl Finished {
-    /// The end of a branch that computed nothing.
     pub(crate) fn without_tokens(index: u32, reason: FinishReason) -> Self {
         let (text, usage) = (SmolStr::default(), Usage::default());
         Self { index, slot: None, reason, text, usage, is_truncated: false, result: None, score: None, explanation: None }
@@ -164,9 +155,8 @@ pub enum FinishReason {
 
 /// Token counts and times of one branch.
 ///
-/// `n_computed + n_cached` is the prompt's length, or for a cancelled branch the part of it that was available by then. Only the
-/// branch that computed a token counts it in `n_computed`, so that its sum over all branches is the number of tokens really
-/// computed.
+/// `n_computed + n_cached` is the available part of the prompt. Only the branch that computed a token counts it in
+/// `n_computed`: the sum over all branches is the number of tokens really computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
     /// Prompt tokens that this branch computed.

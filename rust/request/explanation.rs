@@ -1,11 +1,8 @@
-//! Explanations of prefix cache misses.
-
 use std::ops::Range;
 use std::time::Duration;
 
-/// Explains why the computed part of a prompt was not cached, if
-/// [`Request::explains_cache`](crate::request::Request::explains_cache) is set. Available once the first branch, which computes
-/// the prompt for the others, has a slot; also published at its end.
+/// Explains why the computed part of a prompt was not cached, from the start of the first branch on, if
+/// [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Id of the request, assigned in order of submission.
@@ -21,7 +18,6 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Returns the approximate heap size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         let run_bytes = |run: &ComputedRun| {
             let earlier_bytes = run.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
@@ -128,8 +124,7 @@ pub enum Cause {
 /// Reason why a cached range was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionCause {
-    /// Its cells or its sequence id were needed, and the host cache did not take it: it is off, too small, or full of more
-    /// valuable entries, or a GPU computes the range faster than it is copied.
+    /// Its cells or its id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
     DeviceCache,
     /// Its host cache bytes were needed.
     HostCache,

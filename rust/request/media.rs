@@ -28,15 +28,15 @@ pub enum Encoding {
 
 /// An image, audio, or a part of one, in the form that a model consumes.
 pub trait Medium: fmt::Debug + Send + Sync {
-    /// Returns the id of its first position; the others follow in descending order, all below 0. Within a process, equal media
-    /// have equal ids, and different media have disjoint ids.
+    /// Returns the id of its first position; the others follow in descending order, all below 0. In a process, only equal media
+    /// have equal ids.
     fn first_id(&self) -> Token;
 
     /// Returns the number of cells that it occupies; at least 1.
     fn n_tokens(&self) -> u32;
 
-    /// Returns how far it advances the position counter: less than `n_tokens` if the model numbers rows and columns (M-RoPE,
-    /// Qwen2-VL, <https://arxiv.org/abs/2409.12191>).
+    /// Returns how far it advances the position counter: less than `n_tokens` under M-RoPE (Qwen2-VL,
+    /// <https://arxiv.org/abs/2409.12191>).
     fn n_positions(&self) -> u32 {
         self.n_tokens()
     }
@@ -113,7 +113,7 @@ impl PlacedMedia {
         self.start + self.media.n_tokens()
     }
 
-    /// Returns whether a sequence that ends at `end` would contain only a part of it, though it must be whole.
+    /// Returns whether a sequence that ends at `end` would cut it, though it must be whole.
     pub(crate) fn is_cut_at(&self, end: u32) -> bool {
         self.media.is_whole() && self.start < end && end < self.end()
     }

@@ -41,8 +41,7 @@ pub const MAX_STOPS: usize = 256;
 /// Maximum total size of [`Request::stop`], in bytes.
 pub const MAX_STOP_BYTES: usize = 65_536;
 
-/// Maximum number of logprobs of one prompt, top logprobs included: some hundreds of megabytes, if a slow consumer leaves all of
-/// them buffered.
+/// Most logprobs of one prompt, top ones included: some hundreds of megabytes if a slow consumer leaves them buffered.
 pub const MAX_PROMPT_PROBS: usize = 1 << 21;
 
 /// Highest [`Request::priority`]; the lowest is `-MAX_PRIORITY`.
@@ -91,7 +90,6 @@ impl Prompt {
         Self { runs: vec![Run::Tokens(tokens)] }
     }
 
-    /// The runs, in order.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -109,7 +107,6 @@ impl Prompt {
         self.runs.iter().map(Run::n_tokens).sum()
     }
 
-    /// Returns the images and audio, in order.
     pub(crate) fn media(&self) -> Vec<PlacedMedia> {
         let (mut end, mut placed) = (0, Vec::new());
         for run in &self.runs {
@@ -122,7 +119,6 @@ impl Prompt {
         placed
     }
 
-    /// Returns whether the prompt contains an image or audio.
     pub(crate) fn has_media(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Media(_)))
     }
@@ -138,7 +134,7 @@ impl Prompt {
         })
     }
 
-    /// Returns one id per position, in order: token ids, and the ids of media.
+    /// One id per position: of tokens, and of media.
     pub(crate) fn into_tokens(mut self) -> Vec<Token> {
         match self.runs.as_mut_slice() {
             [Run::Tokens(tokens)] => std::mem::take(tokens),
@@ -155,17 +151,16 @@ pub enum Task {
     Complete,
     /// Keep the prompt computed until it is unpinned.
     Pin,
-    /// Copy the computed prompt out of the cache. If `computes` is false, only the cached prefix is copied.
+    /// Copy the computed prompt out of the cache.
     Save {
-        /// Compute the uncached part of the prompt first.
+        /// If false, only the cached prefix is copied.
         computes: bool,
     },
     /// Import the computed prompt from this copy.
     Load(Arc<SavedPrefix>),
 }
 
-/// The computed state of a prompt, outside of the cache. Only the same model with the same cache configuration can read its
-/// bytes.
+/// The computed state of a prompt, readable by the same model with the same cache configuration.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SavedPrefix {
     /// The prompt.
@@ -218,22 +213,20 @@ pub struct SlotContents {
 /// Context shift: a completion whose context is full drops tokens of its middle, computes the rest again, and continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextShift {
-    /// Tokens to keep at the beginning, a BOS token included, but never the last four that the context holds; `None` keeps the
-    /// whole prompt.
+    /// Tokens to keep at the beginning, BOS included, never the last four of the context; `None` keeps the whole prompt.
     pub n_keep: Option<u32>,
     /// Computed tokens to drop after the kept ones, but never all of them; 0 drops half.
     pub n_discard: u32,
 }
 
-/// A client's request: one prompt, `n` completions. Built from [`Request::new`] or [`Request::for_task`], because the derived
-/// default is not valid.
+/// A client's request: one prompt, `n` completions. The derived default is not valid.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options of a request")]
 pub struct Request {
     /// The prompt to continue; at least one token.
     pub prompt: Prompt,
-    /// Tokens after the prompt. Branches of [`Engine::submit_branches`](crate::engine::Engine::submit_branches) share the prompt;
-    /// the suffix belongs to one of them.
+    /// Tokens after the prompt, which [branches](crate::engine::Engine::submit_branches) share; the suffix belongs to one of
+    /// them.
     pub suffix: Vec<Token>,
     /// Number of completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
@@ -247,9 +240,9 @@ pub struct Request {
     pub seed: u32,
     /// Parameters of each branch.
     pub sampling: SamplingParams,
-    /// Adapters that compute the prompt and the completions, each at most once; others are off. `None` uses the set of the last
-    /// [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most one of them is an activated `LoRA` (aLoRA): it
-    /// applies from its invocation tokens on, and to no token of a prompt without them.
+    /// Adapters, each at most once; `None` is the set of the last
+    /// [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most one is an activated `LoRA` (aLoRA), which applies
+    /// from its invocation tokens on.
     pub adapters: Option<Vec<AdapterScale>>,
     /// First token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens.
     pub invoked_at: Option<u32>,
@@ -261,11 +254,10 @@ pub struct Request {
     pub preserved_tokens: Vec<Token>,
     /// `None` ends a completion whose context is full.
     pub context_shift: Option<ContextShift>,
-    /// Priority in admission and prefill, −[`MAX_PRIORITY`] to [`MAX_PRIORITY`]; higher priorities run first. One unit
-    /// outweighs [`STARTS_PER_PRIORITY`](crate::engine::STARTS_PER_PRIORITY) starts of later branches, so that no request starves.
+    /// −[`MAX_PRIORITY`] to [`MAX_PRIORITY`], higher first. One unit outweighs
+    /// [`STARTS_PER_PRIORITY`](crate::engine::STARTS_PER_PRIORITY) starts of later branches, so that no request starves.
     pub priority: i32,
-    /// Maximum pause between two tokens due to prefill of other requests, 1 ms to [`LONGEST_GAP`]; `None` uses
-    /// [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
+    /// Maximum pause between tokens due to prefill of others, 1 ms to [`LONGEST_GAP`]; `None` uses the engine's.
     pub max_token_gap: Option<Duration>,
     /// Maximum tokens of its prompt in one step, at least 1; `None` leaves the chunk size to the scheduler.
     pub max_chunk: Option<u32>,
@@ -275,20 +267,16 @@ pub struct Request {
     pub n_indent: u32,
     /// Uses the cached prefix of the prompt; if false, the whole prompt is computed.
     pub uses_cache: bool,
-    /// Top logprobs to report for each token of the prompt, beside the token's own; at most [`MAX_PROBS`], and
-    /// [`MAX_PROMPT_PROBS`] in total.
+    /// Top logprobs per prompt token, beside its own; at most [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in total.
     pub prompt_logprobs: Option<u32>,
-    /// First prompt token whose logprobs are reported; tokens before its predecessor can come from the cache. Below the prompt's
-    /// length, and 0 if [`Request::prompt_logprobs`] is `None`.
+    /// First prompt token whose logprobs are reported; tokens before its predecessor can come from the cache.
     pub prompt_logprobs_from: u32,
     /// Publishes prefill progress on the stream.
     pub reports_progress: bool,
-    /// Positions, in tokens of the prompt and in order, of further checkpoints for memories that cannot be truncated; at most
-    /// [`MAX_CHECKPOINTS`]. A later prompt that shares only the tokens before such a position resumes there. The window of a
-    /// sliding-window memory at such a position stays in the device cache.
+    /// Positions of further checkpoints in the prompt, in order, at most [`MAX_CHECKPOINTS`], for memories that cannot be
+    /// truncated: a prompt that shares only the tokens before one resumes there.
     pub checkpoints_at: Vec<u32>,
-    /// Replaces text of the prompt that was generated for earlier requests of the same owner with this flag by the generated
-    /// tokens, so that it matches the cache even if the tokenizer splits it differently.
+    /// Replaces text of the prompt that was generated for the same owner by the generated tokens, to match the cache.
     pub keeps_answers: bool,
     /// Reports why the computed part of the prompt was not cached, see [`Explanation`].
     pub explains_cache: bool,
@@ -317,10 +305,6 @@ fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a
     }
 }
 
-/// Checks adapters against the number of loaded adapters, `n_adapters`.
-///
-/// # Errors
-/// [`Error::InvalidRequest`] for the first adapter with an unknown index, a repeated index, or a scale that is not finite.
 pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> Result<()> {
     for (i, &(id, scale)) in adapters.iter().enumerate() {
         if id >= n_adapters {
@@ -353,8 +337,7 @@ impl Request {
         self.prompt.n_tokens() + self.suffix.len()
     }
 
-    /// Returns whether this request and `other`, two branches of one stream, can share all computed tokens and the logits after
-    /// them. Fields that affect only generation may differ.
+    /// Returns whether two branches of one stream can share all computed tokens and the logits after them.
     #[must_use]
     pub(crate) fn can_share_prompt_with(&self, other: &Self) -> bool {
         let prompt_fields = |r: &Self| (r.priority, r.slot, r.uses_cache, r.keeps_answers, r.max_chunk, r.owner.clone());
@@ -371,10 +354,6 @@ impl Request {
         Self { max_tokens: Some(0), task, ..Self::new(prompt, 0) }
     }
 
-    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for the first field that is out of range.
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         for run in self.prompt.runs() {
             if let Run::Tokens(tokens) = run {
@@ -446,7 +425,6 @@ impl Request {
         Ok(())
     }
 
-    /// Rejects fields that are not supported with images or audio.
     fn validate_media(&self) -> Result<()> {
         if !self.prompt.has_media() {
             return Ok(());

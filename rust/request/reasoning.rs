@@ -1,5 +1,3 @@
-//! Reasoning in a completion: its markers and its token budget.
-
 use crate::error::Result;
 use crate::request::{Token, reject, validate_tokens};
 
@@ -14,18 +12,13 @@ pub const MAX_CLOSING: usize = 4_096;
 
 /// Markers that delimit reasoning, and its token budget.
 ///
-/// A [`Constraint`](crate::request::Constraint) applies to text outside of reasoning only:
-///
-/// - If the prompt ends inside reasoning, the constraint applies from the end of that reasoning on.
-/// - Otherwise a branch either begins with reasoning, followed by the constrained text, or begins with the constrained text and
-///   has no reasoning.
-/// - A constraint with a trigger reads the text outside of reasoning, markers included. Reasoning may occur until the trigger
-///   matches.
-/// - A text does not end inside reasoning that constrained text must follow, unless the constraint allows that.
+/// A [`Constraint`](crate::request::Constraint) applies to text outside of reasoning only: from the end of reasoning that the
+/// prompt begins, else to a branch that either begins with reasoning or has none. A constraint with a trigger reads the markers
+/// too, and reasoning may occur until the trigger matches. A text does not end inside reasoning that constrained text must
+/// follow, unless the constraint allows that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reasoning {
-    /// Markers that start reasoning: at most [`MAX_MARKERS`] of at most [`MAX_MARKER_BYTES`]. Control tokens match by their
-    /// spelling.
+    /// At most [`MAX_MARKERS`] of at most [`MAX_MARKER_BYTES`]. Control tokens match by their spelling.
     pub starts: Vec<String>,
     /// Markers that end reasoning; at least one, with the same bounds.
     pub ends: Vec<String>,
@@ -33,16 +26,11 @@ pub struct Reasoning {
     pub begins_inside: bool,
     /// Maximum tokens of one reasoning block, without `closing` and the start marker; `None` is unlimited.
     pub budget: Option<u32>,
-    /// Tokens that end reasoning whose budget is exhausted, at the next character boundary; at least one if there is a budget,
-    /// and at most [`MAX_CLOSING`].
+    /// Tokens that end reasoning whose budget is exhausted, at the next character boundary; at most [`MAX_CLOSING`].
     pub closing: Vec<Token>,
 }
 
 impl Reasoning {
-    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         let reject = |message: String| reject("reasoning", message);
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {

@@ -1,5 +1,3 @@
-//! Names of the samplers of the chain.
-
 /// A sampler of the chain. Each may occur anywhere in the chain, several times or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is described where its parameters are")]
@@ -49,12 +47,10 @@ impl SamplerKind {
         ("infill", Self::Infill),
     ];
 
-    /// llama.cpp's letters of the samplers, in the order of [`SamplerKind::NAMES`], and `f` for tail-free sampling, as in the
-    /// versions of llama.cpp that had it.
+    /// llama.cpp's letters, in the order of [`SamplerKind::NAMES`], and `f` for tail-free sampling.
     pub const LETTERS: &str = "edskfypmxtai";
 
-    /// Parses one of [`SamplerKind::NAMES`], also with hyphens or nothing instead of underscores, one of llama-server's aliases,
-    /// or one of [`SamplerKind::LETTERS`]. Names are case-insensitive, letters are lower case.
+    /// Parses a name (in any case, also with hyphens or nothing for underscores), llama-server's alias, or a letter.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();

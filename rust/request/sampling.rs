@@ -1,5 +1,3 @@
-//! Sampling parameters.
-
 use crate::error::Result;
 use crate::request::{SamplerKind, Token, reject, validate_len, validate_tokens};
 
@@ -15,8 +13,7 @@ pub const MAX_BREAKERS: usize = 64;
 /// Maximum size of a sequence breaker, in bytes; only the first 40 count, as in llama.cpp.
 pub const MAX_BREAKER_BYTES: usize = 1_024;
 
-/// Version of Mirostat that replaces the sampler chain (Basu et al., "Mirostat: A Neural Text Decoding Algorithm that Directly
-/// Controls Perplexity", 2020).
+/// Version of Mirostat (Basu et al., 2020) that replaces the sampler chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mirostat {
     /// The sampler chain is used.
@@ -44,7 +41,6 @@ pub struct Dry {
 }
 
 impl Dry {
-    /// Returns whether the penalty can have an effect.
     pub(crate) fn is_on(&self) -> bool {
         self.multiplier != 0.0 && self.base >= 1.0 && self.penalty_last_n != 0
     }
@@ -62,9 +58,7 @@ impl Default for Dry {
     }
 }
 
-/// Parameters that select the next token from a row of logits.
-///
-/// The defaults and the order are llama-server's: logit bias, then the chain of `samplers`, then the draw.
+/// Parameters that select a token. Defaults and order are llama-server's: logit bias, `samplers`, the draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// The sampler chain, in order.
@@ -117,8 +111,8 @@ pub struct SamplingParams {
     pub adaptive_target: f32,
     /// Decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 − decay) tokens.
     pub adaptive_decay: f32,
-    /// Values added to the logits of these tokens; entries of the same token add up; −∞ bans a token. At most as many as the
-    /// vocabulary has tokens: 0.3 ms per sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
+    /// Added to the logits; entries of one token add up; −∞ bans it. At most as many as the vocabulary has tokens: 0.3 ms per
+    /// sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
     pub logit_bias: Vec<(Token, f32)>,
     /// Bans every end token.
     pub ignore_eos: bool,
@@ -169,10 +163,6 @@ impl SamplingParams {
         self.samplers.contains(&SamplerKind::Xtc) && self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
     }
 
-    /// Checks all fields, for a vocabulary of `n_vocab` tokens.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         if self.n_probs > MAX_PROBS {
             return reject("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
@@ -217,7 +207,6 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// The fields that may be any finite number.
     fn numbers(&self) -> [(&'static str, f32); 17] {
         [
             ("temperature", self.temperature),

@@ -6,27 +6,23 @@ use crate::request::Token;
 use crate::sampling::order;
 use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_position, token_at};
 
-/// Rows of at least this many logits per token to keep use wide chunks. Measured: the width balances the number of chunks
-/// against the `k` chunks that are read again.
+/// From this many logits per token to keep on, wide chunks. Measured: the width balances the number of chunks against the `k`
+/// chunks that are read again.
 const WIDE_PER_KEPT: usize = 512;
 
-/// Logits of a wide chunk, and of a narrow one.
 const WIDE: usize = 64;
 const NARROW: usize = 16;
 
-/// The tokens that may be drawn: without tokens whose logit is −∞ or NaN. A logit of +∞ becomes the greatest finite one.
-///
-/// When sorted, the lower token id comes first among equal logits.
+/// The tokens that may be drawn, without those whose logit is −∞ or NaN; +∞ becomes the greatest finite logit. Of equal logits
+/// the lower token id sorts first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Candidates {
-    /// Most likely first if `is_sorted`, else in the order that the steps left, which is the order of the draw.
+    /// If not `is_sorted`, in the order that the steps left, which is the order of the draw.
     pub(crate) list: Vec<Candidate>,
     pub(crate) is_sorted: bool,
-    /// Tokens that llama.cpp would keep in its list with a logit of −∞. They are never drawn, but some steps count them.
+    /// Tokens that llama.cpp keeps with a logit of −∞: never drawn, but some steps count them.
     pub(crate) n_impossible: usize,
-    /// Buffer of [`Candidates::softmax`], kept to reuse its memory.
     probabilities: Vec<f32>,
-    /// Buffer of the ranks of the chunks' greatest logits, kept to reuse its memory.
     maxima: Vec<u64>,
 }
 
@@ -38,8 +34,8 @@ impl Candidates {
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Keeps the tokens whose logits are at least the greatest one plus `margin`, and always the most likely token, in order of
-    /// token id. Of chunks without such tokens only the greatest logit is read.
+    /// Keeps, in order of token id, the most likely token and those at most `-margin` below it. Of other chunks only the
+    /// greatest logit is read.
     pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
         self.clear();
         self.find_maxima::<WIDE>(row);
@@ -59,12 +55,11 @@ impl Candidates {
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Keeps the `k` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
-    /// Generation", 2018). `k` must be at least 1; a row with fewer tokens keeps them all.
+    /// Keeps the `k ≥ 1` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
+    /// Generation", 2018).
     ///
-    /// The row is divided into chunks, and one pass, which compilers vectorise, finds the greatest logit of each. The `k` best
-    /// tokens are in the `k` chunks with the best maxima, so only these chunks are read again. The cost is one pass over the
-    /// row, whatever its order.
+    /// One pass, which compilers vectorise, finds the greatest logit of each chunk; only the `k` chunks with the best maxima
+    /// are read again.
     pub(crate) fn keep_best(&mut self, row: Row<'_>, k: usize) {
         self.clear();
         self.is_sorted = true;
@@ -82,7 +77,7 @@ impl Candidates {
         self.list.len() + self.n_impossible
     }
 
-    /// Keeps the first `n` tokens; impossible ones come last.
+    /// Impossible tokens come last.
     pub(crate) fn truncate(&mut self, n: usize) {
         let n = n.min(self.n_all());
         self.list.truncate(n);
@@ -95,7 +90,6 @@ impl Candidates {
         self.list.push(candidate);
     }
 
-    /// Changes each logit independently. The list keeps its order, and is marked unsorted.
     pub(crate) fn change(&mut self, change: impl Fn(Candidate) -> f32) {
         let n = self.list.len();
         self.list.retain_mut(|candidate| {
@@ -115,7 +109,6 @@ impl Candidates {
         if list.len() < order::MIN_RADIX_SORT {
             return list.sort_unstable_by_key(|candidate| candidate.rank());
         }
-        // A rank encodes both the token and the logit.
         let ranks = list.iter().map(|candidate| candidate.rank()).collect();
         order::with_sorted(ranks, |ranks| {
             let candidate = |&rank: &u64| Candidate { token: token_at(ranked_position(rank)), logit: ranked_logit(rank) };
@@ -124,7 +117,7 @@ impl Candidates {
         });
     }
 
-    /// Returns the candidates with their probabilities, summed and divided in single precision in the order of the list.
+    /// Summed and divided in single precision, in the order of the list.
     pub(crate) fn softmax(&mut self) -> (&[Candidate], &[f32]) {
         let best = self.best().map_or(0.0, |best| best.logit);
         let Self { list, probabilities, .. } = self;
@@ -137,8 +130,7 @@ impl Candidates {
         (list, probabilities)
     }
 
-    /// Moves the most likely candidates of `positions` to these positions, in order; the range may extend beyond the end of the
-    /// list. Candidates at lower positions must already be in order; the rest follows in any order.
+    /// Moves the most likely candidates of `positions` there, in order; those at lower positions must be in order already.
     pub(crate) fn sort(&mut self, positions: Range<usize>) {
         let end = positions.end.min(self.list.len());
         let unsorted = &mut self.list[positions.start..];
@@ -154,7 +146,6 @@ impl Candidates {
         self.list.iter().take(n_searched).copied().reduce(|best, other| if other.logit > best.logit { other } else { best })
     }
 
-    /// Returns the natural logarithms of the probabilities of `token` and of the `n` most likely candidates, in order.
     pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         let Some(best) = self.list.iter().copied().min_by_key(|candidate| candidate.rank()) else {
             return (f32::NEG_INFINITY, Vec::new());
@@ -169,7 +160,6 @@ impl Candidates {
         (chosen, top.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate))).collect())
     }
 
-    /// Returns all candidates with the natural logarithms of their probabilities, in the order of the list.
     pub(crate) fn distribution(&self) -> Vec<(Token, f64)> {
         let Some(best) = self.best() else { return Vec::new() };
         let weight = |candidate: &Candidate| f64::from(candidate.logit) - f64::from(best.logit);
@@ -183,7 +173,7 @@ impl Candidates {
         self.n_impossible = 0;
     }
 
-    /// Pushes the tokens with logits of at least `floor`; the chunks' maxima must be up to date.
+    /// The chunks' maxima must be up to date.
     fn push_above<const WIDTH: usize>(&mut self, row: Row<'_>, floor: f32) {
         // The least finite number excludes −∞ and NaN.
         let floor = floor.max(f32::MIN);
@@ -214,7 +204,6 @@ impl Candidates {
         }
     }
 
-    /// Finds the greatest logit of each chunk, in one pass over the row.
     fn find_maxima<const WIDTH: usize>(&mut self, row: Row<'_>) {
         let (chunks, rest) = row.logits.as_chunks::<WIDTH>();
         self.maxima.clear();
@@ -230,7 +219,6 @@ impl Candidates {
         }
     }
 
-    /// Pushes the tokens of one chunk whose logits are at least `floor`; a finite floor excludes −∞ and NaN.
     fn push_chunk<const WIDTH: usize>(&mut self, row: Row<'_>, index: usize, floor: f32) {
         for (logit, at) in row.chunk::<WIDTH>(index).into_iter().zip(index * WIDTH..) {
             if logit >= floor {

@@ -27,12 +27,11 @@ enum Step {
     Infill,
 }
 
-/// The steps, after the biases.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     patches: Patches,
     steps: Vec<Step>,
-    /// Number of penalties at the start: applied as patches, so that the row need not be copied.
+    /// Number of penalties at the start, applied as patches: the row need not be copied.
     n_patching: usize,
     /// True if the steps always leave exactly the most likely token of the patched row.
     is_greedy: bool,
@@ -41,7 +40,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Creates the chain of these kinds, without steps that have no effect. `n_ctx` is the window that −1 means.
+    /// `n_ctx` is the window that −1 means.
     pub(crate) fn new(
         kinds: &[SamplerKind],
         params: &SamplingParams,
@@ -72,7 +71,6 @@ impl Chain {
         self.penalties_mut().for_each(|penalty| penalty.begin(prompt));
     }
 
-    /// Returns a copy for another branch, whose random steps are seeded with `seed`.
     pub(crate) fn branch(&self, seed: u32) -> Self {
         let mut branch = self.clone();
         for step in &mut branch.steps {
@@ -95,7 +93,6 @@ impl Chain {
         self.steps.iter_mut().filter_map(|step| if let Step::Penalize(penalty) = step { Some(penalty) } else { None })
     }
 
-    /// Fills `candidates` with the tokens of a row of logits, one per token id, that the steps leave.
     pub(crate) fn apply(&mut self, logits: &[f32], candidates: &mut Candidates) {
         let Self { patches, steps, n_patching, is_greedy, min_keep, token_strings } = self;
         patches.begin(logits);
@@ -132,15 +129,15 @@ impl Chain {
         self.patches.n_bytes() + self.penalties().map(Penalty::n_bytes).sum::<usize>()
     }
 
-    /// Returns the number of tokens, counts and biases that a branch would copy.
+    /// Number of tokens, counts and biases that a branch would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.patches.n_copied() + self.penalties().map(Penalty::n_copied).sum::<usize>()
     }
 }
 
-/// Selects the candidates that the first steps would leave directly from the row, which avoids copying it where possible.
-/// Returns the number of steps that are thereby done.
+/// Selects what the first steps leave directly from the row, without copying it where possible; returns the number of steps
+/// done.
 fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
     match *steps {
         [Step::TopK(k), ..] => candidates.keep_best(row, k),
@@ -162,7 +159,7 @@ fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut
 }
 
 impl Step {
-    /// Creates the step of this kind; `None` if it has no effect with these parameters.
+    /// `None` if the step has no effect with these parameters.
     fn new(kind: SamplerKind, p: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         match kind {
             SamplerKind::Penalties => Some(Self::Penalize(Box::new(Penalties::new(p, token_strings.newline(), n_ctx)?))),
@@ -185,12 +182,10 @@ impl Step {
                 (!is_neutral).then_some(Self::Temperature(p.temperature))
             }
             SamplerKind::Infill => Some(Self::Infill),
-            // Implemented as a draw, not as a step.
             SamplerKind::AdaptiveP => None,
         }
     }
 
-    /// Returns whether the step keeps the most likely candidate, and keeps it the most likely.
     fn keeps_best(&self) -> bool {
         match self {
             Self::TopNSigma(_)

@@ -1,13 +1,11 @@
-//! Log-probabilities of the model's unmodified logits.
-
 use crate::request::Token;
 use crate::sampling::{candidates::Candidates, row::Row};
 
-/// Returns the natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under
-/// the raw row of logits: without bias, penalty, filter or temperature. Among equal logits the lower token id comes first.
+/// Returns the logprobs of `token` and of the `n` most likely tokens under the raw row, most likely first, the lower of equals
+/// first.
 ///
-/// A logit of NaN counts as −∞. An impossible token, or one outside of the row, has −∞ and is never listed, so fewer than `n`
-/// may be returned. Infinite logits share the whole probability. Accurate to about 10⁻⁶.
+/// An impossible token, or one outside of the row, has −∞ and is never listed. NaN counts as −∞, and infinite logits share the
+/// whole probability. Accurate to about 10⁻⁶.
 #[must_use]
 pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
     let mut candidates = Candidates::default();
@@ -22,12 +20,12 @@ pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32
     (chosen, top)
 }
 
-/// Returns the logit, with +∞ replaced by the greatest finite number; NaN stays NaN.
+/// NaN stays NaN.
 fn below_infinity(logit: f32) -> f32 {
     if logit > f32::MAX { f32::MAX } else { logit }
 }
 
-/// Returns the sum of `exp(logit − greatest)`; NaN counts as −∞.
+/// NaN counts as −∞.
 fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     // Many parallel sums let the compiler vectorise without reordering any sum; they are short enough for single precision.
     const N_LANES: usize = 64;
@@ -43,7 +41,7 @@ fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
-/// Returns e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
+/// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
 ///
 /// Plain arithmetic can be vectorised; calls of the C library's `expf` cannot.
 fn exp(power: f32) -> f32 {

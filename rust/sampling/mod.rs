@@ -1,7 +1,7 @@
 //! Samples one token from one row of logits: pure functions and a generator, independent of the model.
 //!
-//! Each step computes what llama.cpp's sampler of the same name computes, at a fraction of its cost: the row is read once, is
-//! not copied if the first steps determine which tokens they need, and only the candidates are sorted.
+//! Each step computes what llama.cpp's sampler of the same name does, but reads the row once, seldom copies it, and sorts only
+//! candidates.
 
 pub(crate) mod candidates;
 pub(crate) mod chain;
@@ -36,12 +36,9 @@ use draw::rng::Mt19937;
 
 /// Chooses the tokens of one sequence: its parameters, its generator and its token history.
 ///
-/// The order of steps is llama-server's: logit bias, the chain of [`SamplingParams::samplers`], the draw. Equal logits, an
-/// equal seed and an equal history give the same tokens as llama-server. The only difference is in ties between equal logits:
-/// here the lower token id comes first, while llama.cpp's order depends on its sort.
-///
-/// A logit of NaN counts as −∞: such a token is never drawn. If a row leaves no token possible, the result is token 0, as with
-/// llama.cpp's greedy sampler.
+/// The order of steps is llama-server's: logit bias, the chain of [`SamplingParams::samplers`], the draw; equal logits, seeds
+/// and histories give equal tokens, except that of equal logits the lower token id comes first. NaN counts as −∞. A row without
+/// a possible token gives token 0, as llama.cpp's greedy sampler.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     chain: Chain,
@@ -59,11 +56,10 @@ enum Draw {
 }
 
 impl Sampler {
-    /// Creates a sampler with an empty history.
+    /// Creates a sampler with an empty history. `n_ctx` is the window, in tokens, that −1 means.
     ///
-    /// `n_ctx` is the window, in tokens, that −1 means. `seed` determines the sequence of draws. If the DRY penalty is on and
-    /// `token_strings` has not cached its sequence breakers, they are looked up, which takes about 1 ms at 152,064 tokens. The
-    /// cost grows with the lengths of the parameters' lists; use [`Sampler::branch`] for the branches of one request.
+    /// The first lookup of DRY's sequence breakers takes about 1 ms at 152,064 tokens, and the cost grows with the lists of the
+    /// parameters: use [`Sampler::branch`] for the branches of one request.
     #[must_use]
     pub fn new(params: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Self {
         let mirostat = MirostatState::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
@@ -83,21 +79,20 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Returns a sampler with the same history, which from now on draws like a new one with `seed`.
-    ///
-    /// Both share the parameters and the prompt: the cost grows only with the number of tokens accepted after the prompt.
+    /// Returns a sampler with the same history that draws like a new one with `seed`. Costs as much as tokens were accepted
+    /// after the prompt.
     #[must_use]
     pub fn branch(&self, seed: u32) -> Self {
         let (chain, draw) = (self.chain.branch(seed), self.draw.clone());
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Returns the approximate memory in bytes, including what is shared with branches, without the prompt.
+    /// Approximate; includes what is shared with branches, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.chain.n_bytes()
     }
 
-    /// Switches to arithmetic sampling, as branch `nth` of `n`, the first of which is seeded with `seed`.
+    /// Draws as branch `nth` of `n`, the first of which is seeded with `seed`.
     pub(crate) fn draw_by_code_point(&mut self, seed: u32, nth: u32, n: u32) {
         self.draw = Draw::Arithmetic(CodePoint::new(seed, nth, n));
         // The first number of the first branch's generator is part of its code point.
@@ -108,10 +103,7 @@ impl Sampler {
         matches!(self.draw, Draw::Arithmetic(_))
     }
 
-    /// Adds the prompt to the history. Only its last tokens, as many as the penalty windows hold, are read.
-    ///
-    /// # Panics
-    /// If a token was accepted before.
+    /// Adds the prompt to the history, before any other token.
     pub fn accept_prompt(&mut self, prompt: impl Into<Arc<[Token]>>) {
         self.chain.accept_prompt(&prompt.into());
     }
@@ -128,8 +120,8 @@ impl Sampler {
 
     /// Draws one token from a row of logits, one per token id, without accepting it.
     ///
-    /// Each call takes exactly one uniform number from the generator, even if only one candidate is left (except Mirostat and
-    /// the adaptive draw, which then take none, as in llama.cpp), and one more for each XTC step.
+    /// Takes exactly one uniform number from the generator, even without a choice (Mirostat and the adaptive draw then take
+    /// none, as in llama.cpp), and one more for each XTC step.
     pub fn sample(&mut self, logits: &[f32]) -> Token {
         let Self { chain, draw: draw_kind, rng, candidates } = self;
         chain.apply(logits, candidates);
@@ -142,17 +134,13 @@ impl Sampler {
         drawn.map_or(0, |candidate| candidate.token)
     }
 
-    /// Applies the chain without drawing; returns the remaining tokens with the natural logarithms of their probabilities.
     pub(crate) fn distribution(&mut self, logits: &[f32]) -> Vec<(Token, f64)> {
         self.chain.apply(logits, &mut self.candidates);
         self.candidates.distribution()
     }
 
-    /// Returns the natural logarithms of the probabilities that `token` and the `n` most likely tokens had in the last draw,
-    /// after all steps, most likely first. Among equal ones the lower token id comes first.
-    ///
-    /// A token that could not be drawn has −∞ and is not listed, so fewer than `n` may be returned. At a temperature of 0 one
-    /// token is returned, with a probability of 1.
+    /// Logprobs of `token` and of the `n` most likely tokens in the last draw, after all steps, the lower of equals first. A
+    /// token that could not be drawn has −∞ and is not listed.
     pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         self.candidates.logprobs(token, n)
     }

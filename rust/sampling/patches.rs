@@ -1,8 +1,8 @@
-//! Modified logits of a row, kept as a list of patches while they are few, so that the row is not copied.
+//! Modified logits of a row, as a list of patches while they are few: the row is not copied.
 //!
-//! Copying every row instead takes 1.5 times as long with the default samplers (55 µs instead of 35 for 152,064 logits, 13
-//! instead of 9 for 32,000), and 1.9 times with greedy sampling. Copying only rows with penalties takes 1.4 to 1.5 times as long
-//! for these rows. Measured with `cargo bench --bench sampling` on an Intel Xeon (Emerald Rapids), the best of nine rounds.
+//! Measured (`cargo bench --bench sampling`, Intel Emerald Rapids, best of nine rounds): copying every row takes 1.5 times as
+//! long with the default samplers (55 µs instead of 35 for 152,064 logits, 13 instead of 9 for 32,000) and 1.9 times with
+//! greedy sampling; copying only rows with penalties, 1.4 to 1.5 times for these rows.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,25 +12,22 @@ use crate::sampling::penalties::counts::LOGITS_PER_PATCH;
 use crate::sampling::row::{Candidate, Row, position};
 
 thread_local! {
-    /// Buffer for a copy of a row. Per thread, so that a sequence does not hold memory for a whole vocabulary.
+    /// Per thread, so that a sequence does not hold memory for a whole vocabulary.
     static ROW_BUFFER: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Biases, and the modified logits of the current row.
 #[derive(Debug, Clone)]
 pub(crate) struct Patches {
-    /// In order of token id. Several entries for one token are added in the order of the request. Shared by all branches of a
-    /// request.
+    /// In order of token id, entries of one token in the order of the request. Shared by all branches.
     bias: Arc<[(Token, f32)]>,
-    /// Modified tokens, each once, in order of token id.
+    /// Each token once, in order of token id.
     list: Vec<Candidate>,
     merged: Vec<Candidate>,
-    /// A modified copy of the row, if many logits are modified; the list is then empty.
+    /// The modified copy, if many logits are modified; the list is then empty.
     row_copy: Option<Vec<f32>>,
 }
 
 impl Patches {
-    /// `end_tokens` are banned if [`SamplingParams::ignore_eos`] is set.
     pub(crate) fn new(params: &SamplingParams, end_tokens: &[Token]) -> Self {
         let banned = end_tokens.iter().filter(|_| params.ignore_eos).map(|&token| (token, f32::NEG_INFINITY));
         let mut bias: Vec<_> = params.logit_bias.iter().copied().chain(banned).collect();
@@ -38,7 +35,7 @@ impl Patches {
         Self { bias: bias.into(), list: Vec::new(), merged: Vec::new(), row_copy: None }
     }
 
-    /// Starts a new row and applies the biases. Tokens outside of the row are ignored.
+    /// Tokens outside of the row are ignored.
     pub(crate) fn begin(&mut self, logits: &[f32]) {
         self.end();
         let bias = Arc::clone(&self.bias);
@@ -60,7 +57,7 @@ impl Patches {
         }
     }
 
-    /// Changes the logits of `tokens`, which must be in order of token id; each entry's value is passed to `change`.
+    /// `tokens` are in order of token id; each entry's value is passed to `change`.
     pub(crate) fn change<T: Copy>(&mut self, logits: &[f32], tokens: &[(Token, T)], change: impl Fn(Token, f32, T) -> f32) {
         if tokens.is_empty() {
             return;

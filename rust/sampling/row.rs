@@ -9,23 +9,20 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Returns a number that is smaller for better candidates.
     pub(super) fn rank(self) -> u64 {
         rank(self.logit, self.token.unsigned_abs())
     }
 }
 
-/// A row of logits with a few patches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row<'a> {
     pub(crate) logits: &'a [f32],
-    /// Replacement logits, in order of token id; each token occurs once and is inside of the row.
+    /// In order of token id; each token occurs once and is inside of the row.
     pub(crate) patches: &'a [Candidate],
 }
 
 impl Row<'_> {
-    /// Returns the sum of `exp(logit − best)` over the possible tokens, in order of token id and in single precision, as in
-    /// llama.cpp.
+    /// Sum of `exp(logit − best)`, in order of token id and in single precision, as in llama.cpp.
     pub(crate) fn total_weight(&self, best: f32) -> f32 {
         self.fold(0.0, |sum, logit| sum + (logit - best).exp())
     }
@@ -65,8 +62,7 @@ pub(super) fn token_at(position: usize) -> Token {
     Token::try_from(position).expect("a row is at most as long as there are token ids")
 }
 
-/// Returns a number that is smaller for a greater logit, and among equal logits for a lower position. The logit must not be
-/// NaN.
+/// A number that is smaller for a greater logit, and among equals for a lower position. Not for NaN.
 pub(super) fn rank(logit: f32, position: u32) -> u64 {
     // Adding zero turns −0 into 0. Flipped like this, the bits of floats have the order of the floats.
     let bits = (logit + 0.0).to_bits();

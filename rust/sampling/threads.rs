@@ -1,29 +1,25 @@
-//! The threads that sample several rows of logits in parallel.
+//! Threads that sample several rows of logits in parallel.
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 
 /// Maximum number of threads. Sampling reads each row from memory once, and few threads saturate the memory bandwidth.
 pub const MAX_THREADS: usize = 8;
 
-/// Minimum logits for which the threads are woken, which takes about 50 µs: as long as sampling a row of 152,064 logits.
+/// Logits from which on the threads are woken, which takes about 50 µs: as long as sampling a row of 152,064 logits.
 ///
-/// Means of `cargo bench --bench sampling` on two busy cores with one thread and with two, in µs: 110 and 158 for 2 rows of 152,064
-/// logits, 136 and 110 for 8 of 32,000, 356 and 244 for 128 of 2,048, 1,579 and 1,169 for 32 of 152,064.
+/// `cargo bench --bench sampling`, two busy cores, one thread and two, in µs: 110 and 158 for 2 rows of 152,064 logits, 136 and
+/// 110 for 8 of 32,000, 356 and 244 for 128 of 2,048, 1,579 and 1,169 for 32 of 152,064.
 pub const MIN_LOGITS: usize = 1 << 19;
 
-/// The calling thread, and worker threads that sleep until there is enough work.
-///
-/// The workers live as long as this value. Results do not depend on the number of threads.
+/// The calling thread, and workers that sleep until there is enough work. Results do not depend on the number of threads.
 pub struct Threads {
     workers: Option<rayon::ThreadPool>,
 }
 
 impl Threads {
-    /// Starts worker threads, so that with the calling one there are `n_threads`, at most [`MAX_THREADS`]. If they cannot be
-    /// started, the calling thread works alone.
+    /// Starts workers, so that with the calling thread there are `n_threads`, at most [`MAX_THREADS`], or none if that fails.
     ///
-    /// The calling thread joins the pool until it ends and cannot join another one: for that rayon keeps a few kilobytes
-    /// permanently. In return the caller takes part in the work instead of waking another thread and waiting for it.
+    /// The calling thread joins the pool for good (rayon keeps a few kilobytes for that): it takes part instead of waiting.
     #[must_use]
     pub fn new(n_threads: usize) -> Self {
         let n_threads = n_threads.min(MAX_THREADS);
@@ -41,8 +37,7 @@ impl Threads {
         Self { workers: threads.ok() }
     }
 
-    /// Calls `work` for each of `rows`, of `n_vocab` logits each, and returns when all are done. Must be called on the thread
-    /// that created this value.
+    /// Calls `work` for each of `rows` of `n_vocab` logits. Must be called on the thread that created this value.
     pub fn for_each<T: Send>(&self, rows: &mut [T], n_vocab: usize, work: impl Fn(&mut T) + Send + Sync) {
         match &self.workers {
             Some(threads) if rows.len() > 1 && rows.len().saturating_mul(n_vocab) >= MIN_LOGITS => {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::request::Token;
 use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
 
-/// Maximum cached lists of sequence breakers; clients send the same few.
+/// Clients send the same few.
 const MAX_LISTS: usize = 16;
 
 /// The part of a model's vocabulary that samplers need. Called on any thread.
@@ -48,7 +48,7 @@ pub trait Vocabulary: Send + Sync {
 #[derive(Clone)]
 pub struct TokenStrings {
     vocabulary: Arc<dyn Vocabulary>,
-    /// The last used lists, the most recent last.
+    /// The most recent last.
     breakers: Arc<Mutex<Vec<CachedBreakers>>>,
 }
 
@@ -60,10 +60,7 @@ impl TokenStrings {
         Self { vocabulary: Arc::new(vocabulary), breakers: Arc::default() }
     }
 
-    /// Returns the sequence breakers for these texts.
-    ///
-    /// The first call for a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens. The last [`MAX_LISTS`] lists
-    /// are cached.
+    /// The first lookup of a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens.
     pub(crate) fn breakers(&self, texts: &[String]) -> Arc<SequenceBreakers> {
         let mut cached = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = cached.iter().position(|(list, _)| list == texts) {

@@ -13,13 +13,13 @@ const STEEPNESS: f32 = 10.0;
 
 #[derive(Debug, Clone)]
 pub(crate) struct AdaptiveState {
-    /// `None` disables the transformation: the draw uses the probabilities unchanged.
+    /// `None` leaves the probabilities unchanged.
     target: Option<f32>,
     decay: f32,
     /// Sum of the accepted tokens' probabilities, each weighted by the decay to the power of its age.
     sum: f32,
     weight: f32,
-    /// The last drawn token with its original probability, until it is accepted.
+    /// The last drawn token with its original probability.
     pending: Option<(Token, f32)>,
 }
 
@@ -31,7 +31,6 @@ impl AdaptiveState {
         Self { target, decay, sum: target.unwrap_or(0.0) / (1.0 - decay), weight, pending: None }
     }
 
-    /// Replaces the candidates' logits and draws one; `None` if there is no candidate.
     pub(crate) fn draw(&mut self, candidates: &mut Candidates, rng: &mut Mt19937) -> Option<Candidate> {
         let n_all = candidates.n_all();
         let Some(target) = self.target else {
@@ -53,7 +52,6 @@ impl AdaptiveState {
         Some(candidate)
     }
 
-    /// Updates the state if `token` is the last drawn one.
     pub(crate) fn accept(&mut self, token: Token) {
         if let Some((_, p)) = self.pending.take().filter(|&(drawn, _)| drawn == token) {
             self.sum = p + self.decay * self.sum;

@@ -7,20 +7,19 @@ const RESOLUTION: f64 = f64::EPSILON / 2.0;
 
 /// A point in `[0, 1)` that determines a text.
 ///
-/// Texts divide the interval by their probabilities, as in arithmetic coding: each token gets a part of its text's interval in
-/// proportion to its probability, in order of token id. Branch `i` of `n` has the point `(u + i / n) mod 1` with one uniform
-/// `u` for all, so that each branch alone has the same distribution as with other samplers, and together they are spaced
-/// evenly.
+/// Texts divide the interval by their probabilities: each token gets a part of its text's interval, in order of token id.
+/// Branch `i` of `n` has the point `(u + i / n) mod 1`: each alone has the same distribution as with other samplers, and
+/// together they are spaced evenly.
 ///
 /// Source: Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models", 2022, arXiv 2210.15458.
 ///
-/// A double has 53 bits, and a text consumes as many as it carries information. So the point is stored relative to the interval
-/// of the drawn text, `(u − lo) / (hi − lo)`, and the missing low bits come from the branch's own generator. Texts may
-/// therefore be of any length; only branches that have drawn the same 53 bits become independent of each other.
+/// A text consumes as many bits as it carries information, so the point is stored relative to the drawn text's interval, `(u −
+/// lo) / (hi − lo)`, and low bits come from the branch's own generator: only branches that have drawn the same 53 bits become
+/// independent.
 #[derive(Debug, Clone)]
 pub(crate) struct CodePoint {
     at: f64,
-    /// The point relative to the last drawn token's interval, which becomes `at` when the token is accepted.
+    /// The point relative to the last drawn token's interval.
     next: f64,
 }
 
@@ -30,7 +29,6 @@ impl CodePoint {
         Self { at, next: at }
     }
 
-    /// Returns the candidate whose interval contains the point; `None` if there is no candidate. Takes one number from `rng`.
     pub(crate) fn draw(&mut self, candidates: &mut Candidates, rng: &mut Mt19937) -> Option<Candidate> {
         let below = rng.uniform() * RESOLUTION;
         let best = candidates.best()?;

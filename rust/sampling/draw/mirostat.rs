@@ -29,10 +29,7 @@ impl MirostatState {
         Some(Self { is_v2, tau, eta, mu: 2.0 * tau })
     }
 
-    /// Truncates the candidates, draws one and updates the limit; `None` if there is no candidate. `n_vocab` is the size of the
-    /// vocabulary.
-    ///
-    /// The limit is updated by every draw, even if the token is not accepted, as in llama.cpp.
+    /// Truncates the candidates, draws one and updates the limit, even if the token is not accepted, as in llama.cpp.
     pub(crate) fn draw(&mut self, candidates: &mut Candidates, n_vocab: usize, rng: &mut Mt19937) -> Option<Candidate> {
         candidates.sort_all();
         let (_, probabilities) = candidates.softmax();
@@ -50,8 +47,7 @@ impl MirostatState {
         Some(candidate)
     }
 
-    /// Returns the number of most likely tokens whose mean surprise is the target, if probabilities follow Zipf's law with the
-    /// exponent fitted to the first of them.
+    /// Number of most likely tokens whose mean surprise is the target, by Zipf's law fitted to the first of them.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,

@@ -9,8 +9,7 @@ use crate::sampling::candidates::Candidates;
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::row::Candidate;
 
-/// Returns the candidate at `uniform`, in `[0, 1)`, of the cumulated probabilities in the order of the list; `None` if it is
-/// empty. Equivalent to llama.cpp's `dist`.
+/// The candidate at `uniform` of the cumulated probabilities, in the order of the list, as llama.cpp's `dist` draws.
 pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     let best = candidates.best()?;
     let weight = |logit: f32| f64::from((logit - best.logit).exp());
@@ -24,11 +23,11 @@ pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     Some(drawn.copied().unwrap_or(best))
 }
 
-/// Draws an index by these probabilities, as `std::discrete_distribution` does; `n_all` counts impossible candidates too. Takes
-/// no number if there is no choice.
+/// Draws an index as `std::discrete_distribution` does; `n_all` counts impossible candidates too. Takes no number without a
+/// choice.
 ///
-/// Source: ISO C++ `[rand.dist.samp.discrete]`, with libstdc++'s order of operations. The samplers of llama.cpp that replace
-/// `dist` draw this way.
+/// Source: ISO C++ `[rand.dist.samp.discrete]`, with libstdc++'s order of operations: the samplers of llama.cpp that replace
+/// `dist`.
 pub(crate) fn draw_discrete(probabilities: &[f32], n_all: usize, rng: &mut Mt19937) -> usize {
     if n_all < 2 {
         return 0;

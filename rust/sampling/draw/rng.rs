@@ -3,19 +3,16 @@
 const N: usize = 624;
 const M: usize = 397;
 
-/// MT19937 with the seeding and tempering of the C++ standard's `std::mt19937`.
-///
-/// Source: Matsumoto and Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform pseudo-random number
-/// generator", 1998; ISO C++ `[rand.eng.mers]`.
+/// MT19937. Source: Matsumoto and Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform pseudo-random
+/// number generator", 1998; ISO C++ `[rand.eng.mers]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Mt19937 {
     state: [u32; N],
-    /// Index of the next word of `state`; `N` if all are used.
     next: usize,
 }
 
 impl Mt19937 {
-    /// Creates the generator `std::mt19937(seed)`. Every seed is valid: 0xFFFFFFFF does not mean "random" as in llama.cpp.
+    /// Every seed is valid: 0xFFFFFFFF does not mean "random" as in llama.cpp.
     pub(crate) fn new(seed: u32) -> Self {
         let mut state = [seed; N];
         let mut previous = seed;
@@ -26,11 +23,9 @@ impl Mt19937 {
         Self { state, next: N }
     }
 
-    /// Returns the generator for two numbers. Generators for different numbers are independent of each other and of the
-    /// generator of `seed`.
+    /// A generator independent of those of other numbers and of `seed`.
     ///
-    /// The three numbers are mixed like `SplitMix64`. Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-    /// Generators", 2014.
+    /// The numbers are mixed like `SplitMix64`: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
     pub(crate) fn derived(seed: u32, first: u32, second: u32) -> Self {
         let mix = |number: u64| {
             let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -55,10 +50,8 @@ impl Mt19937 {
         word ^ (word >> 18)
     }
 
-    /// Returns the next uniform number in `[0, 1)`, as `std::uniform_real_distribution<double>(0, 1)` draws it.
-    ///
-    /// libstdc++'s `generate_canonical` takes two words, the low one first, sums them in double precision and divides by 2⁶⁴.
-    /// If the sum rounds up to 2⁶⁴, the result is the greatest number below 1.
+    /// Draws as `std::uniform_real_distribution<double>(0, 1)`: libstdc++'s `generate_canonical` sums two words, the low one
+    /// first, in double precision and divides by 2⁶⁴; a sum that rounds up to 2⁶⁴ gives the greatest number below 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         const WORD: f64 = 4_294_967_296.0;
         let low = f64::from(self.next_u32());
@@ -66,14 +59,13 @@ impl Mt19937 {
         ((low + high * WORD) / (WORD * WORD)).min(1.0_f64.next_down())
     }
 
-    /// Returns the next uniform number in `[0, 1)` in single precision, as `std::uniform_real_distribution<float>(0, 1)` draws
-    /// it: one word divided by 2³², limited to the greatest number below 1.
+    /// Draws as `std::uniform_real_distribution<float>(0, 1)`: a word divided by 2³², limited to below 1.
     #[expect(clippy::cast_precision_loss, reason = "the rounding is libstdc++'s")]
     pub(crate) fn uniform_f32(&mut self) -> f32 {
         (self.next_u32() as f32 / 4_294_967_296.0).min(1.0_f32.next_down())
     }
 
-    /// Returns a number with the standard Gumbel distribution, by inversion of one uniform.
+    /// Inverts one uniform.
     pub(crate) fn gumbel(&mut self) -> f64 {
         -(-self.uniform().ln()).ln()
     }

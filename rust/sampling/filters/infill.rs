@@ -4,7 +4,6 @@
 
 use crate::sampling::{candidates::Candidates, row::Candidate, token_strings::Vocabulary};
 
-/// Minimum probability of a token after merging.
 const MIN_PROBABILITY: f32 = 0.2;
 
 #[derive(Debug, Clone, Copy)]
@@ -12,12 +11,10 @@ struct MergedCandidate {
     candidate: Candidate,
     p: f32,
     is_end: bool,
-    /// True if its probability was added to another candidate.
     is_merged: bool,
 }
 
-/// If end tokens are likely relative to the number of candidates, keeps only them. Otherwise keeps every end token, and the
-/// tokens whose probability is high enough after merging. If no such token is left, the text ends.
+/// Keeps only end tokens if they are likely for the number of candidates, otherwise also tokens likely enough after merging.
 ///
 /// llama.cpp also keeps banned end tokens, which are never drawn; here they are not even counted.
 pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
@@ -58,10 +55,8 @@ fn keep(candidates: &mut Candidates, merged: &[MergedCandidate]) {
     candidates.n_impossible = 0;
 }
 
-/// Merges candidates of which one is a prefix of the other: the likelier of the two gets both probabilities. Proceeds in the
-/// order of the candidates.
-///
-/// llama.cpp compares each pair. Here the pieces are sorted, so that all pieces with a given prefix are adjacent.
+/// The likelier of two gets both probabilities, in the order of the candidates. llama.cpp compares each pair; here sorted
+/// pieces with a common prefix are adjacent.
 fn merge(merged: &mut [MergedCandidate], vocabulary: &dyn Vocabulary) {
     let pieces: Vec<&[u8]> = merged.iter().map(|m| vocabulary.piece(m.candidate.token)).collect();
     let mut by_piece: Vec<usize> = (0..pieces.len()).collect();

@@ -1,7 +1,5 @@
-//! Filters that remove unlikely tokens, each equivalent to llama.cpp's sampler of the same name.
-//!
-//! The arithmetic (single precision, in the order of the candidates) is llama.cpp's too, because a sum that differs in its last
-//! bit can end a list one token earlier.
+//! Filters that remove unlikely tokens, each equivalent to llama.cpp's sampler of the same name, arithmetic included (single
+//! precision, in the order of the candidates): a last bit can end a list one token earlier.
 
 pub(in crate::sampling) mod infill;
 pub(in crate::sampling) mod tail_free;
@@ -17,9 +15,7 @@ const INITIAL_SORTED: usize = 256;
 
 const SORTED_GROWTH: usize = 4;
 
-/// Keeps the `k` most likely candidates, most likely first; `k` must be at least 1.
-///
-/// Source: Fan et al., "Hierarchical Neural Story Generation", 2018.
+/// Source: Fan et al., "Hierarchical Neural Story Generation", 2018. `k` is at least 1.
 pub(crate) fn top_k(candidates: &mut Candidates, k: usize) {
     if !candidates.is_sorted {
         candidates.sort(0..k);
@@ -28,8 +24,7 @@ pub(crate) fn top_k(candidates: &mut Candidates, k: usize) {
     candidates.truncate(k);
 }
 
-/// Keeps the smallest set of most likely candidates whose probabilities sum to `p` or more; at least one and `min_keep`. 1 and
-/// more keep all.
+/// Keeps the smallest set of most likely candidates whose probabilities sum to `p`; at least one and `min_keep`. 1 keeps all.
 ///
 /// Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
 pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
@@ -40,7 +35,7 @@ pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     }
 }
 
-/// Like [`top_p`], where `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
+/// `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
 pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, total: f32) {
     let Some(best) = candidates.best() else { return };
     let weight = |logit: f32| (logit - best.logit).exp();
@@ -64,8 +59,7 @@ pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, tot
     }
 }
 
-/// Keeps the candidates that are at least `p` times as likely as the most likely one; always that one, and at least `min_keep`.
-/// 0 and less keep all.
+/// Keeps candidates at least `p` times as likely as the best; at least one and `min_keep`. 0 keeps all.
 ///
 /// Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024.
 pub(crate) fn min_p(candidates: &mut Candidates, p: f32, min_keep: usize) {

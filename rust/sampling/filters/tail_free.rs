@@ -1,15 +1,12 @@
-//! Tail-free sampling: cuts off the tail of the distribution, where its curve is flat.
-//!
-//! Source: Phénix and Egan, "Controlling Text Generation with Tail Free Sampling", 2019, as in llama.cpp until October 2024:
-//! the candidates are sorted, and the second differences of their probabilities measure the curvature at each.
+//! Tail-free sampling. Source: Phénix and Egan, "Controlling Text Generation with Tail Free Sampling", 2019, as in llama.cpp
+//! until October 2024: second differences of the sorted probabilities measure the curvature.
 
 use crate::sampling::candidates::Candidates;
 
-/// Total curvature below which the curve is flat, and each candidate gets an equal share.
+/// Total curvature below which each candidate gets an equal share.
 const FLAT: f32 = 1e-6;
 
-/// Keeps the candidates before the one at which the cumulated curvature exceeds the share `z` of the total; at least one and
-/// `min_keep`. Two candidates or fewer are all kept.
+/// Keeps the candidates before the cumulated curvature exceeds the share `z`; at least one and `min_keep`.
 pub(crate) fn tail_free(candidates: &mut Candidates, z: f32, min_keep: usize) {
     if candidates.list.len() < 3 {
         return;
@@ -26,7 +23,6 @@ pub(crate) fn tail_free(candidates: &mut Candidates, z: f32, min_keep: usize) {
         sum > z
     });
     let Some(tail) = tail else { return };
-    // Candidates after the last curvature value are only cut off together with it.
     let n_kept = tail.max(min_keep).max(1);
     if n_kept < curvatures.len() {
         candidates.truncate(n_kept);

@@ -2,9 +2,7 @@
 
 use crate::sampling::candidates::Candidates;
 
-/// Divides the logits by a temperature; 0 and less keep only the most likely candidate.
-///
-/// A temperature so low that logits overflow also keeps only the most likely candidate.
+/// 0 and less, or so little that logits overflow, keeps only the most likely candidate.
 pub(crate) fn fixed(candidates: &mut Candidates, temperature: f32) {
     let Some(best) = candidates.best() else { return };
     if temperature <= 0.0 || !(best.logit / temperature).is_finite() {
@@ -15,9 +13,7 @@ pub(crate) fn fixed(candidates: &mut Candidates, temperature: f32) {
     }
 }
 
-/// Dynamic temperature: between two bounds, lower if the model is more certain.
-///
-/// Source: kalomaze, "Dynamic temperature", llama.cpp #4972: the entropy, as a fraction of the maximum for this number of
+/// Dynamic temperature. Source: kalomaze, llama.cpp #4972: the entropy, as a fraction of the maximum for this number of
 /// candidates, is raised to an exponent and mapped to the bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dynamic {
@@ -27,7 +23,7 @@ pub(crate) struct Dynamic {
 }
 
 impl Dynamic {
-    /// The bounds are `temperature` ± `range`, but not below 0; `range` must be above 0.
+    /// The bounds are `temperature` ± `range`, at least 0; `range` is above 0.
     pub(crate) fn new(temperature: f32, range: f32, exponent: f32) -> Self {
         Self { low: (temperature - range).max(0.0), high: temperature + range, exponent }
     }

@@ -1,6 +1,5 @@
-//! Top-nσ: keeps tokens within some standard deviations of the greatest logit.
-//!
-//! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding follow llama.cpp's `top_n_sigma`.
+//! Top-nσ. Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding follow llama.cpp's
+//! `top_n_sigma`.
 
 use crate::sampling::{candidates::Candidates, row::Row};
 
@@ -18,7 +17,6 @@ pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
     candidates.n_impossible += n_listed - candidates.list.len();
 }
 
-/// Selects the tokens that [`top_n_sigma`] keeps directly from a row.
 pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32) {
     let spread = row.fold(Spread::default(), Spread::add);
     let squares = row.fold(0.0, |squares, logit| spread.add_square(squares, logit));

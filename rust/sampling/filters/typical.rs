@@ -1,13 +1,11 @@
-//! Locally typical sampling: keeps tokens whose surprise is near the average, and drops too predictable and too rare ones.
-//!
-//! Source: Meister et al., "Locally Typical Sampling", 2022.
+//! Locally typical sampling. Source: Meister et al., "Locally Typical Sampling", 2022.
 
 use crate::sampling::{candidates::Candidates, order};
 
-/// Keeps the candidates whose surprise is nearest to the mean, until their probabilities sum to more than `p`; at least one and
-/// `min_keep`. They stay in the order of that distance.
+/// Keeps the candidates whose surprise is nearest to the mean, in that order, until their probabilities sum to more than `p`;
+/// at least one and `min_keep`.
 ///
-/// llama.cpp's entropy becomes NaN if a probability underflows (or is 0, after top-n-σ); here such a term counts as 0.
+/// llama.cpp's entropy becomes NaN if a probability underflows (or is 0, after top-n-σ); here the term counts as 0.
 pub(crate) fn typical(candidates: &mut Candidates, p: f32, min_keep: usize) {
     candidates.sort_all();
     let (list, probabilities) = candidates.softmax();

@@ -1,13 +1,11 @@
-//! XTC: randomly removes the most likely tokens, to make the text less predictable.
-//!
-//! Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui #6335.
+//! XTC. Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui #6335.
 
 use crate::sampling::{candidates::Candidates, draw::rng::Mt19937};
 
 /// Above this at most one token can reach the threshold, so none is removed.
 pub(crate) const MAX_THRESHOLD: f32 = 0.5;
 
-/// Parameters and a separate generator, as in llama.cpp's `xtc`.
+/// The generator is separate, as in llama.cpp's `xtc`.
 #[derive(Debug, Clone)]
 pub(crate) struct Xtc {
     probability: f32,
@@ -25,8 +23,7 @@ impl Xtc {
         self.rng = Mt19937::new(seed);
     }
 
-    /// With the given probability, removes all but the least likely of the candidates that reach the threshold, if `min_keep`
-    /// remain.
+    /// Removes all but the least likely of the candidates that reach the threshold, if `min_keep` remain.
     pub(crate) fn apply(&mut self, candidates: &mut Candidates, min_keep: usize) {
         if candidates.n_all() < 2 || self.rng.uniform_f32() > self.probability {
             return;

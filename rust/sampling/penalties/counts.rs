@@ -1,5 +1,3 @@
-//! Counts of the tokens in a window.
-
 use std::sync::Arc;
 
 use crate::request::Token;
@@ -17,8 +15,7 @@ const MIN_CHANGES: usize = 64;
 
 /// Number of occurrences of each token in a window.
 ///
-/// Counts of the initial tokens are shared, and only changes are stored separately: a clone costs as much as there are changes.
-/// When they become too many, they are merged into a new base.
+/// The base is shared: a clone costs as much as there are changes, which are merged into a new base when they become too many.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenCounts {
     base: Arc<Base>,
@@ -34,7 +31,7 @@ pub(crate) enum Base {
 }
 
 impl TokenCounts {
-    /// Counts these tokens. Negative tokens, which are outside of every row, are ignored, here and below.
+    /// Negative tokens, which are outside of every row, are ignored, here and below.
     pub(crate) fn of(tokens: &[Token]) -> Self {
         let ids = || tokens.iter().filter_map(|&token| usize::try_from(token).ok());
         let n_ids = ids().max().map_or(0, |last| last + 1);
@@ -53,7 +50,6 @@ impl TokenCounts {
         Self { base: Arc::new(base.compacted()), changed: Vec::new() }
     }
 
-    /// Returns the shared counts, and the changes to them in order of token id.
     pub(crate) fn parts(&self) -> (&Base, &[(Token, u32)]) {
         (&self.base, &self.changed)
     }
@@ -77,7 +73,6 @@ impl TokenCounts {
         self.change(token, |count| count + 1);
     }
 
-    /// Decrements the count of `token`, which must be above 0.
     pub(crate) fn remove(&mut self, token: Token) {
         self.change(token, |count| count.checked_sub(1).expect("every token of the window is counted"));
     }
@@ -105,7 +100,6 @@ impl TokenCounts {
         n.max(MIN_CHANGES)
     }
 
-    /// Fills `list` with the counts above 0, in order of token id.
     pub(crate) fn list(&self, list: &mut Vec<(Token, u32)>) {
         list.clear();
         match &*self.base {
@@ -144,7 +138,6 @@ impl Base {
     }
 }
 
-/// Merges two lists in order of token id; `changed` overrides `base`.
 fn merge(base: impl Iterator<Item = (Token, u32)>, changed: &[(Token, u32)], into: &mut Vec<(Token, u32)>) {
     let mut changed = changed.iter().copied().peekable();
     for (token, count) in base {

@@ -24,13 +24,12 @@ pub(crate) struct Repetitions {
     max_length: usize,
     breakers: Arc<SequenceBreakers>,
     window: Window,
-    /// Repetitions of the window, and the last penalties in order of token id; kept to reuse their memory.
     repeats: Repeats,
     penalties: Vec<(Token, f32)>,
 }
 
 impl Repetitions {
-    /// `None` if the parameters penalise nothing. `n_ctx` is the window that −1 means.
+    /// `None` if the parameters penalise nothing.
     pub(crate) fn new(dry: &Dry, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         let n_window = u32::try_from(dry.penalty_last_n).unwrap_or(n_ctx) as usize;
         if !dry.is_on() || n_window == 0 {
@@ -54,7 +53,7 @@ impl Repetitions {
         })
     }
 
-    /// Returns the penalties to subtract from logits, in order of token id; `None` if llama.cpp skips the search.
+    /// In order of token id; `None` if llama.cpp skips the search.
     pub(crate) fn penalties(&mut self) -> Option<&[(Token, f32)]> {
         self.penalties.clear();
         if self.window.len() <= self.allowed_length {

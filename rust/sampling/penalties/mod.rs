@@ -1,8 +1,7 @@
 //! Repeat, presence and frequency penalties.
 //!
-//! Sources: the repeat penalty is Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019,
-//! with negative logits multiplied instead of divided, so that the token always becomes less likely; presence and frequency
-//! follow `OpenAI`'s API reference.
+//! Repeat: Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019, but negative
+//! logits are multiplied, so that the token always becomes less likely. Presence and frequency: `OpenAI`'s API reference.
 
 pub(in crate::sampling) mod counts;
 pub(in crate::sampling) mod dry;
@@ -17,7 +16,6 @@ use crate::request::{SamplingParams, Token};
 use crate::sampling::penalties::counts::{Base, TokenCounts};
 use crate::sampling::{candidates::Candidates, patches::Patches, penalties::window::Window};
 
-/// A step that penalises tokens by those before them.
 pub(crate) trait Penalty: fmt::Debug + Send + Sync {
     /// Adds the prompt, which must come first; only its last tokens, as many as the window holds, are kept.
     fn begin(&mut self, prompt: &Arc<[Token]>);
@@ -26,15 +24,14 @@ pub(crate) trait Penalty: fmt::Debug + Send + Sync {
 
     fn patch(&mut self, logits: &[f32], patches: &mut Patches);
 
-    /// Penalises candidates, in any order.
+    /// Candidates may be in any order.
     fn penalize(&mut self, candidates: &mut Candidates);
 
     fn copy(&self) -> Box<dyn Penalty>;
 
-    /// Returns the approximate memory in bytes, without the shared part of the window.
+    /// Approximate, without the shared part of the window.
     fn n_bytes(&self) -> usize;
 
-    /// Returns the number of tokens and counts that a copy would copy.
     #[cfg(test)]
     fn n_copied(&self) -> usize;
 }
@@ -45,7 +42,6 @@ impl Clone for Box<dyn Penalty> {
     }
 }
 
-/// Repeat, presence and frequency penalties over a window of the last tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct Penalties {
     rule: Rule,
@@ -53,9 +49,8 @@ pub(crate) struct Penalties {
     has_own_prompt: bool,
     window: Window,
     counts: TokenCounts,
-    /// Buffer for the counts of a row, kept to reuse its memory.
     row_counts: Vec<(Token, u32)>,
-    /// Buffer for logits that the pass over the row must not change.
+    /// Logits that the pass over the row must not change.
     overrides: Vec<(usize, f32)>,
 }
 
@@ -64,13 +59,11 @@ struct Rule {
     repeat: f32,
     presence: f32,
     frequency: f32,
-    /// A token that is counted like any other, but not penalised.
     exempt: Option<Token>,
 }
 
 impl Penalties {
-    /// `None` if the parameters penalise nothing. `newline` is the token that [`SamplingParams::penalize_nl`] exempts, and
-    /// `n_ctx` the window that −1 means.
+    /// `None` if the parameters penalise nothing. `newline` is what [`SamplingParams::penalize_nl`] exempts.
     pub(crate) fn new(params: &SamplingParams, newline: Option<Token>, n_ctx: u32) -> Option<Self> {
         let is_neutral =
             [params.repeat_penalty - 1.0, params.presence_penalty, params.frequency_penalty].iter().all(|&change| change == 0.0);
@@ -96,7 +89,6 @@ impl Penalties {
         })
     }
 
-    /// Returns the count of each token in the window, in order of token id.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> Vec<(Token, u32)> {
         let mut list = Vec::new();
@@ -163,7 +155,6 @@ impl Penalty for Penalties {
 }
 
 impl Rule {
-    /// Returns the penalised logit of a token that occurs `count` times in the window.
     fn penalize(self, token: Token, logit: f32, count: u32) -> f32 {
         if self.exempt == Some(token) { logit } else { self.change(logit, count) }
     }

@@ -6,7 +6,7 @@ use crate::request::Token;
 use crate::sampling::{order, penalties::window::Window};
 
 thread_local! {
-    /// A reversed text, and its repeat lengths. Per thread, so that a sequence does not hold memory for a whole context.
+    /// Per thread, so that a sequence does not hold memory for a whole context.
     static BUFFERS: RefCell<(Vec<Token>, Vec<usize>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -20,15 +20,14 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// Finds each token of `window` that follows an earlier occurrence of the window's last tokens, if that occurrence has at
-    /// least `min_length` tokens. Returns the tokens in order of id, each with the length of its longest occurrence, at most
-    /// `max_length`.
+    /// Finds each token of `window` that follows an earlier occurrence of the window's end of at least `min_length` tokens; in
+    /// order of id, each with its longest occurrence, at most `max_length`.
     ///
-    /// In most texts the last two tokens occur at few other positions. One pass, which compilers vectorise, finds these, and
-    /// each is measured separately. For texts so repetitive that this would take long, the Z-algorithm reads the whole window
-    /// instead. Either way the cost is a few passes over the window.
+    /// In most texts the last two tokens occur at few other positions: a pass that compilers vectorise finds these, and each is
+    /// measured separately. In very repetitive texts the Z-algorithm reads the whole window instead. Either way the cost is a
+    /// few passes.
     ///
-    /// `window` must not be empty, and `max_length` must not be below `min_length`.
+    /// `window` must not be empty, and `max_length ≥ min_length`.
     pub(crate) fn find(&mut self, window: &Window, min_length: usize, max_length: usize) -> &[(Token, usize)] {
         assert!(!window.is_empty() && min_length <= max_length, "the window is empty, or max_length is below min_length");
         self.matches.clear();
@@ -41,8 +40,7 @@ impl Repeats {
         &self.matches
     }
 
-    /// Measures the positions where the last two tokens occurred before. Returns `false` if this takes longer than
-    /// `measure_all`.
+    /// Returns `false` if this takes longer than `measure_all`.
     fn measure_each(&mut self, window: &Window, min_length: usize, max_length: usize) -> bool {
         let n = window.len();
         let last = window.nth_last(0);
@@ -64,8 +62,7 @@ impl Repeats {
         true
     }
 
-    /// Measures the occurrence that ends at position `at`, unless it is the window's end. Returns `false` if too many tokens
-    /// were compared.
+    /// Measures the occurrence that ends at `at`. Returns `false` if too many tokens were compared.
     fn measure(&mut self, window: &Window, at: usize, min_length: usize, max_length: usize) -> bool {
         let n = window.len();
         let Some(n_after) = (n - 1).checked_sub(at).filter(|&n_after| n_after > 0) else { return true };
@@ -97,7 +94,7 @@ impl Repeats {
         });
     }
 
-    /// Adds a token, unless it is negative and thus outside of every row.
+    /// Ignores tokens outside of every row.
     fn push(&mut self, next: Token, length: usize) {
         match self.matches.last_mut() {
             Some((token, longest)) if *token == next => *longest = length.max(*longest),
@@ -106,7 +103,6 @@ impl Repeats {
         }
     }
 
-    /// Sorts the tokens and keeps the longest length of each.
     fn keep_longest(&mut self) {
         let rank = |&(token, length): &(Token, usize)| {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -130,8 +126,7 @@ impl Repeats {
     }
 }
 
-/// Calls `found` with each position at which `ends` has `last` and, unless `second` is `None`, `predecessors` has `second`, until it
-/// returns `false`. Returns whether it never did.
+/// Calls `found` with each position at which `ends` has `last`, after `second` if given, until it returns `false`.
 fn for_each_match(
     ends: &[Token],
     predecessors: &[Token],
@@ -158,10 +153,10 @@ fn for_each_match(
 }
 
 /// Fills `lengths[k]` with the number of tokens, at most `limit`, in which a text without its last `k` tokens ends like the
-/// whole text; `lengths[0]` is meaningless. The text is given backwards and must not be empty.
+/// whole text, given backwards; `lengths[0]` is meaningless.
 ///
-/// Source: the Z-algorithm (Main and Lorentz, 1984; Gusfield, "Algorithms on Strings, Trees and Sequences", 1997). As in
-/// llama.cpp, each length is limited before its reuse; this does not change any result.
+/// The Z-algorithm (Main and Lorentz, 1984; Gusfield, "Algorithms on Strings, Trees and Sequences", 1997). As in llama.cpp,
+/// each length is limited before its reuse; this changes no result.
 fn repeat_lengths(backwards: &[Token], limit: usize, lengths: &mut Vec<usize>) {
     let n = backwards.len();
     let agree_from = |mut i: usize, k: usize| {

@@ -10,15 +10,15 @@ const MAX_BYTES: usize = 40;
 /// Maximum tokens compared after the first one.
 const MAX_TAIL: usize = 20;
 
-/// Token sequences in which one of the breaker texts occurs, indexed by their first token.
+/// Token sequences in which a breaker text occurs, by their first token. Source: pi6am, koboldcpp #982.
 ///
-/// Source: pi6am, koboldcpp #982. A token that contains a text is a breaker by itself. A token that ends with a prefix of a
-/// text is a breaker if the tokens of the text's remainder follow; only one tokenization of the remainder is considered.
+/// A token that contains a text is a breaker by itself; one that ends with a prefix of a text is a breaker if the tokens of the
+/// remainder follow, of which only one tokenization is considered.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceBreakers {
     /// One bit per token of the vocabulary: whether a breaker starts with it.
     is_first: Vec<u64>,
-    /// The tokens that must follow it; empty if it is a breaker by itself.
+    /// Empty if the token is a breaker by itself.
     tails: BTreeMap<Token, Vec<Vec<Token>>>,
 }
 
@@ -31,7 +31,6 @@ impl SequenceBreakers {
         for text in &texts {
             is_first_byte[usize::from(text[0])] = true;
         }
-        // Tokenized remainders of each text, by their start; most are never needed.
         let mut remainders: Vec<BTreeMap<usize, Vec<Token>>> = vec![BTreeMap::new(); texts.len()];
         let n_vocab = vocabulary.n_vocab();
         let mut breakers = Self { is_first: vec![0; n_vocab.div_ceil(64)], tails: BTreeMap::new() };
@@ -76,8 +75,7 @@ impl SequenceBreakers {
         self.tails(token).iter().any(Vec::is_empty)
     }
 
-    /// Returns how many tokens of `window` follow its last breaker; without a breaker, the length of the window. The search
-    /// stops once more than `max_length` tokens follow, and then returns the whole length.
+    /// Tokens after the last breaker, or the length of the window. The search stops after `max_length` tokens.
     pub(crate) fn n_after_last(&self, window: &Window, max_length: usize) -> usize {
         let follows = |n_following: usize, tail: &[Token]| {
             tail.len() <= n_following && tail.iter().zip((0..n_following).rev()).all(|(&token, at)| window.nth_last(at) == token)
@@ -91,7 +89,7 @@ impl SequenceBreakers {
     }
 }
 
-/// Returns the word and the bit of a token; out of range for negative tokens.
+/// Out of range for negative tokens.
 fn word_and_bit(token: Token) -> (usize, u32) {
     usize::try_from(token).map_or((usize::MAX, 0), |id| (id / 64, token.unsigned_abs() % 64))
 }

@@ -5,13 +5,9 @@ use std::sync::Arc;
 
 use crate::request::Token;
 
-/// The last tokens of a text, up to a maximum.
-///
-/// The text's first part is shared: a clone copies only the tokens added after it, so a branch of a long prompt costs no more
-/// than one of a short prompt.
+/// The last tokens of a text. Its first part is shared: a branch of a long prompt costs no more than one of a short prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
-    /// Maximum number of tokens, at least 1.
     max_len: usize,
     shared: Arc<[Token]>,
     /// `[0, n_expired)` of the shared tokens have left the window.
@@ -25,14 +21,13 @@ impl Window {
         Self { max_len, shared: Arc::default(), n_expired: 0, added: VecDeque::new() }
     }
 
-    /// Starts with `text`, of which only the last tokens are kept.
     pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
         assert!(self.is_empty(), "the window must be empty");
         self.n_expired = text.len().saturating_sub(self.max_len);
         self.shared = text;
     }
 
-    /// Adds a token; returns the token that leaves the window.
+    /// Returns the token that leaves the window.
     pub(crate) fn push(&mut self, token: Token) -> Option<Token> {
         let is_full = self.len() == self.max_len;
         self.added.push_back(token);
@@ -55,7 +50,6 @@ impl Window {
         self.len() == 0
     }
 
-    /// Returns the token that is followed by `n` others; it must exist.
     pub(crate) fn nth_last(&self, n: usize) -> Token {
         match self.added.len().checked_sub(n + 1) {
             Some(at) => self.added[at],
@@ -63,7 +57,6 @@ impl Window {
         }
     }
 
-    /// Returns the tokens in order, as three slices.
     pub(crate) fn slices(&self) -> [&[Token]; 3] {
         let (added, rest) = self.added.as_slices();
         [&self.shared[self.n_expired..], added, rest]
@@ -78,7 +71,6 @@ impl Window {
 pub(crate) mod tests {
     use super::*;
 
-    /// A window that holds all of `text`.
     pub(crate) fn holding(text: &[Token]) -> Window {
         let mut window = Window::new(text.len().max(1));
         window.begin(text.into());

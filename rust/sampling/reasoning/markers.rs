@@ -4,11 +4,10 @@
 pub(super) struct Markers {
     texts: Vec<Box<[u8]>>,
     pub(super) n_longest: usize,
-    /// The last bytes of the text since the last match, fewer than the longest marker has.
+    /// The bytes since the last match, fewer than the longest marker has.
     tail: Vec<u8>,
 }
 
-/// A marker that was found in the tail and the bytes after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MarkerMatch {
     /// End of the marker, relative to the start of the new bytes.
@@ -17,14 +16,14 @@ pub(super) struct MarkerMatch {
 }
 
 impl Markers {
-    /// No text of `texts` may be empty.
+    /// No text may be empty.
     pub(super) fn new(texts: &[String]) -> Self {
         let texts: Vec<Box<[u8]>> = texts.iter().map(|text| text.as_bytes().into()).collect();
         let n_longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
         Self { texts, n_longest, tail: Vec::new() }
     }
 
-    /// Returns the marker that ends first in the text extended by `bytes`; the longest in case of a tie.
+    /// Returns the marker that ends first, the longest of several.
     pub(super) fn find(&self, bytes: &[u8]) -> Option<MarkerMatch> {
         let text = [&self.tail[..], bytes].concat();
         let end_of = |marker: &[u8]| text.windows(marker.len()).position(|window| window == marker).map(|at| at + marker.len());
@@ -33,7 +32,6 @@ impl Markers {
         Some(MarkerMatch { end: end - self.tail.len(), n_bytes })
     }
 
-    /// Appends `bytes`, in which no marker was found.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
         let n_over = (self.tail.len() + 1).saturating_sub(self.n_longest);
@@ -44,7 +42,7 @@ impl Markers {
         self.tail.clear();
     }
 
-    /// Returns whether a marker starts with `text`, or `text` with a marker.
+    /// Returns whether one of a marker and `text` starts with the other.
     pub(super) fn may_begin(&self, text: &[u8]) -> bool {
         self.texts.iter().any(|marker| marker.starts_with(text) || text.starts_with(marker))
     }

@@ -1,10 +1,7 @@
-//! Reasoning: its start and end markers, its token budget, and the constraint on the text outside of it.
+//! Reasoning: its markers, its token budget, and the constraint on the text outside of it.
 //!
-//! The rules follow llama.cpp's `common/reasoning-budget.cpp` and its grammars for chats with reasoning. Differences:
-//!
-//! - Markers are texts, not tokens: a marker that ends inside of a token is recognised too.
-//! - A constraint without a trigger starts after the reasoning; the rest of the token that contains the end marker is its first
-//!   text.
+//! As llama.cpp's `common/reasoning-budget.cpp` and its grammars for chats with reasoning, except that markers are texts: one
+//! that ends inside of a token is recognised too, and the rest of that token is the first constrained text.
 
 mod markers;
 #[cfg(test)]
@@ -18,13 +15,12 @@ use crate::sampling::TokenStrings;
 use crate::sampling::row::position;
 use markers::{MarkerMatch, Markers};
 
-/// Maximum tokens that complete a character after the budget is used up: as many as the character may lack bytes.
+/// As many tokens as a character may lack bytes after the budget is used up.
 const MAX_COMPLETING: u32 = 3;
 
-/// Maximum tokens of a row that would end the reasoning and are checked against the constraint; the others are masked.
+/// Tokens of a row that would end the reasoning and are checked against the constraint; the others are masked.
 const MAX_TRIED: usize = 256;
 
-/// Enforces the budget of one branch's reasoning, and a constraint outside of it.
 #[derive(Clone)]
 pub(crate) struct ReasoningConstraint {
     reasoning: Arc<Reasoning>,
@@ -33,37 +29,35 @@ pub(crate) struct ReasoningConstraint {
     starts: Markers,
     ends: Markers,
     phase: ReasoningPhase,
-    /// The constraint outside of reasoning, after the text so far.
+    /// After the text so far.
     constraint: Option<Box<dyn Constraint>>,
-    /// The last checked token, if it ends the reasoning, with the constraint after it.
+    /// The last checked token that ends the reasoning, with the constraint after it.
     checked_end: Option<(Token, Box<dyn Constraint>)>,
 }
 
 #[derive(Debug, Clone)]
 enum ReasoningPhase {
-    /// Start of the text, where either reasoning or a constraint starts: the text so far may be part of a start marker.
+    /// The text so far may be part of a start marker.
     Opening {
         text: Vec<u8>,
         /// True if the constraint allows the text so far too.
         is_allowed: bool,
     },
-    /// Outside of reasoning; it may start again.
     Outside,
     OpenReasoning(OpenReasoning),
-    /// Outside of reasoning, permanently.
+    /// Reasoning may not start again.
     Settled,
 }
 
 #[derive(Debug, Clone)]
 struct OpenReasoning {
     ending: EndProgress,
-    /// The last nonempty tokens, as many as may contain an end marker.
+    /// As many as may contain an end marker.
     recent_tokens: VecDeque<Token>,
-    /// The last bytes, to detect an incomplete character.
+    /// To detect an incomplete character.
     recent_bytes: Vec<u8>,
 }
 
-/// Progress towards the end of the reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndProgress {
     /// By an end marker, or after this many more tokens.
@@ -75,7 +69,6 @@ enum EndProgress {
 }
 
 impl ReasoningConstraint {
-    /// Starts a branch with an empty text, constrained by `source` outside of reasoning.
     pub(crate) fn new(reasoning: Arc<Reasoning>, source: Option<SharedConstraint>, token_strings: TokenStrings) -> Self {
         let constraint = source.as_ref().map(|source| source.0.start());
         let (starts, ends) = (Markers::new(&reasoning.starts), Markers::new(&reasoning.ends));
@@ -97,7 +90,6 @@ impl ReasoningConstraint {
         thinking
     }
 
-    /// Returns whether no constraint applies yet outside of reasoning, so that it may start.
     fn is_unconstrained(&self) -> bool {
         self.constraint.as_ref().is_none_or(|constraint| constraint.waits())
     }
@@ -125,13 +117,12 @@ impl ReasoningConstraint {
         self.token_strings.is_end(token)
     }
 
-    /// Returns whether `token` may continue a start marker that `text` begins.
     fn may_continue_marker(&self, text: &[u8], token: Token) -> bool {
         let spelling = self.token_strings.spelling(token);
         !spelling.is_empty() && !self.is_end(token) && self.starts.may_begin(&[text, spelling].concat())
     }
 
-    /// Returns `constraint` after reasoning that `token` ends with the marker `found`; `None` if that is not allowed.
+    /// Returns `constraint` after reasoning that `token` ends with `found`; `None` if that is not allowed.
     fn after(
         &self,
         constraint: &dyn Constraint,
@@ -200,7 +191,6 @@ impl ReasoningConstraint {
         self.ends.push(spelling);
     }
 
-    /// Accepts bytes outside of reasoning, in which it may start.
     fn accept_outside(&mut self, bytes: &[u8]) {
         if !matches!(self.phase, ReasoningPhase::Outside) {
             return;
@@ -242,7 +232,6 @@ impl ReasoningConstraint {
 }
 
 impl OpenReasoning {
-    /// Accepts a token that does not end the reasoning.
     fn accept(&mut self, token: Token, spelling: &[u8], token_strings: &TokenStrings, n_longest: usize) {
         if !spelling.is_empty() {
             self.recent_tokens.push_back(token);
@@ -276,7 +265,7 @@ impl OpenReasoning {
     }
 }
 
-/// Skips the first `n_before` bytes of a text. Returns the other tokens, each with the number of its bytes that are skipped.
+/// Skips the first `n_before` bytes of a text: the other tokens, each with the number of its skipped bytes.
 fn skip_bytes<'a>(
     tokens: impl Iterator<Item = &'a Token>,
     mut n_before: usize,
