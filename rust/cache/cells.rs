@@ -103,20 +103,6 @@ impl Cells {
         }
         (word + 1) * WORD - bits.leading_zeros() as usize
     }
-
-    pub(super) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
-        let mut counted = vec![false; self.n_total];
-        for cell in used {
-            assert!(!counted[cell.index()], "{cell:?} is used once");
-            counted[cell.index()] = true;
-        }
-        for (index, &is_used) in counted.iter().enumerate() {
-            assert_eq!(is_used, self.is_used(index), "cell {index} is used");
-        }
-        assert_eq!(counted.iter().filter(|&&is_used| is_used).count(), self.n_used, "used cells");
-        assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_reached, "highest cell");
-        assert!(self.used[..self.head].iter().all(|&word| word == u64::MAX), "no cell below the head is free");
-    }
 }
 
 fn cell_at(index: usize) -> CellId {
@@ -126,6 +112,22 @@ fn cell_at(index: usize) -> CellId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Cells {
+        pub(in crate::cache) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
+            let mut counted = vec![false; self.n_total];
+            for cell in used {
+                assert!(!counted[cell.index()], "{cell:?} is used once");
+                counted[cell.index()] = true;
+            }
+            for (index, &is_used) in counted.iter().enumerate() {
+                assert_eq!(is_used, self.is_used(index), "cell {index} is used");
+            }
+            assert_eq!(counted.iter().filter(|&&is_used| is_used).count(), self.n_used, "used cells");
+            assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_reached, "highest cell");
+            assert!(self.used[..self.head].iter().all(|&word| word == u64::MAX), "no cell below the head is free");
+        }
+    }
 
     fn numbers(cells: &[CellId]) -> Vec<u32> {
         cells.iter().map(|cell| cell.0).collect()

@@ -1,6 +1,5 @@
 //! The host cache: saved cells and states in host memory, bounded in bytes.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -66,22 +65,26 @@ impl HostCache {
             self.n_entries -= 1;
         }
     }
-
-    pub(super) fn check_integrity<'a>(&self, nodes: impl Iterator<Item = &'a Arc<HostEntry>>) {
-        let mut entries: BTreeMap<*const HostEntry, (&Arc<HostEntry>, usize)> = BTreeMap::new();
-        for entry in nodes {
-            entries.entry(Arc::as_ptr(entry)).or_insert((entry, 0)).1 += 1;
-        }
-        assert!(entries.values().all(|(entry, n)| Arc::strong_count(entry) == *n), "only nodes refer to entries");
-        assert_eq!(entries.len(), self.n_entries, "entries of the host cache");
-        assert_eq!(entries.values().map(|(entry, _)| entry.n_bytes()).sum::<u64>(), self.n_bytes, "bytes of the host cache");
-        assert!(self.max_bytes.is_none_or(|max| self.n_bytes <= max), "the host cache is bounded");
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    impl HostCache {
+        pub(in crate::cache) fn check_integrity<'a>(&self, nodes: impl Iterator<Item = &'a Arc<HostEntry>>) {
+            let mut entries: BTreeMap<*const HostEntry, (&Arc<HostEntry>, usize)> = BTreeMap::new();
+            for entry in nodes {
+                entries.entry(Arc::as_ptr(entry)).or_insert((entry, 0)).1 += 1;
+            }
+            assert!(entries.values().all(|(entry, n)| Arc::strong_count(entry) == *n), "only nodes refer to entries");
+            assert_eq!(entries.len(), self.n_entries, "entries of the host cache");
+            assert_eq!(entries.values().map(|(entry, _)| entry.n_bytes()).sum::<u64>(), self.n_bytes, "bytes of the host cache");
+            assert!(self.max_bytes.is_none_or(|max| self.n_bytes <= max), "the host cache is bounded");
+        }
+    }
 
     #[test]
     fn an_entry_is_kept_until_its_last_node_releases_it() {

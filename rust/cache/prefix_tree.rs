@@ -102,11 +102,6 @@ impl PrefixTree {
         self.n_compared.get()
     }
 
-    /// Every node; a parent may come after its children.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
-    }
-
     pub(super) fn n_indices(&self) -> usize {
         self.nodes.len()
     }
@@ -294,34 +289,6 @@ impl PrefixTree {
         }
         order
     }
-
-    pub(super) fn check_integrity(&self, pins: &[NodeId]) {
-        let order = self.in_order();
-        assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
-        let mut n_pins: BTreeMap<NodeId, usize> = BTreeMap::new();
-        for &id in order.iter().rev() {
-            let node = self.node(id);
-            let mut n_pins_here = pins.iter().filter(|&&pin| pin == id).count();
-            for (key, child) in &node.children {
-                n_pins_here += n_pins[child];
-                let child = self.node(*child);
-                assert_eq!((child.parent, child.start, child.key()), (Some(id), node.end(), key.clone()), "a child's links");
-                assert!(child.last_used <= node.last_used, "a child of {id:?} is used with it");
-            }
-            assert_eq!(node.n_pins as usize, n_pins_here, "pins of {id:?}");
-            n_pins.insert(id, n_pins_here);
-            let device_children: BTreeSet<NodeId> = node.device_children.iter().copied().collect();
-            assert_eq!(device_children.len(), node.device_children.len(), "each child of {id:?} is listed once");
-            let on_device = node.children.values().copied().filter(|&id| self.node(id).is_on_device());
-            assert_eq!(device_children, on_device.collect(), "children of {id:?} in the device cache");
-            assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
-            assert!(node.parent.is_some() || self.roots.get(&node.adapters) == Some(&id), "{id:?} is the root of its adapters");
-            let is_empty = node.children.is_empty() && node.tips.is_empty() && node.host_entry.is_none();
-            assert!(!is_empty || node.n_pins + node.n_reserved > 0, "{id:?} is empty");
-        }
-        let recent = order.iter().filter(|&&id| self.node(id).parent.is_some()).map(|&id| (self.node(id).last_used, id));
-        assert_eq!(recent.collect::<BTreeSet<_>>(), self.recent, "an entry for each node below a root");
-    }
 }
 
 /// Removes the first `n` tokens and returns them. The shorter part is copied: neither costs the time or memory of a long run.
@@ -345,6 +312,44 @@ pub(super) fn length(tokens: &[Token]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl PrefixTree {
+        /// Every node; a parent may come after its children.
+        pub(in crate::cache) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+            self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
+        }
+
+        pub(in crate::cache) fn check_integrity(&self, pins: &[NodeId]) {
+            let order = self.in_order();
+            assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
+            let mut n_pins: BTreeMap<NodeId, usize> = BTreeMap::new();
+            for &id in order.iter().rev() {
+                let node = self.node(id);
+                let mut n_pins_here = pins.iter().filter(|&&pin| pin == id).count();
+                for (key, child) in &node.children {
+                    n_pins_here += n_pins[child];
+                    let child = self.node(*child);
+                    assert_eq!((child.parent, child.start, child.key()), (Some(id), node.end(), key.clone()), "a child's links");
+                    assert!(child.last_used <= node.last_used, "a child of {id:?} is used with it");
+                }
+                assert_eq!(node.n_pins as usize, n_pins_here, "pins of {id:?}");
+                n_pins.insert(id, n_pins_here);
+                let device_children: BTreeSet<NodeId> = node.device_children.iter().copied().collect();
+                assert_eq!(device_children.len(), node.device_children.len(), "each child of {id:?} is listed once");
+                let on_device = node.children.values().copied().filter(|&id| self.node(id).is_on_device());
+                assert_eq!(device_children, on_device.collect(), "children of {id:?} in the device cache");
+                assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
+                assert!(
+                    node.parent.is_some() || self.roots.get(&node.adapters) == Some(&id),
+                    "{id:?} is the root of its adapters"
+                );
+                let is_empty = node.children.is_empty() && node.tips.is_empty() && node.host_entry.is_none();
+                assert!(!is_empty || node.n_pins + node.n_reserved > 0, "{id:?} is empty");
+            }
+            let recent = order.iter().filter(|&&id| self.node(id).parent.is_some()).map(|&id| (self.node(id).last_used, id));
+            assert_eq!(recent.collect::<BTreeSet<_>>(), self.recent, "an entry for each node below a root");
+        }
+    }
 
     fn base() -> AdapterSchedule {
         AdapterSchedule::default()

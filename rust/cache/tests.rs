@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 mod blocks;
 mod costs;
 mod host_eviction;
+mod integrity;
 mod pins;
 mod properties;
 

@@ -177,9 +177,8 @@ impl<R: Runner> Worker<R> {
                 Err(TryRecvError::Empty) => {
                     self.output.wake_all();
                     self.publish_metrics();
-                    if cfg!(any(test, debug_assertions)) {
-                        self.check_idle();
-                    }
+                    #[cfg(test)]
+                    self.check_idle();
                     let command = self.commands.recv().ok()?;
                     started_at = begin_step(&mut self.stopwatch, &mut self.cache);
                     command
@@ -325,6 +324,7 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Checks that nothing is in use while there is no work.
+    #[cfg(test)]
     fn check_idle(&self) {
         self.cache.kv().check_integrity();
         assert!(self.cache.kv().is_idle(), "cells are pinned, but no sequence is running");

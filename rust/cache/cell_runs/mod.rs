@@ -5,6 +5,8 @@
 //! the same text in separate cells. A fork or a removal costs as many steps as the path has runs, independent of its length.
 
 mod forest;
+#[cfg(test)]
+mod integrity;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
