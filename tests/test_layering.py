@@ -257,7 +257,7 @@ TOP_MODULES = {
     "events": "what a stream tells",
     "infill": "a text between two texts",
     "prefix": "prompts that are kept in files",
-    "reading": "a stream, branch by branch",
+    "branch_stream": "a stream, branch by branch",
     "sampling_fields": "how tokens are drawn",
     "scoring": "how likely texts are",
 }
