@@ -1,10 +1,21 @@
 #!/usr/bin/env python
-"""Prints docs/flags.md: every flag, made of the tables that the command line itself is read by."""
+"""Prints docs/flags.md: every flag, from the tables that parse the command line."""
 
 import sys
 from collections.abc import Iterable, Iterator
 
-from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
+from weft.cli.arguments import (
+    ARGS,
+    CACHE_LIST,
+    COMPLETION,
+    COMPLETION_BASH,
+    CONFIG,
+    CONFIG_VARIABLE,
+    DEVICES,
+    HELP,
+    HELP_ALL,
+    VERSION,
+)
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag
@@ -12,38 +23,39 @@ from weft.settings.flags import Flag
 INTRODUCTION = f"""\
 # Flags
 
-`python -m weft` takes every flag of llama-server, in all its spellings, and some of its own. Each one works, or is accepted
-with one warning at the start that says why it has no meaning here, or, where it asks for what is missing, ends the start with a
-message that names it. An unknown flag is answered with the nearest one. In long flags `_` is read as `-`; `-c512` and
-`--ctx-size=512` are read as well. Of flags that are given several times the last counts, but for those that make a list.
-`{ARGS[0]} "-c 8192 -np 4"` gives further flags in one text, which is read as a shell reads it.
+`python -m weft` supports every flag of llama-server, in all spellings, and some of its own. Each flag works; or is accepted
+with a warning at the start that explains why it has no meaning here; or, if it is not supported, ends the start with a message
+that names it. The message for an unknown flag suggests the nearest one. In long flags, `_` is equivalent to `-`; `-c512` and
+`--ctx-size=512` are supported too. If a flag is repeated, the last one applies, except for lists. `{ARGS[0]} "-c 8192 -np 4"`
+passes more flags in one text, which is split as by a shell. `--help` lists the common settings, `--help-all` all of them, and
+`--completion bash` (or `zsh`, `fish`) prints a completion script: `eval "$(weft --completion bash)"`.
 
-Each setting can also be given in its variable, and in a TOML file that `{CONFIG[0]}` or `{CONFIG_VARIABLE}` names. A flag wins
-over its variable, a variable over the file, the file over the default. Keys of the file are the long flags of the settings below
-without their dashes:
+Each setting can also be set by its variable, and in a TOML file that `{CONFIG[0]}` or `{CONFIG_VARIABLE}` names. Flags have
+priority over variables, variables over the file, and the file over defaults. Keys of the file are the long flags of the
+settings below, without their dashes:
 
 ```toml
 model = "model.gguf"
 ctx-size = 8192
 parallel = 8
-api-key = ["one", "two"] # a flag that may be given several times takes a list
+api-key = ["one", "two"] # a flag that may be repeated takes a list
 metrics = true           # a switch is true or false
 samplers = ["top_k", "top_p", "temperature"]
 chat-template-kwargs = {{ enable_thinking = false }}
 ```
 
-This page is made by `scripts/flag_table.py`. `tests/llama_server_flags.txt` is llama-server's list, to which
-`tests/test_cli_llama_server.py` holds every spelling and variable; `tests/server/test_settings.py` holds what each flag sets, and
-`tests/test_cli_config.py` the file.
+`scripts/flag_table.py` generates this page. `tests/llama_server_flags.txt` is llama-server's list;
+`tests/test_cli_llama_server.py` tests all of its spellings and variables, `tests/server/test_settings.py` the effect of each
+flag, and `tests/test_cli_config.py` the file.
 """
 
 SECTIONS = {
-    Meaning.ALWAYS: ("What is always so", "These ask for what is always so, and are accepted in silence.", "because"),
-    Meaning.IDLE: ("Without a meaning here", "These change no answer, and are accepted with a warning that says why.", "why"),
+    Meaning.ALWAYS: ("Always on", "These enable what is always enabled, and are accepted silently.", "reason"),
+    Meaning.IDLE: ("Without a meaning here", "These change no response, and are accepted with a warning.", "reason"),
     Meaning.MISSING: (
-        "Not supported yet",
-        "These would change what is answered or served, and end the start; a value that asks for nothing is fine.",
-        "what holds instead",
+        "Not supported",
+        "These would change responses, so they end the start; values without an effect are accepted.",
+        "reason",
     ),
 }
 
@@ -61,28 +73,30 @@ def _page() -> Iterator[str]:
             groups.setdefault(flag.group, []).append(flag)
     for group, flags in groups.items():
         yield f"## {group[0].upper()}{group[1:]}\n"
-        yield from _table(("flags", "older names and others", "variables", "what it is"), map(_row, flags))
+        yield from _table(("flags", "other names", "variables", "description"), map(_row, flags))
         yield ""
-    yield "## In place of serving\n"
-    asked = (
-        (HELP, "print all flags"),
+    yield "## Output instead of a command\n"
+    outputs = (
+        (HELP, "print the common settings"),
+        (HELP_ALL, "print all settings"),
         (VERSION, "print the version"),
-        (COMPLETION, "print a completion script for bash"),
-        (CACHE_LIST, "print the models that were downloaded"),
-        (DEVICES, "print the devices beside the CPU, with their memory"),
+        (COMPLETION, "print a completion script for `bash`, `zsh` or `fish`"),
+        (COMPLETION_BASH, "print the completion script for bash"),
+        (CACHE_LIST, "print the downloaded models"),
+        (DEVICES, "print all devices except the CPU, with their memory"),
     )
-    yield from _table(("flags", "what it does"), ((_names(names), text) for names, text in asked))
+    yield from _table(("flags", "output"), ((_names(names), text) for names, text in outputs))
     for meaning, (title, text, why) in SECTIONS.items():
         yield f"\n## {title}\n\n{text}\n"
         rows = [accepted for accepted in ACCEPTED if accepted.meaning is meaning]
         if meaning is Meaning.MISSING:
-            yield from _table(("flags", "variable", "asks for nothing", why), map(_missing_row, rows))
+            yield from _table(("flags", "variable", "values without an effect", why), map(_missing_row, rows))
         else:
             yield from _table(("flags", "variable", why), map(_accepted_row, rows))
 
 
 def _row(flag: Flag) -> tuple[str, ...]:
-    # A flag may set several settings; those with no spelling of their own stand in its row.
+    # A flag may set several settings; those without a spelling of their own are part of its row.
     rows = [row for row in table().values() if not row.spellings and _names_of(row) & set(flag.names)]
     aliases = [alias for row in (flag, *rows) for alias in row.aliases()]
     others = dict.fromkeys(name for alias in aliases for name in alias.names if name not in flag.spellings)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from weft.cli.main import TUNE, parse
+from weft.cli.commands import TUNE
+from weft.cli.main import parse
 from weft.settings import Settings
 
 Write = Callable[[str], str]
@@ -76,7 +77,7 @@ def test_a_flag_that_names_a_file_wins_over_the_variable_that_does(write: Write)
 def test_a_flag_without_a_meaning_is_warned_about_from_a_file_too(write: Write) -> None:
     path = write("defrag-thold = 0.1\ncont-batching = false\nwarmup = true")
     assert parse(["--config", path], {}).warnings == (
-        f"{path}: defrag-thold has no meaning here: the cache is compacted on its own",
+        f"{path}: defrag-thold has no meaning here: the cache is compacted automatically",
         f"{path}: cont-batching has no meaning here: requests are always batched continuously",
     )
 
@@ -94,7 +95,7 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("xyzzy = 1", "unknown key 'xyzzy'", id="a key like no other"),
         pytest.param("c = 1", "unknown key 'c'", id="a short flag"),
         pytest.param('config = "a"', "unknown key 'config'", id="a file in a file"),
-        pytest.param("[server]\nport = 1", "unknown section [server]; settings stand outside of sections", id="a section"),
+        pytest.param("[server]\nport = 1", "unknown section [server]; settings are outside of sections", id="a section"),
         pytest.param('ctx-size = "many"', "ctx-size: 'many' is not a whole number", id="a wrong value"),
         pytest.param("ctx-size = 1.5", "ctx-size: '1.5' is not a whole number", id="a fraction"),
         pytest.param("port = true", "port: true is for switches; it takes a text or a number", id="true for a number"),
@@ -108,8 +109,8 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
         pytest.param(
             'lora-base = "a.gguf"',
-            "lora-base is not supported: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
-            " the model that it was made for",
+            "lora-base is not supported: GGUF adapters need no base model of their own; pass the adapter with --lora and its base"
+            " model with -m",
             id="what is missing",
         ),
         pytest.param("port = ", "it is not TOML: Invalid value (at ", id="no TOML"),

@@ -111,7 +111,7 @@ def _lines() -> Iterator[Line]:
 LINES = list(_lines())
 KNOWN = all_spellings()
 FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
-ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list", "--list-devices"}
+ASKING = {"-h", "--help", "--usage", "--help-all", "--version", "--completion-bash", "-cl", "--cache-list", "--list-devices"}
 """These are answered at once."""
 
 
@@ -185,7 +185,7 @@ def test_a_value_that_asks_for_nothing_is_fine(arguments: str) -> None:
 def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     _, warnings = parse(["-sps", "0.5", "-sps", "0.5", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
     assert warnings == (
-        "argument -sps has no meaning here: a prompt finds the longest prefix that any slot has computed",
+        "argument -sps has no meaning here: a prompt reuses the longest cached prefix, whichever slot computed it",
         "argument -nocb has no meaning here: requests are always batched continuously",
         "variable LLAMA_ARG_NO_JINJA has no meaning here: templates are always Jinja",
     )
@@ -195,17 +195,21 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     ("arguments", "environ", "said"),
     [
         ("--rpc localhost:50052", {}, "argument --rpc is not supported: llama.cpp is built without RPC"),
-        ("--lora-base", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model beside it"),
-        ("--lora-base --port 80", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model"),
-        ("--engine a", {}, "argument --engine is not supported: the engine is part of this process and no program beside it"),
-        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported: it drafts with a second model"),
+        ("--lora-base", {}, "argument --lora-base is not supported: GGUF adapters need no base model of their own"),
+        ("--lora-base --port 80", {}, "argument --lora-base is not supported: GGUF adapters need no base model"),
+        ("--engine a", {}, "argument --engine is not supported: the engine runs in this process"),
+        (
+            "--fim-qwen-7b-spec",
+            {},
+            "argument --fim-qwen-7b-spec is not supported: speculative decoding with a second model is not supported",
+        ),
         ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
-        ("--control-vector a.gguf", {}, "argument --control-vector is not supported: only adapters change a model"),
+        ("--control-vector a.gguf", {}, "argument --control-vector is not supported: control vectors are not supported"),
         (
             "--control-vector-scaled a.gguf:2",
             {},
-            "argument --control-vector-scaled is not supported: only adapters change a model",
+            "argument --control-vector-scaled is not supported: control vectors are not supported",
         ),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
     ],
@@ -227,7 +231,7 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-dr a -mu http://a/b", "-mu/--model-url and -dr/--docker-repo each name a model; give one of them"),
         ("-dr A", "argument -dr/--docker-repo: 'A' is not [REPO/]MODEL[:TAG] in small letters"),
         ("-m a --gpt-oss-20b-default", "-m/--model and a model with its settings, as --gpt-oss-20b-default, each name a model"),
-        ("-hff a.gguf", "-hff/--hf-file names a file of a repository, which -hf/-hfr/--hf-repo is to name"),
+        ("-hff a.gguf", "-hff/--hf-file names a file of a repository; name the repository with -hf/-hfr/--hf-repo"),
         ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),
         ("-mm a.gguf -mmu http://a/b", "-mm/--mmproj and -mmu/--mmproj-url each name a projector; give one of them"),
         ("-mmdev CUDA1", "argument -mmdev/--mmproj-device: 'CUDA1' cannot be asked for: llama.cpp takes the first GPU"),
@@ -235,9 +239,12 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
         (
             "--rerank --pooling mean",
-            "--rerank/--reranking restricts the server to ranking, and --pooling mean ranks nothing; give one of them",
+            "--rerank/--reranking restricts the server to ranking, and --pooling mean computes no ranking; give only one of them",
         ),
-        ("--context-shift -gan 4", "--context-shift and -gan/--grp-attn-n each say what becomes of a text that is too long"),
+        (
+            "--context-shift -gan 4",
+            "--context-shift and -gan/--grp-attn-n exclude each other: both determine what happens to a text that is too long",
+        ),
     ],
 )
 def test_two_models_and_half_a_name_are_refused(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,8 @@ from weft.chat import sandbox, template_terms
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.request_options import MAX_TOOL_BYTES, MAX_TOOLS
-from weft.cli.main import TUNE, parse
+from weft.cli.commands import TUNE
+from weft.cli.main import parse
 from weft.cli.tune import table
 from weft.drawing import figure
 from weft.errors import AnswerTooLargeError

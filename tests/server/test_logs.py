@@ -203,7 +203,7 @@ async def test_a_server_writes_json_to_its_output_and_to_a_file(tmp_path: Path) 
     assert lines[0] == lines[0] | {
         "level": "warning",
         "logger": "weft",
-        "message": "argument --defrag-thold has no meaning here: the cache is compacted on its own",
+        "message": "argument --defrag-thold has no meaning here: the cache is compacted automatically",
     }
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
 

@@ -432,7 +432,7 @@ def test_a_number_that_leaves_a_setting_unset_is_named_where_another_one_is_refu
         ("--mirostat 3", {}, "argument --mirostat: 3 is not in 0 to 2"),
         ("--metrics=1", {}, "argument --metrics: it takes no value"),
         ("--args", {}, "argument --args: a text of flags must follow"),
-        ("--args '", {}, 'argument --args: "\'" cannot be read as a shell reads it: no closing quotation'),
+        ("--args '", {}, 'argument --args: "\'" cannot be split as by a shell: no closing quotation'),
         ("--args --xyzzy", {}, "unknown argument --xyzzy; "),
         ("-m", {}, "argument -m/--model: a value must follow"),
         ("-m --port 80", {}, "argument -m/--model: a value must follow, but --port is a flag"),
@@ -444,7 +444,7 @@ def test_a_number_that_leaves_a_setting_unset_is_named_where_another_one_is_refu
         ("--n_predikt=5", {}, "unknown argument --n_predikt=5; did you mean --n-predict?"),
         ("--prot 5", {}, "unknown argument --prot; did you mean --port?"),
         ("-npp 5", {}, "unknown argument -npp; did you mean -np?"),
-        ("--xyzzy", {}, "unknown argument --xyzzy; --help shows all there are"),
+        ("--xyzzy", {}, "unknown argument --xyzzy; --help-all lists all of them"),
         ("", {"LLAMA_ARG_PORT": "http"}, "variable LLAMA_ARG_PORT: 'http' is not a whole number"),
     ],
 )

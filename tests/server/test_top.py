@@ -69,10 +69,10 @@ async def test_once_is_plain_text_with_all_that_is_told(watched: LiveServer) -> 
     assert lines[0].startswith(f"weft top · {watched.url} · ")
     assert "slots   0 of 4 busy    queue 0" in lines
     assert any(re.fullmatch(r"cells   [#.]{30} [\d,]+ of 4,096 \(\d+ %\), [\d,]+ idle", line) for line in lines)
-    assert any(re.fullmatch(r"memory  [\d.,]+ of [\d.,]+ MiB of cache beside the cells, \d+ nodes", line) for line in lines)
-    assert "tokens  drawn 0.0/s    prompt computed 0.0/s    found 0.0/s" in lines
+    assert any(re.fullmatch(r"host    [\d.,]+ of [\d.,]+ MiB of host cache, \d+ nodes", line) for line in lines)
+    assert "tokens  generated 0.0/s    prompt computed 0.0/s    cached 0.0/s" in lines
     # The prompt was computed once for three.
-    assert "hits    - of the prompts now, 67 % since the start" in lines
+    assert "hits    - of prompt tokens now, 67 % since the start" in lines
     assert sum(line.endswith("idle") and line.split()[0].isdigit() for line in lines) == 4
     assert any(re.fullmatch(r" *2 +\d+ +\w+ +<s>Once upon a time, there was .*", line) for line in lines), ran.stdout
 
@@ -83,12 +83,12 @@ async def test_rates_are_of_the_time_between_two_looks(watched: LiveServer) -> N
     await asyncio.to_thread(complete, watched, 2, 10)
     now = await asyncio.to_thread(asking.fetch_state)
     rates, elapsed_s = Rates.between(before, now), now.when_s - before.when_s
-    assert rates.drawn is not None
-    assert rates.drawn * elapsed_s == pytest.approx(20)
+    assert rates.generated is not None
+    assert rates.generated * elapsed_s == pytest.approx(20)
     assert rates.computed is not None
     assert rates.computed * elapsed_s == pytest.approx(1)
-    assert rates.found is not None
-    n_prompt = round((rates.found + rates.computed) * elapsed_s) // 2
+    assert rates.cached is not None
+    n_prompt = round((rates.cached + rates.computed) * elapsed_s) // 2
     assert rates.hit_rate == pytest.approx((2 * n_prompt - 1) / (2 * n_prompt))
 
 
@@ -98,7 +98,7 @@ async def test_the_key_may_stand_in_the_environment_and_is_asked_for(watched: Li
     for more in ([], ["--api-key", "wrong"]):
         ran = await asyncio.to_thread(run, watched.url, "--once", *more)
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert ran.stderr == f"top: {watched.url} asks for a key: give it with --api-key or in LLAMA_API_KEY\n"
+        assert ran.stderr == f"top: {watched.url} requires an API key; set it with --api-key or LLAMA_API_KEY\n"
 
 
 @contextmanager
@@ -171,7 +171,7 @@ async def test_a_server_that_goes_and_comes_is_waited_for(tmp_path: Path) -> Non
     with first:
         await first.ready()
     with terminal(first.url, "--interval", "0.1") as (_, shows):
-        await asyncio.to_thread(shows, "does not answer")
+        await asyncio.to_thread(shows, "does not respond")
         with LiveServer(tmp_path / "second", port=first.port) as second:
             await second.ready()
             await asyncio.to_thread(shows, "started without --metrics")
@@ -197,10 +197,10 @@ async def test_what_is_no_terminal_gets_page_after_page_until_nobody_reads(watch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ftp://example.org"], "is no address of a server"),
-        (["file:///etc/passwd"], "is no address of a server"),
-        (["http://"], "is no address of a server"),
-        (["http://a?b=c"], "is no address of a server"),
+        (["ftp://example.org"], "is not the URL of a server"),
+        (["file:///etc/passwd"], "is not the URL of a server"),
+        (["http://"], "is not the URL of a server"),
+        (["http://a?b=c"], "is not the URL of a server"),
         (["--interval", "0"], "--interval is 0; it must be 0.1 to 3,600 seconds"),
         (["--interval", "nan"], "--interval is nan"),
         (["--often"], "unrecognized arguments: --often"),
@@ -288,7 +288,7 @@ def test_a_server_at_rest_is_not_asked_for_its_cache_again(pretended: tuple[str,
 def test_a_key_is_shown_to_the_server_that_was_named_alone(pretended: tuple[str, type[Told]]) -> None:
     url, told = pretended
     told.answers = {"/props": (302, f"{url}/elsewhere".encode())}
-    with pytest.raises(NoAnswerError, match="answers 302"):
+    with pytest.raises(NoAnswerError, match="responded with 302"):
         Server(url, KEY).fetch_state()
     assert told.asked == [("/props", f"Bearer {KEY}")]
 
@@ -296,12 +296,12 @@ def test_a_key_is_shown_to_the_server_that_was_named_alone(pretended: tuple[str,
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"/props": (200, b"no JSON")}, "/props is not what Weft would say"),
-        ({"/props": (200, b"\xff")}, "/props is not what Weft would say"),
-        ({"/props": (500, b'{"error": {"message": "a \\u001b[31m b"}}')}, "answers 500: a ␛"),
-        ({"/props": (500, b"x")}, "answers 500: Internal Server Error"),
-        ({"/cache": (200, b'{"nodes": 5}')}, "is not what Weft would say"),
-        ({"/slots": (200, b'[{"id": 0, "is_processing": true, "n_prompt_tokens": -1}]')}, "is not what Weft would say"),
+        ({"/props": (200, b"no JSON")}, "/props did not return a response of Weft"),
+        ({"/props": (200, b"\xff")}, "/props did not return a response of Weft"),
+        ({"/props": (500, b'{"error": {"message": "a \\u001b[31m b"}}')}, "responded with 500: a ␛"),
+        ({"/props": (500, b"x")}, "responded with 500: Internal Server Error"),
+        ({"/cache": (200, b'{"nodes": 5}')}, "did not return a response of Weft"),
+        ({"/slots": (200, b'[{"id": 0, "is_processing": true, "n_prompt_tokens": -1}]')}, "did not return a response of Weft"),
     ],
 )
 def test_an_answer_that_cannot_be_understood_is_told(
@@ -330,11 +330,11 @@ def look(when_s: float, *counts: float) -> ServerState:
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        (None, look(1, 9, 1, 3), Rates(hit_rate_in_all=0.75)),
+        (None, look(1, 9, 1, 3), Rates(total_hit_rate=0.75)),
         (look(1, 9, 1, 3), look(3, 29, 2, 6), Rates(10, 0.5, 1.5, 0.75, 0.75)),
         (look(1, 9, 1, 3), look(3, 9, 1, 3), Rates(0, 0, 0, None, 0.75)),
         # Started anew meanwhile.
-        (look(1, 9, 1, 3), look(3, 5, 2, 6), Rates(hit_rate_in_all=0.75)),
+        (look(1, 9, 1, 3), look(3, 5, 2, 6), Rates(total_hit_rate=0.75)),
         (look(1, 0, 0, 0), look(3, 0, 0, 0), Rates(0, 0, 0, None, None)),
         (look(1, 0, 0, 0), ServerState(3, Properties(), None, None, None), Rates()),
     ],

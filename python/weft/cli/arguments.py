@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from weft.cli.config_file import Entry, entries
 from weft.cli.flags_without_setting import ACCEPTED, Accepted
-from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings
+from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings, spellings_of
 from weft.settings import Settings, table
-from weft.settings.flags import negated
+from weft.settings.flags import Flag, negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
@@ -23,15 +23,21 @@ __all__ = [
     "ARGS",
     "CACHE_LIST",
     "COMPLETION",
+    "COMPLETION_BASH",
     "CONFIG",
     "CONFIG_VARIABLE",
     "DEVICES",
     "HELP",
+    "HELP_ALL",
+    "OUTPUT_REQUESTS",
     "VERSION",
     "OutputRequest",
     "Parsed",
     "read",
 ]
+
+POSITIONAL = ""
+"""Spelling that stands for an argument that is not a flag, where a command takes one."""
 
 ARGS = ("--args",)
 """Flag whose value is a text of more flags."""
@@ -40,10 +46,14 @@ CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
 
 HELP = ("-h", "--help", "--usage")
+HELP_ALL = ("--help-all",)
 VERSION = ("--version",)
-COMPLETION = ("--completion-bash",)
+COMPLETION = ("--completion",)
+COMPLETION_BASH = ("--completion-bash",)
 CACHE_LIST = ("-cl", "--cache-list")
 DEVICES = ("--list-devices",)
+OUTPUT_REQUESTS = (HELP, HELP_ALL, VERSION, COMPLETION, COMPLETION_BASH, CACHE_LIST, DEVICES)
+"""Flags that request output instead of the command."""
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose values escapes are processed."""
@@ -86,11 +96,17 @@ RESPELT: Mapping[str, Mapping[str, str]] = {
 
 
 class OutputRequest(Exception):  # noqa: N818 (not an error: it ends the scan)
-    """The command line requests help, the version or similar output instead of the command."""
+    """The command line requests help, the version or similar output instead of the command.
 
-    def __init__(self, what: tuple[str, ...]) -> None:
+    Args:
+        what: One of `OUTPUT_REQUESTS`.
+        value: Value of the flag; None if it takes none.
+    """
+
+    def __init__(self, what: tuple[str, ...], value: str | None = None) -> None:
         super().__init__(what[0])
         self.what = what
+        self.value = value
 
 
 class Parsed(NamedTuple):
@@ -100,42 +116,61 @@ class Parsed(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] | None = None) -> Parsed:
-    """Returns the settings of a command line, an environment, and the configuration file that either names.
+def read(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    only: Collection[str] | None = None,
+    options: Mapping[str, Flag] | None = None,
+    *,
+    takes_model: bool = False,
+) -> tuple[Parsed, Mapping[str, Any]]:
+    """Returns the settings of a command line, an environment, and the configuration file that either names, and the options.
 
-    Flags have priority over variables, variables over the file, and the file over defaults. `only` restricts the settings of
-    command line and environment; None is all. `--compat` determines the meaning of short flags if it is on the command line or in
-    the environment, but not in the file.
+    Flags have priority over variables, variables over the file, and the file over defaults. `--compat` determines the meaning of
+    short flags if it is on the command line or in the environment, but not in the file.
+
+    Args:
+        argv: The command line, without the program.
+        environ: The environment.
+        only: Settings that the command line and the environment may have; None is all.
+        options: Options of the command that are not settings, by name. The configuration file may not have them.
+        takes_model: True if an argument that is not a flag names the model.
 
     Raises:
         UsageError: Something is unknown, invalid or unsupported.
-        Asked: The command line requests other output.
+        OutputRequest: The command line requests other output.
     """
-    spellings = all_spellings(only)
+    own = options or {}
+    spellings = all_spellings(only) | spellings_of(own)
+    if takes_model:
+        spellings |= {POSITIONAL: spellings["-m"]}
     respelt = {
         compat: spellings | {short: spellings[long] for short, long in shorts.items() if long in spellings}
         for compat, shorts in RESPELT.items()
     }
     compat = _compat(argv, dict(chain.from_iterable(each.items() for each in respelt.values())))
     flags, config = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
-    variables = _variables(environ, only)
+    variables = _variables(environ, only, own)
     path = config or environ.get(CONFIG_VARIABLE)
     file = _file(path) if path else SourceValues()
     values: dict[str, Any] = {}
     for part in (file, variables, flags):
         values = _over(values, part.values)
+    option_values = {name: values.pop(name) for name in own if name in values}
     if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
-        raise UsageError(f"{_spelt('hf_file')} names a file of a repository, which {_spelt('hf_repo')} is to name")
+        raise UsageError(f"{_spelt('hf_file')} names a file of a repository; name the repository with {_spelt('hf_repo')}")
     values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
-        message = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
-        raise UsageError(f"{message}; give one of them")
+        both = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')}"
+        message = f"{both} exclude each other: both determine what happens to a text that is too long"
+        raise UsageError(f"{message}; give only one of them")
     if values.get("reranking") and (pooling := values.get("pooling", "rank")) != "rank":
-        message = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} ranks nothing"
-        raise UsageError(f"{message}; give one of them")
+        message = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} computes no ranking"
+        raise UsageError(f"{message}; give only one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
-    return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+    warnings = tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings)))
+    return Parsed(Settings.of(values), warnings), option_values
 
 
 def _compat(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> str | None:
@@ -173,9 +208,9 @@ def scan(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> tuple[Source
     """Returns the values of a command line, and the path of the configuration file."""
     result, config = SourceValues(), None
     for flag in _flags(argv, spellings):
-        for request in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
+        for request in OUTPUT_REQUESTS:
             if flag.spelling in request:
-                raise OutputRequest(request)
+                raise OutputRequest(request, next(iter(flag.values), None))
         if flag.spelling in CONFIG:
             [config] = flag.values
             continue
@@ -208,8 +243,11 @@ def _flags(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> Iterator[_
             left += reversed(_further(left.pop() if attached is None else attached))
             continue
         values: Sequence[str | None]
-        if spelling in CONFIG:
-            values = _following(CONFIG[0], 1, attached, left, spellings)
+        if POSITIONAL in spellings and not argument.startswith("-"):
+            yield _Flag(argument, POSITIONAL, (argument,))
+            continue
+        if spelling in (*CONFIG, *COMPLETION):
+            values = _following(spelling, 1, attached, left, spellings)
         elif (what := spellings.get(spelling)) is None:
             values = ()
         elif what.n_values == 0:
@@ -228,7 +266,7 @@ def _further(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be read as a shell reads it: {str(error).lower()}") from None
+        raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be split as by a shell: {str(error).lower()}") from None
 
 
 def _is_flag(argument: str, spellings: Mapping[str, Spelling]) -> bool:
@@ -257,15 +295,15 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
     values = [left.pop() for _ in range(n)]
     for value in values:
         if value in spellings or value in (*ARGS, *CONFIG):
-            raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} makes it one")
+            raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} passes it as a value")
     return values
 
 
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; the model is named with -m"
-    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *CONFIG, *HELP, *VERSION])
-    return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help shows all there are")
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *CONFIG, *chain(*OUTPUT_REQUESTS)])
+    return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help-all lists all of them")
 
 
 def _nearest(word: str, spellings: Iterable[str]) -> str | None:
@@ -285,11 +323,10 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     return max(difflib.get_close_matches(word, list(spellings), n=5), key=nearness, default=None)
 
 
-def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> SourceValues:
+def _variables(environ: Mapping[str, str], only: Collection[str] | None, options: Mapping[str, Flag]) -> SourceValues:
     result = SourceValues()
-    for name, flag in table().items():
-        if only is not None and name not in only:
-            continue
+    settings = ((name, flag) for name, flag in table().items() if only is None or name in only)
+    for name, flag in chain(settings, options.items()):
         for alias in flag.aliases():
             if alias.env is not None and environ.get(alias.env):
                 result.set(name, flag, alias, f"variable {alias.env}", environ[alias.env])
@@ -328,7 +365,7 @@ def _file(path: str) -> SourceValues:
         source = f"{path}: {entry.key}"
         if (what := spellings.get(entry.spelling)) is None:
             if isinstance(entry.value, dict):
-                raise UsageError(f"{path}: unknown section [{entry.key}]; settings stand outside of sections")
+                raise UsageError(f"{path}: unknown section [{entry.key}]; settings are outside of sections")
             near = _nearest(entry.spelling, [spelling for spelling in spellings if spelling.startswith("--")])
             raise UsageError(
                 f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near.removeprefix('--')!r}?" if near else "")

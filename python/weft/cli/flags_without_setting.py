@@ -17,7 +17,7 @@ __all__ = ["ACCEPTED", "Accepted", "Meaning"]
 class Meaning(Enum):
     """Effect of a flag without a setting; the values are used in messages."""
 
-    ALWAYS = "is always so"
+    ALWAYS = "is always on"
     IDLE = "has no meaning here"
     MISSING = "is not supported"
 
@@ -79,58 +79,58 @@ def _switches() -> Iterator[Accepted]:
     why = "templates are always Jinja"
     yield _always("--jinja", why=why)
     yield _off("--no-jinja", why=why, env="LLAMA_ARG_JINJA")
-    why = "the start always decodes two tokens, to learn what the model can"
+    why = "a start always decodes two tokens, which probes the model's capabilities"
     yield _always("--warmup", why=why)
     yield _off("--no-warmup", why=why)
-    why = "what is idle always leaves the context for the memory that --cache-ram bounds"
+    why = "idle prefixes are always offloaded to the host cache, which --cache-ram limits"
     yield _always("--cache-idle-slots", why=why)
     yield _off("--no-cache-idle-slots", why=why, env="LLAMA_ARG_CACHE_IDLE_SLOTS")
-    why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
+    why = "responses and the log have the timings of each request; llama.cpp's own are not printed"
     yield _always("--no-perf", why=why)
     yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
-    yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
-    why = "drafts need a draft model, which is not supported"
+    yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no MCP proxy")
+    why = "speculative decoding with a draft model is not supported"
     yield _always("--no-spec-draft-backend-sampling", why=why)
     yield _idle("--spec-draft-backend-sampling", n=0, why=why, env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING")
 
 
 def _idle_values() -> Iterator[Accepted]:
     """Yields flags that change no response and nothing else here."""
-    why = "the cache is compacted on its own"
+    why = "the cache is compacted automatically"
     yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
-    why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
+    why = "the engine decides which part of a sliding window stays cached, and computes the rest again"
     yield _idle("--swa-full", n=0, env="LLAMA_ARG_SWA_FULL", why=why)
-    why = "a prompt finds the longest prefix that any slot has computed"
+    why = "a prompt reuses the longest cached prefix, whichever slot computed it"
     yield _idle("-sps", "--slot-prompt-similarity", why=why)
-    why = "only a prefix is reused, which is exact; pieces behind it are computed"
+    why = "only prefixes are reused, which is exact; later parts of a prompt are computed"
     yield _idle("--cache-reuse", env="LLAMA_ARG_CACHE_REUSE", neutral=("0",), why=why)
-    why = "the context and the batch always follow the free memory where they are left open"
+    why = "a context and a batch without a configured size always depend on the free memory"
     yield _idle("-fit", "--fit", env="LLAMA_ARG_FIT", neutral=("on", "true", "1", "enabled"), why=why)
     yield _idle("-fitt", "--fit-target", env="LLAMA_ARG_FIT_TARGET", why=why)
     yield _idle("-fitc", "--fit-ctx", env="LLAMA_ARG_FIT_CTX", why=why)
-    why = "weights are read as llama.cpp chooses"
+    why = "llama.cpp chooses how weights are read"
     yield _idle("-lzm", "--lazy-mode", env="LLAMA_ARG_LAZY_MODE", neutral=("auto",), why=why)
     yield _idle("--moe-cache-mib", env="LLAMA_ARG_MOE_CACHE_MIB", neutral=("0",), why=why)
-    why = "tokens are drawn on the CPU from the same logits"
+    why = "tokens are sampled on the CPU, from the same logits"
     yield _idle("-bs", "--backend-sampling", n=0, env="LLAMA_ARG_BACKEND_SAMPLING", why=why)
     yield _idle("--log-prompts-dir", why="prompts are not written to files")
-    why = "the page has no settings"
+    why = "the web page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
     yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
 
 
 def _idle_without() -> Iterator[Accepted]:
     """Yields flags that only modify unsupported features."""
-    why = "one model is served"
+    why = "a server has one model"
     yield _idle("--models-max", env="LLAMA_ARG_MODELS_MAX", why=why)
     yield _idle("--models-autoload", n=0, env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
-    why = "the projector sees one picture, or tile of one, after the other"
+    why = "the projector encodes one image, or one tile, at a time"
     yield _idle("--mtmd-batch-max-tokens", env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", why=why)
-    why = "videos are not read"
+    why = "video input is not supported"
     yield _idle("--video-fps", env="LLAMA_ARG_VIDEO_FPS", why=why)
     yield _idle("--video-timestamp-interval", env="LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", why=why)
     yield _idle("--video-ffmpeg-dir", env="LLAMA_ARG_VIDEO_FFMPEG_DIR", why=why)
@@ -138,13 +138,13 @@ def _idle_without() -> Iterator[Accepted]:
 
 def _drafts() -> Iterator[Accepted]:
     """Yields the flags that enable or modify speculative decoding."""
-    why = "every token is computed by the model itself"
+    why = "speculative decoding is not supported: the model computes every token itself"
     yield _missing("--spec-draft-model", "-md", "--model-draft", env="LLAMA_ARG_SPEC_DRAFT_MODEL", why=why)
     env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO"
     yield _missing("--spec-draft-hf", "-hfd", "-hfrd", "--hf-repo-draft", env=env, why=why)
     yield _missing("--spec-type", env="LLAMA_ARG_SPEC_TYPE", neutral=("none",), why=why)
     yield _missing("--spec-default", n=0, why=why)
-    why = "drafts need a draft model, which is not supported"
+    why = "speculative decoding with a draft model is not supported"
     yield _idle("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic", why=why)
     for env, names in (
         ("LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", ("--spec-draft-type-k", "-ctkd", "--cache-type-k-draft")),
@@ -185,33 +185,31 @@ def _drafts() -> Iterator[Accepted]:
 
 def _missing_models() -> Iterator[Accepted]:
     """Yields flags for unsupported named models, and for several models."""
-    why = (
-        "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
-    )
+    why = "speculative decoding with a second model is not supported; use --fim-qwen-7b-default"
     yield _missing("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", n=0, why=why)
-    why = "one model is served; name it with -m"
+    why = "a server has one model; name it with -m"
     yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)
     yield _missing("--models-preset", env="LLAMA_ARG_MODELS_PRESET", why=why)
 
 
 def _missing_values() -> Iterator[Accepted]:
     """Yields unsupported flags that would change responses or the server's behaviour."""
-    why = "an adapter in GGUF needs no other model beside it; name it with --lora, and with -m the model that it was made for"
+    why = "GGUF adapters need no base model of their own; pass the adapter with --lora and its base model with -m"
     yield _missing("--lora-base", n=1, why=why)
-    why = "only adapters change a model; name one with --lora"
+    why = "control vectors are not supported; use a LoRA adapter with --lora"
     yield _missing("--control-vector", "--control-vector-scaled", why=why)
-    why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
+    why = "set -c to the number of slots times the share of a slot, with --no-kv-unified"
     yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
 
-    yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: this machine computes all of the model")
-    yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
+    yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: one machine computes the whole model")
+    yield _missing("-sp", "--special", n=0, why="special tokens are never part of the text")
     why = "there are no built-in tools"
     yield _missing("--tools", env="LLAMA_ARG_TOOLS", neutral=("",), why=why)
     yield _missing("--mcp-servers-config", env="LLAMA_ARG_MCP_SERVERS_CONFIG", neutral=("",), why=why)
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
-    yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
-    why = "the engine is part of this process and no program beside it; give its flags to this command itself, or in --args"
+    yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no MCP proxy")
+    why = "the engine runs in this process; pass its flags to this command, or in --args"
     yield _missing("--engine", why=why)
 
 

@@ -1,6 +1,6 @@
 """Effect of each spelling in `weft.settings` and `weft.cli.flags_without_setting`: values of settings, or a warning."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +10,7 @@ from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag, FlagAlias
 
-__all__ = ["SourceValues", "Spelling", "UsageError", "all_spellings"]
+__all__ = ["SourceValues", "Spelling", "UsageError", "all_spellings", "spellings_of"]
 
 
 class UsageError(Exception):
@@ -28,7 +28,7 @@ class SourceValues(msgspec.Struct):
         if text is None:
             value = alias.value
         else:
-            assert alias.parse is not None, "only what takes a text is given one"
+            assert alias.parse is not None, "a flag without a parser takes no text"
             try:
                 value = alias.parse(text)
             except ValueError as error:
@@ -93,12 +93,17 @@ class Spelling(NamedTuple):
 
 def all_spellings(only: Collection[str] | None = None) -> dict[str, Spelling]:
     """Returns the meaning of every spelling, restricted to the settings in `only` if given."""
-    found: dict[str, list[tuple[str, Flag, FlagAlias]]] = {}
-    for name, flag in table().items():
-        for alias in flag.aliases():
-            for spelling in alias.names if only is None or name in only else ():
-                found.setdefault(spelling, []).append((name, flag, alias))
-    spellings = {spelling: Spelling(tuple(settings)) for spelling, settings in found.items()}
+    spellings = spellings_of({name: flag for name, flag in table().items() if only is None or name in only})
     if only is not None:
         return spellings
     return spellings | {spelling: Spelling(accepted=accepted) for accepted in ACCEPTED for spelling in accepted.names}
+
+
+def spellings_of(flags: Mapping[str, Flag]) -> dict[str, Spelling]:
+    """Returns the meaning of every spelling of these settings."""
+    found: dict[str, list[tuple[str, Flag, FlagAlias]]] = {}
+    for name, flag in flags.items():
+        for alias in flag.aliases():
+            for spelling in alias.names:
+                found.setdefault(spelling, []).append((name, flag, alias))
+    return {spelling: Spelling(tuple(settings)) for spelling, settings in found.items()}

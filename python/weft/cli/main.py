@@ -1,69 +1,18 @@
-"""`python -m weft`: converts flags, environment and configuration file to [`Settings`], and starts the server."""
+"""`python -m weft`: converts flags, environment and configuration file to [`Settings`], and runs a command."""
 
 import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.installed.levels import NoLevel, WrongLevel, current_level
 
 if TYPE_CHECKING:
-    from weft.cli.arguments import Parsed
+    from weft.cli.arguments import OutputRequest, Parsed
+    from weft.cli.commands import Command
 
-__all__ = ["main", "parse"]
-
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand of `python -m weft`."""
-
-    name: str
-    about: str
-    examples: tuple[tuple[str, str], ...]
-    """Common flags with descriptions, which `--help` shows first."""
-    settings: frozenset[str] | None = None
-    """Settings that the command supports; None is all."""
-
-
-SERVE = Command(
-    "python -m weft",
-    "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache. "
-    "'python -m weft tune' measures the fastest settings on this machine, 'python -m weft top' displays the state of a server.",
-    (
-        ("-m model.gguf", "a local model, at http://127.0.0.1:8080"),
-        ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub, downloaded once"),
-        ("-m model.gguf -c 16384 -np 4", "4 concurrent completions, in 16,384 tokens of context"),
-        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines, with an API key"),
-        ("--config weft.toml", "all settings from a file"),
-    ),
-)
-TUNE = Command(
-    "python -m weft tune",
-    "Measures, in about a minute, which settings compute a GGUF model fastest on this machine, and saves them for later starts.",
-    (("-m model.gguf", "a local model"),),
-    frozenset(
-        {
-            "model",
-            "hf_repo",
-            "hf_file",
-            "hf_token",
-            "model_url",
-            "docker_repo",
-            "offline",
-            "n_gpu_layers",
-            "use_mmap",
-            "use_mlock",
-            "direct_io",
-            "numa",
-            "repack",
-            "type_k",
-            "type_v",
-            "kernels",
-        }
-    ),
-)
+__all__ = ["main", "parse", "parse_command"]
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -92,19 +41,23 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     if [*arguments] == ["--version"]:
         _print_version()
         sys.exit(0)
-    if arguments and arguments[0] == "tune":
-        settings, _ = parse(arguments[1:], os.environ, TUNE)
-        from weft.cli.tune import tune  # noqa: PLC0415
-
-        sys.exit(tune(settings))
-    if arguments and arguments[0] == "top":
+    name = arguments[0] if arguments else "serve"
+    if name == "top":
         from weft.cli.top.command import top  # noqa: PLC0415
 
         sys.exit(top(arguments[1:]))
     # Objects created from here on are permanent, so they are frozen to keep the garbage collector from traversing them.
     gc.disable()
-    settings, warnings = parse(arguments, os.environ)
+    from weft.cli.commands import COMMANDS, SERVE  # noqa: PLC0415
+
+    command = COMMANDS.get(name, SERVE)
+    settings, warnings = parse(arguments[1:] if name in COMMANDS else arguments, os.environ, command)
     current_level()  # Raises errors here instead of in the worker.
+    if command is not SERVE:
+        gc.enable()
+        from weft.cli.tune import tune  # noqa: PLC0415
+
+        sys.exit(tune(settings))
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
@@ -119,35 +72,64 @@ def _print_version() -> None:
     print(f"weft {version()}{f' ({level.name})' if level else ''}")
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> "Parsed":
-    """Parses a command line and an environment.
+def parse(argv: Sequence[str], environ: Mapping[str, str], command: "Command | None" = None) -> "Parsed":
+    """Returns the settings of a command, by default `serve`; see `parse_command`."""
+    from weft.cli.commands import SERVE  # noqa: PLC0415
+
+    return parse_command(argv, environ, command or SERVE)[0]
+
+
+def parse_command(argv: Sequence[str], environ: Mapping[str, str], command: "Command") -> "tuple[Parsed, Mapping[str, Any]]":
+    """Parses the command line and the environment of a command, and returns its settings and its options by name.
 
     Ends the process with exit code 2 and a message that names the flag, the variable, or the file and its key, if something is
     unknown, invalid or unsupported; with 0 after `--help` and similar flags.
     """
     # Not needed for `--version`.
-    from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, OutputRequest, read  # noqa: PLC0415
+    from weft.cli.arguments import OutputRequest, read  # noqa: PLC0415
     from weft.cli.given import UsageError  # noqa: PLC0415
-    from weft.cli.help import completion_script, help_text  # noqa: PLC0415
 
     try:
-        return read(argv, environ, command.settings)
+        return read(argv, environ, command.setting_names(), command.options, takes_model=command.takes_model)
     except OutputRequest as request:
-        if request.what == VERSION:
-            _print_version()
-        elif request.what == COMPLETION:
-            print(completion_script(), end="")
-        elif request.what == CACHE_LIST:
-            from weft.cli.cache_list import cache_list  # noqa: PLC0415
-
-            sys.exit(cache_list())
-        elif request.what == DEVICES:
-            from weft.cli.list_devices import list_devices  # noqa: PLC0415 (it loads the engine)
-
-            list_devices()
-        else:
-            print(help_text(command.name, command.about, command.examples, command.settings), end="")
-        sys.exit(0)
+        sys.exit(_print(request, command))
     except UsageError as error:
-        print(f"{command.name}: error: {error}", file=sys.stderr)
+        print(f"{command.program}: error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _print(request: "OutputRequest", command: "Command") -> int:
+    """Prints what the command line requests instead of the command. Returns the exit code."""
+    from weft.cli.arguments import (  # noqa: PLC0415
+        CACHE_LIST,
+        COMPLETION,
+        COMPLETION_BASH,
+        DEVICES,
+        HELP_ALL,
+        VERSION,
+    )
+
+    if request.what == VERSION:
+        _print_version()
+    elif request.what in (COMPLETION, COMPLETION_BASH):
+        from weft.cli.completion import SHELLS  # noqa: PLC0415
+
+        shell = request.value or "bash"
+        if shell not in SHELLS:
+            shells = ", ".join(SHELLS)
+            print(f"{command.program}: error: argument {COMPLETION[0]}: {shell!r} is not one of {shells}", file=sys.stderr)
+            return 2
+        print(SHELLS[shell](), end="")
+    elif request.what == CACHE_LIST:
+        from weft.cli.cache_list import cache_list  # noqa: PLC0415
+
+        return cache_list()
+    elif request.what == DEVICES:
+        from weft.cli.list_devices import list_devices  # noqa: PLC0415 (it loads the engine)
+
+        list_devices()
+    else:
+        from weft.cli.help import help_text, whole_help_text  # noqa: PLC0415
+
+        print(whole_help_text(command) if request.what == HELP_ALL else help_text(command), end="")
+    return 0

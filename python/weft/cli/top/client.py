@@ -53,7 +53,7 @@ class Server:
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is no address of a server; it looks like http://127.0.0.1:8080")
+            raise ValueError(f"{url!r} is not the URL of a server; an example is http://127.0.0.1:8080")
         self.url = parts.geturl().rstrip("/")
         """URL of the server, without a slash at the end."""
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -90,7 +90,7 @@ class Server:
         try:
             return msgspec.json.decode(response, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise NoAnswerError(f"{self.url}{path} is not what Weft would say: {error}") from None
+            raise NoAnswerError(f"{self.url}{path} did not return a response of Weft: {error}") from None
 
     def _read_optional(self, path: str) -> bytes | None:
         """Returns a response body; None if the server does not provide it (404, 501) or not now (503)."""
@@ -110,9 +110,9 @@ class Server:
                 raise _StatusError(error.code, _message(self.url, error)) from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
-            raise NoAnswerError(f"{self.url} does not answer: {reason or type(error).__name__}") from None
+            raise NoAnswerError(f"{self.url} does not respond: {reason or type(error).__name__}") from None
         if len(body) > MAX_BYTES:
-            raise NoAnswerError(f"{self.url}{path} is more than {MAX_BYTES} bytes")
+            raise NoAnswerError(f"the response of {self.url}{path} exceeds {MAX_BYTES} bytes")
         return body
 
 
@@ -125,9 +125,9 @@ class _StatusError(NoAnswerError):
 def _message(url: str, error: HTTPError) -> str:
     """Returns the message for an error response."""
     if error.code == 401:
-        return f"{url} asks for a key: give it with --api-key or in LLAMA_API_KEY"
+        return f"{url} requires an API key; set it with --api-key or LLAMA_API_KEY"
     try:
         message = json.loads(error.read(65_536))["error"]["message"]
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
         message = error.reason
-    return f"{url} answers {error.code}: {message}"
+    return f"{url} responded with {error.code}: {message}"

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from weft.cli.top.client import NoAnswerError, Server
 from weft.cli.top.state import Rates, ServerState
-from weft.cli.top.view import page, unanswered
+from weft.cli.top.view import page, unavailable
 
 __all__ = ["top"]
 
@@ -99,19 +99,19 @@ class _Watch:
         """Displays pages forever, even while the server does not respond, since it may be restarted."""
         if not self._console.is_terminal:
             while True:
-                self._console.print(self._answered(), end="\n\n")
+                self._console.print(self._page_or_reason(), end="\n\n")
                 self._pause(interval_s)
         with Live(console=self._console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(self._answered(), refresh=True)
+                live.update(self._page_or_reason(), refresh=True)
                 self._pause(interval_s)
 
-    def _answered(self) -> RenderableType:
+    def _page_or_reason(self) -> RenderableType:
         try:
             return self._render()
         except NoAnswerError as error:
             self._last = None
-            return unanswered(str(error), datetime.now().astimezone())
+            return unavailable(str(error), datetime.now().astimezone())
 
     def _render(self) -> RenderableType:
         before, self._last = self._last, self._server.fetch_state()

@@ -32,7 +32,7 @@ class Slot(msgspec.Struct):
     next_token: list[NextToken] = []
 
     @property
-    def n_drawn(self) -> int:
+    def n_generated(self) -> int:
         """Generated tokens of its completion."""
         return self.next_token[0].n_decoded if self.next_token else 0
 
@@ -120,11 +120,11 @@ def metrics(text: str) -> dict[str, float]:
 class Rates(NamedTuple):
     """Tokens per second between two states, and prompt cache hit rates. None is unknown."""
 
-    drawn: float | None = None
+    generated: float | None = None
     computed: float | None = None
-    found: float | None = None
+    cached: float | None = None
     hit_rate: float | None = None
-    hit_rate_in_all: float | None = None
+    total_hit_rate: float | None = None
     """Hit rate since the start of the server."""
 
     @classmethod
@@ -133,15 +133,15 @@ class Rates(NamedTuple):
         if now.metrics is None:
             return cls()
         counts = [now.metrics.get(name, 0.0) for name in COUNTERS]
-        in_all = _ratio(counts[2], counts[1])
+        total = _ratio(counts[2], counts[1])
         if before is None or before.metrics is None or now.when_s <= before.when_s:
-            return cls(hit_rate_in_all=in_all)
+            return cls(total_hit_rate=total)
         differences = [count - before.metrics.get(name, 0.0) for name, count in zip(COUNTERS, counts, strict=True)]
         if min(differences) < 0:
-            return cls(hit_rate_in_all=in_all)
-        drawn, computed, found = (difference / (now.when_s - before.when_s) for difference in differences)
-        return cls(drawn, computed, found, _ratio(found, computed), in_all)
+            return cls(total_hit_rate=total)
+        generated, computed, cached = (difference / (now.when_s - before.when_s) for difference in differences)
+        return cls(generated, computed, cached, _ratio(cached, computed), total)
 
 
-def _ratio(found: float, computed: float) -> float | None:
-    return found / (found + computed) if found + computed > 0 else None
+def _ratio(cached: float, computed: float) -> float | None:
+    return cached / (cached + computed) if cached + computed > 0 else None

@@ -10,7 +10,7 @@ from rich.text import Text
 from weft.cli.top.state import Cache, Rates, ServerState, Slot
 from weft.drawing.figure import cut, readable
 
-__all__ = ["page", "unanswered"]
+__all__ = ["page", "unavailable"]
 
 BAR = 30
 """Width of the bar of cells, in characters."""
@@ -35,7 +35,7 @@ def page(url: str, state: ServerState, rates: Rates, *, height: int, width: int,
     return Group(*parts)
 
 
-def unanswered(reason: str, now: datetime) -> RenderableType:
+def unavailable(reason: str, now: datetime) -> RenderableType:
     """Returns a page with the reason why there is no information."""
     return Text(f"weft top · {now:%H:%M:%S}\n\n{readable(reason)}", style="bold")
 
@@ -43,7 +43,7 @@ def unanswered(reason: str, now: datetime) -> RenderableType:
 def _head(url: str, state: ServerState, now: datetime) -> Text:
     properties = state.properties
     model = properties.model_alias or properties.model_path.rpartition("/")[2]
-    asleep = " · the model is unloaded until somebody asks for it" if properties.is_sleeping else ""
+    asleep = " · model unloaded until the next request" if properties.is_sleeping else ""
     return Text.assemble(("weft top", "bold"), f" · {url} · {readable(model)} · {now:%H:%M:%S}{asleep}")
 
 
@@ -61,16 +61,14 @@ def _summary(state: ServerState, rates: Rates) -> Iterator[Text]:
         yield Text.assemble("cells   ", *bar, f" {used:,} of {total:,} ({100 * used / max(total, 1):.0f} %), {idle:,} idle")
     if state.cache is not None:
         limit = state.cache.store.max_bytes
-        room = "" if limit is None else f" of {limit / MIB:,.0f}"
-        yield Text(
-            f"memory  {state.cache.store.n_bytes / MIB:,.1f}{room} MiB of cache beside the cells, {state.cache.n_nodes:,} nodes"
-        )
+        maximum = "" if limit is None else f" of {limit / MIB:,.0f}"
+        yield Text(f"host    {state.cache.store.n_bytes / MIB:,.1f}{maximum} MiB of host cache, {state.cache.n_nodes:,} nodes")
     if state.metrics is None:
-        yield Text("rates   the server does not tell them: it was started without --metrics")
+        yield Text("rates   not available: the server was started without --metrics")
         return
-    columns = [("drawn", rates.drawn), ("prompt computed", rates.computed), ("found", rates.found)]
+    columns = [("generated", rates.generated), ("prompt computed", rates.computed), ("cached", rates.cached)]
     yield Text("tokens  " + "    ".join(f"{name} {_rate(rate)}" for name, rate in columns))
-    yield Text(f"hits    {_percent(rates.hit_rate)} of the prompts now, {_percent(rates.hit_rate_in_all)} since the start")
+    yield Text(f"hits    {_percent(rates.hit_rate)} of prompt tokens now, {_percent(rates.total_hit_rate)} since the start")
 
 
 def _cells(state: ServerState) -> tuple[int, int, int] | None:
@@ -92,15 +90,15 @@ def _percent(part: float | None) -> str:
 
 def _slots(slots: list[Slot] | None, n_rows: int) -> Iterator[RenderableType]:
     if slots is None:
-        yield Text("the server does not tell of its slots: it was started with --no-slots")
+        yield Text("slots   not available: the server was started with --no-slots")
         return
-    table = _table("slot", "request", "prompt", "found", "computed", "drawn")
+    table = _table("slot", "request", "prompt", "cached", "computed", "generated")
     shown = sorted(slots, key=lambda slot: (not slot.is_processing, slot.id))
     # The last row is used for the number of hidden entries, if there are any.
     n_shown = n_rows if len(shown) <= n_rows else n_rows - 1
     for slot in shown[:n_shown]:
         if slot.is_processing:
-            counts = (slot.n_prompt_tokens, slot.n_prompt_tokens_cache, slot.n_prompt_tokens_processed, slot.n_drawn)
+            counts = (slot.n_prompt_tokens, slot.n_prompt_tokens_cache, slot.n_prompt_tokens_processed, slot.n_generated)
             table.add_row(str(slot.id), "" if slot.id_task is None else str(slot.id_task), *(f"{count:,}" for count in counts))
         else:
             table.add_row(str(slot.id), "idle", style="dim")
@@ -111,7 +109,7 @@ def _slots(slots: list[Slot] | None, n_rows: int) -> Iterator[RenderableType]:
 def _prefixes(cache: Cache | None, n_rows: int, width: int) -> Iterator[RenderableType]:
     if cache is None:
         return
-    table = _table("hits", "prefix", "where", "text", to_left=("where", "text"))
+    table = _table("hits", "prefix", "tier", "text", to_left=("tier", "text"))
     busiest = cache.busiest
     n_shown = n_rows if len(busiest) <= n_rows else n_rows - 1
     for node in busiest[:n_shown]:
@@ -120,7 +118,7 @@ def _prefixes(cache: Cache | None, n_rows: int, width: int) -> Iterator[Renderab
             f"{node.n_hits:,}",
             f"{node.n_prefix:,}",
             ", ".join(marks),
-            Text(cut(node.text or "(of another key)", max(width - 50, 20))),
+            Text(cut(node.text or "(of another API key)", max(width - 50, 20))),
         )
     yield table
     yield from _more(len(busiest) - n_shown)

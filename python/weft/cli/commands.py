@@ -1,0 +1,77 @@
+"""Subcommands of `python -m weft`, with the settings and the options that each takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.settings import table
+from weft.settings.flags import Flag
+
+__all__ = ["COMMANDS", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of `python -m weft`."""
+
+    name: str
+    summary: str
+    """What it does, in a few words, for the list of commands."""
+    about: str
+    examples: tuple[tuple[str, str], ...]
+    """Common flags with descriptions, which `--help` shows first."""
+    groups: tuple[str, ...] | None = None
+    """Groups of settings that the command supports; None is all."""
+    settings: tuple[str, ...] = ()
+    """More settings that the command supports."""
+    options: Mapping[str, Flag] = field(default_factory=dict)
+    """Options of this command only, by name."""
+    takes_model: bool = True
+    """True if the model may be given without `-m`."""
+
+    @property
+    def program(self) -> str:
+        """Command line that starts it, for messages."""
+        return "python -m weft" if self.name == "serve" else f"python -m weft {self.name}"
+
+    def setting_names(self) -> frozenset[str] | None:
+        """Returns the settings that the command supports; None is all."""
+        if self.groups is None:
+            return None
+        return frozenset(self.settings) | {name for name, flag in table().items() if flag.group in self.groups}
+
+
+SERVE = Command(
+    "serve",
+    "serve a model over HTTP, the default",
+    "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache.",
+    (
+        ("-m model.gguf", "a local model, on port 8080"),
+        ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub"),
+        ("-m model.gguf -c 16384 -np 4", "4 slots, 16,384 tokens of context"),
+        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines, with a key"),
+        ("--config weft.toml", "all settings from a file"),
+    ),
+    takes_model=False,
+)
+TUNE = Command(
+    "tune",
+    "measure and save the fastest settings of a model on this machine",
+    "Measures, in about a minute, which settings compute a GGUF model fastest on this machine, and saves them for later starts.",
+    (("-m model.gguf", "a local model"),),
+    (),
+    (
+        *("model", "hf_repo", "hf_file", "hf_token", "model_url", "docker_repo", "offline", "n_gpu_layers", "use_mmap"),
+        *("use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"),
+    ),
+)
+TOP = Command(
+    "top",
+    "display the state of a running server",
+    "Displays the state of a running server: slots, queue, cells, tokens per second, hit rate, and the most used prefixes.",
+    (),
+    (),
+)
+TOP_FLAGS = ("--api-key", "--help", "--interval", "--once", "-h")
+"""Flags of `top`, which parses its own command line: it imports neither the engine nor the settings."""
+
+COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, TUNE, TOP)}
