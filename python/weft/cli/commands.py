@@ -1,12 +1,17 @@
 """Subcommands of `python -m weft`, with the settings and the options that each takes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.settings import table
-from weft.settings.flags import Flag
+from weft.settings.flags import Flag, row
+from weft.settings.values import whole
 
-__all__ = ["COMMANDS", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
+__all__ = ["BENCH", "COMMANDS", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
+
+LOADING = ("model", "context and slots", "positions", "compute", "threads")
+"""Groups of settings that determine how a model is loaded and computed."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,14 @@ class Command:
         return frozenset(self.settings) | {name for name, flag in table().items() if flag.group in self.groups}
 
 
+def _switch(group: str, name: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
+    return row(group, constants={name: True}, **about)
+
+
+def _list_of(parse: Callable[[str], int]) -> Callable[[str], Sequence[int]]:
+    return lambda given: tuple(parse(part.strip()) for part in given.split(","))
+
+
 SERVE = Command(
     "serve",
     "serve a model over HTTP, the default",
@@ -64,6 +77,34 @@ TUNE = Command(
         *("use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"),
     ),
 )
+BENCH = Command(
+    "bench",
+    "measure prefill and decode speed of a model for 1, 8 and 32 streams",
+    "Measures prefill and decode in tokens per second, for several numbers of concurrent streams that have their own prompts or "
+    "share one.",
+    (
+        ("model.gguf", "a table for 1, 8 and 32 streams"),
+        ("model.gguf --streams 1,4 --json", "other numbers of streams, as JSON"),
+    ),
+    LOADING,
+    (),
+    {
+        "streams": row(
+            "this benchmark",
+            "--streams",
+            metavar="N,N",
+            parse=_list_of(whole(1, 254)),
+            help="numbers of concurrent streams (default: 1,8,32)",
+        ),
+        "n_prompt": row(
+            "this benchmark", "--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"
+        ),
+        "n_decode": row(
+            "this benchmark", "--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"
+        ),
+        "json": _switch("this benchmark", "--json", help="print JSON instead of a table"),
+    },
+)
 TOP = Command(
     "top",
     "display the state of a running server",
@@ -74,4 +115,4 @@ TOP = Command(
 TOP_FLAGS = ("--api-key", "--help", "--interval", "--once", "-h")
 """Flags of `top`, which parses its own command line: it imports neither the engine nor the settings."""
 
-COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, TUNE, TOP)}
+COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, BENCH, TUNE, TOP)}

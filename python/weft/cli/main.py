@@ -51,13 +51,19 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     from weft.cli.commands import COMMANDS, SERVE  # noqa: PLC0415
 
     command = COMMANDS.get(name, SERVE)
-    settings, warnings = parse(arguments[1:] if name in COMMANDS else arguments, os.environ, command)
+    (settings, warnings), options = parse_command(arguments[1:] if name in COMMANDS else arguments, os.environ, command)
     current_level()  # Raises errors here instead of in the worker.
     if command is not SERVE:
         gc.enable()
-        from weft.cli.tune import tune  # noqa: PLC0415
+    match command.name:
+        case "tune":
+            from weft.cli.tune import tune  # noqa: PLC0415
 
-        sys.exit(tune(settings))
+            sys.exit(tune(settings))
+        case "bench":
+            from weft.cli.bench import bench  # noqa: PLC0415
+
+            sys.exit(bench(settings, **options))
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
