@@ -121,8 +121,8 @@ def test_bash_completes_commands_and_flags(
 def test_fish_completes_commands_and_flags(
     words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    script = _printed(["--completion", "fish"], capsys)
-    command = ["fish", "--no-config", "-c", f'{script}\ncomplete -C "weft {shlex.join(words)}"']
+    (tmp_path / "weft.fish").write_text(_printed(["--completion", "fish"], capsys))
+    command = ["fish", "--no-config", "-c", f'source weft.fish; complete -C "weft {shlex.join(words)}"']
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20, cwd=tmp_path)
     assert {line.split("\t")[0] for line in ran.stdout.splitlines()} == expected
 

@@ -24,6 +24,7 @@ __all__ = [
     "Adapter",
     "Biases",
     "BranchStats",
+    "BufferUse",
     "CachedNode",
     "Cancellation",
     "CompactEmbeddings",
@@ -37,6 +38,7 @@ __all__ = [
     "Limits",
     "Media",
     "MediaStats",
+    "MemoryPlan",
     "MixedPrompt",
     "Modalities",
     "Model",
@@ -53,6 +55,7 @@ __all__ = [
     "Tuning",
     "devices",
     "lower_priority",
+    "plan_memory",
     "read_body",
     "schema_grammar",
     "trim_allocator",
@@ -191,6 +194,19 @@ class Model:
         Raises:
             ModelLoadError: The file is not a model that Weft can run; `reason` has the details.
             InvalidConfigError: A value of `kv_overrides` has another type than in the file.
+        """
+
+    @staticmethod
+    def load_sizes(path: str | os.PathLike[str], config: EngineConfig | None = None) -> Model:
+        """Reads a GGUF file without its weights, in milliseconds, for `plan_memory`. The model cannot generate.
+
+        Args:
+            path: Path of the file, or of the first part of a split model.
+            config: Settings, as in `load`. Adapters and a projector are loaded.
+
+        Raises:
+            ModelLoadError: The file is not a model that Weft can run, or a device is missing; `reason` has the details.
+            InvalidConfig: As in `load`.
         """
 
     @property
@@ -737,6 +753,96 @@ class Compute:
     @property
     def summary(self) -> str:
         """One-line summary with the reasons."""
+
+@final
+class BufferUse:
+    """Planned memory of one buffer type, in bytes."""
+
+    @property
+    def name(self) -> str:
+        """llama.cpp's name of the buffer type, such as `CPU` or `CUDA0`."""
+
+    @property
+    def is_host(self) -> bool:
+        """True if the buffers are in host memory, in their plain layout."""
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights."""
+
+    @property
+    def cache(self) -> int:
+        """Bytes of the KV cache and of recurrent states."""
+
+    @property
+    def compute(self) -> int:
+        """Bytes of the compute buffers."""
+
+@final
+class MemoryPlan:
+    """Memory that an engine would use, and the sizes that it would have."""
+
+    @property
+    def n_slots(self) -> int:
+        """As in `Limits`."""
+
+    @property
+    def n_ctx(self) -> int:
+        """As in `Limits`."""
+
+    @property
+    def n_ctx_slot(self) -> int:
+        """As in `Limits`."""
+
+    @property
+    def n_ubatch(self) -> int:
+        """As in `Limits`."""
+
+    @property
+    def max_host_cache_bytes(self) -> int | None:
+        """As in `Limits`."""
+
+    @property
+    def buffers(self) -> list[BufferUse]:
+        """Memory of each buffer type, in order of name."""
+
+    @property
+    def key_bytes(self) -> int:
+        """Estimated bytes of the keys in the device cache; 0 for a model without cells."""
+
+    @property
+    def value_bytes(self) -> int:
+        """Estimated bytes of the values in the device cache."""
+
+    @property
+    def output_bytes(self) -> int:
+        """Maximum bytes of the logits that one decode returns."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Free bytes where the device cache would be allocated, after the weights are loaded."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """True if the weights in host memory are mapped from the file."""
+
+    @property
+    def summary(self) -> str:
+        """As `Compute.summary`."""
+
+def plan_memory(model: Model, config: EngineConfig, *, tuned: tuple[bool | None, int, int] | None = None) -> MemoryPlan:
+    """Plans the memory of an engine, by simulating its allocations. Takes milliseconds; releases the GIL.
+
+    Args:
+        model: The result of `Model.load_sizes`.
+        config: Settings of the engine.
+        tuned: Flash attention and numbers of threads that were measured, as in `Engine`.
+
+    Raises:
+        InvalidConfig: As when an engine starts: settings contradict each other, or do not fit the model or the memory.
+        NotSupported: The model is an encoder.
+        ModelLoadError: The model was not loaded by `Model.load_sizes`.
+    """
 
 @final
 class Hardware:

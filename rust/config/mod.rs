@@ -31,7 +31,7 @@ pub use engine_config::{CacheRam, Checkpoints, EngineConfig, FlashAttention, KvT
 pub use grouping::Grouping;
 pub use kernels::{EnabledKernels, KernelChoice};
 pub use limits::Limits;
-pub use model_config::{AdapterConfig, MAX_IMAGE_TOKENS, MediaConfig, ModelConfig};
+pub use model_config::{AdapterConfig, LoadScope, MAX_IMAGE_TOKENS, MediaConfig, ModelConfig};
 pub use named::Named;
 pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};

@@ -33,8 +33,20 @@ pub struct ModelConfig {
     pub overrides: Vec<KvOverride>,
     /// The projector for images and audio.
     pub media: Option<MediaConfig>,
-    /// Loads no weights: the model can tokenize but not generate.
-    pub vocabulary_only: bool,
+    /// The part of the file that is loaded.
+    pub scope: LoadScope,
+}
+
+/// The part of a model file that is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LoadScope {
+    /// Everything.
+    #[default]
+    All,
+    /// No weights: the sizes of all buffers are known, and the model can tokenize but not generate.
+    Sizes,
+    /// Only the vocabulary: the model can tokenize but not generate.
+    Vocabulary,
 }
 
 /// A projector file (`mmproj`) and its options.

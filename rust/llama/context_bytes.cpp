@@ -6,6 +6,9 @@
 struct llama_context;
 struct ggml_backend_buffer_type;
 
+extern "C" const char * ggml_backend_buft_name(ggml_backend_buffer_type * type);
+extern "C" bool ggml_backend_buft_is_host(ggml_backend_buffer_type * type);
+
 struct llama_memory_breakdown_data {
     size_t model   = 0;
     size_t context = 0;
@@ -30,4 +33,14 @@ extern "C" size_t weft_compute_bytes(const llama_context * ctx) {
         n += bytes.compute;
     }
     return n;
+}
+
+// Calls `visit` for every buffer type of a context, with its bytes of weights, of memory (cells and states) and of compute buffers.
+extern "C" void weft_memory_by_buffer(
+        const llama_context * ctx,
+        void (*visit)(void * target, const char * name, bool is_host, size_t weights, size_t memory, size_t compute),
+        void * target) {
+    for (const auto & [type, bytes] : llama_get_memory_breakdown(ctx)) {
+        visit(target, ggml_backend_buft_name(type), ggml_backend_buft_is_host(type), bytes.model, bytes.context, bytes.compute);
+    }
 }

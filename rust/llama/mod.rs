@@ -75,6 +75,7 @@ pub mod host;
 pub mod kernels;
 mod logging;
 mod media;
+mod memory_plan;
 mod model;
 #[cfg(test)]
 mod sampler_parity;
@@ -103,6 +104,7 @@ pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
 pub(crate) use crate::llama::host::niceness::{answer, compute};
 pub use crate::llama::media::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
+pub use crate::llama::memory_plan::{BufferUse, MemoryPlan, plan};
 pub use crate::llama::model::Model;
 pub use crate::llama::model::adapters::Adapter;
 pub use crate::llama::start::{resolve, start, start_resolved};
@@ -138,8 +140,7 @@ impl LlamaRunner {
     /// If `config.limits` break a rule of llama.cpp, such as more than 256 sequence ids.
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
-        // One more id than the engine uses, to probe, save and restore with. Not where each id costs a whole state.
-        let n_seq_max = config.limits.n_seq_max + u32::from(!keeps_states);
+        let n_seq_max = n_sequences(&model, config);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(&model, config, n_seq_max)?;
         let Probe { can_cut, layout, n_state_bytes, kernel_counts } = probe(&mut context, spare, &model)?;
@@ -199,6 +200,12 @@ impl LlamaRunner {
     fn holds_window_before(&self, id: KvSeqId, n_tokens: u32) -> bool {
         self.memory.holds_window(self.context.whole_from(id), n_tokens)
     }
+}
+
+/// Number of sequence ids of a context: one more than the engine uses, to probe, save and restore with. Not where each id costs a
+/// whole state.
+fn n_sequences(model: &Model, config: &ResolvedConfig) -> u32 {
+    config.limits.n_seq_max + u32::from(!(model.is_recurrent() || model.is_hybrid()))
 }
 
 /// Properties that the metadata does not contain.

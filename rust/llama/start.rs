@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{EngineConfig, HardwareInfo, ResolvedConfig, TunedSettings};
+use crate::config::{EngineConfig, HardwareInfo, LoadScope, ResolvedConfig, TunedSettings};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::llama::host::{affinity::Affinity, niceness, threads};
@@ -11,10 +11,10 @@ use crate::llama::{LlamaRunner, Model, context::memory, encoder_only::EncoderOnl
 /// Resolves the settings that `config` leaves open for `model` on this machine.
 ///
 /// # Errors
-/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`] if only the vocabulary is loaded.
+/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`] if the weights are not loaded.
 pub fn resolve(model: &Model, config: &EngineConfig, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
-    if model.config.vocabulary_only {
-        let reason = "only its vocabulary was loaded, so it cannot generate text".to_owned();
+    if model.config.scope != LoadScope::All {
+        let reason = "its weights were not loaded, so it cannot generate text".to_owned();
         return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
     }
     config.resolve(&model.info(config), &hardware(model, config), tuned)

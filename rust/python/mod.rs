@@ -23,6 +23,7 @@ mod limits;
 mod logging;
 mod logprobs;
 mod media;
+mod memory_plan;
 mod model;
 mod output_rules;
 mod prefix;
@@ -53,6 +54,7 @@ mod native {
         limits::PyLimits,
         logprobs::PyCompactLogprobs,
         media::{PyMedia, PyMediaStats, PyMixedPrompt, PyModalities},
+        memory_plan::{PyBufferUse, PyMemoryPlan, plan_memory},
         model::PyModel,
         prefix::{PyPrefix, PySavedPrefix},
         settings::{devices, schema_grammar},

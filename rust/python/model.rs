@@ -17,7 +17,7 @@ use super::logging;
 use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
 use super::process_fork::ThisProcess;
 use super::settings;
-use crate::config::{ModelConfig, WeightLayout};
+use crate::config::{LoadScope, ModelConfig, WeightLayout};
 use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
 
@@ -60,7 +60,21 @@ impl PyModel {
     fn load_vocabulary(py: Python<'_>, path: PathBuf, kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>) -> PyResult<Self> {
         logging::follow(py)?;
         let overrides = settings::kv_overrides(kv_overrides.unwrap_or_default())?;
-        let config = ModelConfig { overrides, vocabulary_only: true, ..ModelConfig::at(path) };
+        let config = ModelConfig { overrides, scope: LoadScope::Vocabulary, ..ModelConfig::at(path) };
+        let model = py.detach(|| Model::load(&config, |_| {}))?;
+        Ok(Self(ThisProcess::new(Arc::new(model))))
+    }
+
+    /// Reads everything but the weights, to plan memory.
+    #[staticmethod]
+    #[pyo3(signature = (path, config=None))]
+    fn load_sizes(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        logging::follow(py)?;
+        let config = match config {
+            Some(config) => settings::model_config(path, config)?,
+            None => ModelConfig::at(path),
+        };
+        let config = ModelConfig { scope: LoadScope::Sizes, ..config };
         let model = py.detach(|| Model::load(&config, |_| {}))?;
         Ok(Self(ThisProcess::new(Arc::new(model))))
     }

@@ -10,8 +10,8 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 use super::convert::shown;
 use super::errors::InvalidConfigError;
 use crate::config::{
-    AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, MediaConfig, ModelConfig, Named, Placement,
-    RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
+    AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig, ModelConfig, Named,
+    Placement, RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
 };
 use crate::llama::host::machine;
 
@@ -53,7 +53,7 @@ pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult
         adapters: adapters.into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
         overrides: kv_overrides(settings.get("kv_overrides", "a sequence of pairs of a key and a value")?)?,
         media: has_projector.then_some(media),
-        vocabulary_only: false,
+        scope: LoadScope::All,
     })
 }
 

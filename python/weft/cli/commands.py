@@ -8,7 +8,7 @@ from weft.settings import table
 from weft.settings.flags import Flag, row
 from weft.settings.values import whole
 
-__all__ = ["BENCH", "COMMANDS", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
+__all__ = ["BENCH", "COMMANDS", "PLAN", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
 
 LOADING = ("model", "context and slots", "positions", "compute", "threads")
 """Groups of settings that determine how a model is loaded and computed."""
@@ -105,6 +105,19 @@ BENCH = Command(
         "json": _switch("this benchmark", "--json", help="print JSON instead of a table"),
     },
 )
+PLAN = Command(
+    "plan",
+    "show the memory that a start would use, by part",
+    "Shows the memory that a start with the same flags would use: weights, KV cache, compute buffers and host cache. Reads the "
+    "metadata of the model only.",
+    (
+        ("model.gguf -np 8 -c 32768", "8 slots that share 32,768 tokens of context"),
+        ("model.gguf -ctk q8_0 -ctv q8_0 --json", "a quantized KV cache, as JSON"),
+    ),
+    None,
+    (),
+    {"json": _switch("this plan", "--json", help="print JSON instead of a table")},
+)
 TOP = Command(
     "top",
     "display the state of a running server",
@@ -115,4 +128,4 @@ TOP = Command(
 TOP_FLAGS = ("--api-key", "--help", "--interval", "--once", "-h")
 """Flags of `top`, which parses its own command line: it imports neither the engine nor the settings."""
 
-COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, BENCH, TUNE, TOP)}
+COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, BENCH, PLAN, TUNE, TOP)}

@@ -1,6 +1,7 @@
 """`python -m weft`: converts flags, environment and configuration file to [`Settings`], and runs a command."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process: with 0, 1 if it failed, or 2 for invalid flags or variables."""
     try:
         _run(sys.argv[1:] if argv is None else argv)
+    except BrokenPipeError:
+        # The reader of the output has ended. The interpreter must not fail again when it flushes it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except NoLevel as error:
         # A variable of the environment is invalid, or no module of the wheel supports the processor.
         _stop(error, 2 if isinstance(error, WrongLevel) else 1)
@@ -55,6 +60,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     current_level()  # Raises errors here instead of in the worker.
     if command is not SERVE:
         gc.enable()
+        # These commands print results; llama.cpp's warnings about a model are for the log of a server.
+        logging.getLogger("weft").setLevel(logging.ERROR)
+        for warning in warnings:
+            print(f"{command.program}: warning: {warning}", file=sys.stderr)
     match command.name:
         case "tune":
             from weft.cli.tune import tune  # noqa: PLC0415
@@ -64,6 +73,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
             from weft.cli.bench import bench  # noqa: PLC0415
 
             sys.exit(bench(settings, **options))
+        case "plan":
+            from weft.cli.plan import plan  # noqa: PLC0415
+
+            sys.exit(plan(settings, **options))
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()

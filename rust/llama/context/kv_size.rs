@@ -62,9 +62,10 @@ impl KvShape {
         }
     }
 
-    /// Size of one token in all layers, in bytes.
-    pub(in crate::llama) fn bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
-        self.n_heads.iter().map(|&n| row_bytes(type_k, n * self.key_length) + row_bytes(type_v, n * self.value_length)).sum()
+    /// Sizes of the keys and of the values of one token in all layers, in bytes.
+    pub(in crate::llama) fn bytes_of_token(&self, type_k: KvType, type_v: KvType) -> (u64, u64) {
+        let bytes = |kv_type, length| self.n_heads.iter().map(|&n| row_bytes(kv_type, n * length)).sum();
+        (bytes(type_k, self.key_length), bytes(type_v, self.value_length))
     }
 }
 
@@ -79,6 +80,11 @@ fn row_bytes(kv_type: KvType, n: u32) -> u64 {
 mod tests {
     use super::*;
 
+    fn bytes_per_token(shape: &KvShape, type_k: KvType, type_v: KvType) -> u64 {
+        let (key, value) = shape.bytes_of_token(type_k, type_v);
+        key + value
+    }
+
     fn table<'a>(rows: &'a [(&'a str, u32)]) -> impl Fn(&str) -> Option<u32> + 'a {
         move |name| rows.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
@@ -89,8 +95,8 @@ mod tests {
         let shape = KvShape::read(6, 192, table(&keys), |_| None);
         assert_eq!(shape, KvShape { n_query_heads: 6, n_heads: vec![2; 6], key_length: 32, value_length: 32 });
         // 6 layers × 2 heads × 32 elements × 2 bytes, K and V.
-        assert_eq!(shape.bytes_per_token(KvType::F16, KvType::F16), 1536);
-        assert_eq!(shape.bytes_per_token(KvType::Q8_0, KvType::F16), 6 * (2 * 34 + 128));
+        assert_eq!(bytes_per_token(&shape, KvType::F16, KvType::F16), 1536);
+        assert_eq!(bytes_per_token(&shape, KvType::Q8_0, KvType::F16), 6 * (2 * 34 + 128));
     }
 
     #[test]
@@ -99,7 +105,7 @@ mod tests {
         let heads = |name: &str| (name == "attention.head_count_kv").then(|| vec![0, 2, 0, 1]);
         let shape = KvShape::read(4, 512, table(&keys), heads);
         assert_eq!(shape, KvShape { n_query_heads: 4, n_heads: vec![2, 1], key_length: 64, value_length: 32 });
-        assert_eq!(shape.bytes_per_token(KvType::F16, KvType::F32), 3 * (64 * 2 + 32 * 4));
+        assert_eq!(bytes_per_token(&shape, KvType::F16, KvType::F32), 3 * (64 * 2 + 32 * 4));
     }
 
     #[test]
@@ -112,7 +118,7 @@ mod tests {
             ("attention.key_length", 576),
             ("attention.key_length_mla", 192),
         ];
-        assert_eq!(KvShape::read(1, 512, table(&mla), |_| None).bytes_per_token(KvType::F16, KvType::F16), 1152);
+        assert_eq!(bytes_per_token(&KvShape::read(1, 512, table(&mla), |_| None), KvType::F16, KvType::F16), 1152);
         let hybrid = [("attention.head_count", 8), ("full_attention_interval", 4)];
         assert_eq!(KvShape::read(48, 512, table(&hybrid), |_| None).n_heads.len(), 12);
     }

@@ -26,6 +26,8 @@ use crate::llama::host::{affinity::AffinityGuard, priority::PriorityGuard, threa
 use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
+#[cfg(test)]
+use crate::llama::memory_plan::{self, BufferUse};
 use crate::llama::model::{Model, rope};
 use crate::request::Token;
 
@@ -552,6 +554,12 @@ impl Context {
         }
     }
 
+    /// Memory that it uses, by buffer type.
+    #[cfg(test)]
+    pub(in crate::llama) fn buffers(&self) -> Vec<BufferUse> {
+        memory_plan::buffers_of(&self.raw)
+    }
+
     fn checked(&self, KvSeqId(id): KvSeqId) -> sys::llama_seq_id {
         assert!(usize::from(id) < self.seq_lens.len(), "sequence {id} does not exist; there are {}", self.seq_lens.len());
         sys::llama_seq_id::from(id)
@@ -563,7 +571,7 @@ impl Context {
 }
 
 /// llama.cpp's parameters for a context of `config` with `n_seq_max` sequences.
-fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params {
+pub(in crate::llama) fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params {
     let limits = &config.limits;
     let mut params = base_params(config);
     params.n_threads = config.n_threads.cast_signed();
@@ -614,7 +622,7 @@ pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_ro
 }
 
 /// Converts llama.cpp's failure to create a context to an error that names the setting to change.
-fn refusal(model: &Model, limits: &Limits, reason: String) -> Error {
+pub(in crate::llama) fn refusal(model: &Model, limits: &Limits, reason: String) -> Error {
     let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if is_about(&["V cache"]) {
         Error::InvalidConfig { param: "type_v", message: reason }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, WeightLayout};
+use crate::config::{LoadFacts, LoadScope, ModelConfig, Numa, Placement, Split, WeightLayout};
 use crate::llama::kernels::{self, coverage};
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::raw_model::RawModel;
@@ -91,7 +91,12 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
         (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
     };
     params.check_tensors = config.check_tensors;
-    params.vocab_only = config.vocabulary_only;
+    params.vocab_only = config.scope == LoadScope::Vocabulary;
+    if config.scope == LoadScope::Sizes {
+        params.no_alloc = true;
+        // llama.cpp maps no file that it does not read.
+        params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
+    }
     params.no_host = placement.no_host;
     let overrides = overrides.as_list();
     params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);

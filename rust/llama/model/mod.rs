@@ -389,7 +389,13 @@ impl Model {
     /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
-        if self.is_encoder() { 0 } else { self.kv_shape.bytes_per_token(type_k, type_v) }
+        let (key, value) = self.kv_bytes(type_k, type_v);
+        key + value
+    }
+
+    /// Estimated sizes of the keys and of the values of one token, in bytes; 0 for a model without cells.
+    pub(in crate::llama) fn kv_bytes(&self, type_k: KvType, type_v: KvType) -> (u64, u64) {
+        if self.is_encoder() { (0, 0) } else { self.kv_shape.bytes_of_token(type_k, type_v) }
     }
 
     /// The properties that [`EngineConfig::resolve`] needs.

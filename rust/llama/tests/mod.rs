@@ -13,6 +13,7 @@ mod identity;
 mod kernels;
 mod media;
 mod memories;
+mod memory_plan;
 mod model;
 mod prefix_file;
 mod quantised;

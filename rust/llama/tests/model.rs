@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::gguf_writer::Header;
 use super::tiny::write_hollow;
 use super::{demo, demo_path, load, resolve_llama_cpp};
-use crate::config::{EngineConfig, KvType, ModelConfig, Numa, Placement, Split};
+use crate::config::{EngineConfig, KvType, LoadScope, ModelConfig, Numa, Placement, Split};
 use crate::error::Error;
 use crate::llama::Model;
 
@@ -296,7 +296,7 @@ fn two_threads_load_concurrently() {
 
 #[test]
 fn a_vocabulary_alone_tokenizes_but_does_not_run() {
-    let config = ModelConfig { vocabulary_only: true, ..ModelConfig::at(demo_path()) };
+    let config = ModelConfig { scope: LoadScope::Vocabulary, ..ModelConfig::at(demo_path()) };
     let model = Arc::new(Model::load(&config, |_| {}).expect("the demo model has a vocabulary"));
     let text = "Once upon a time, there was a fox.";
     assert_eq!(model.tokenize(text.as_bytes(), true, true).unwrap(), demo().tokenize(text.as_bytes(), true, true).unwrap());

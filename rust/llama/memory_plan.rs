@@ -1,0 +1,124 @@
+//! Memory that an engine would use, without loading the weights.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{EngineConfig, LoadScope, ResolvedConfig, TunedSettings};
+use crate::error::{Error, Result};
+use crate::llama::context::{self, RawContext};
+use crate::llama::start::hardware;
+use crate::llama::{Model, n_sequences};
+
+/// Memory of one buffer type, such as `CPU` or `CUDA0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferUse {
+    /// llama.cpp's name of the buffer type.
+    pub name: String,
+    /// The buffers are in host memory, in their plain layout.
+    pub is_host: bool,
+    /// Bytes of the weights.
+    pub weights: u64,
+    /// Bytes of the KV cache and of recurrent states.
+    pub cache: u64,
+    /// Bytes of the compute buffers.
+    pub compute: u64,
+}
+
+/// Memory that an engine would use, and the settings that it would run with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryPlan {
+    /// The resolved settings.
+    pub config: ResolvedConfig,
+    /// Use of each buffer type, in order of name.
+    pub buffers: Vec<BufferUse>,
+    /// Bytes of the keys and of the values of the device cache; estimated, and 0 for a model without cells.
+    pub kv_bytes: (u64, u64),
+    /// Maximum bytes of the logits that one decode returns.
+    pub output_bytes: u64,
+    /// Free bytes where the device cache would be allocated, after the weights are loaded.
+    pub free_bytes: u64,
+    /// The weights in host memory are mapped from the file.
+    pub is_mapped: bool,
+}
+
+/// Plans the memory of an engine on `model`, which was loaded with [`LoadScope::Sizes`].
+///
+/// # Errors
+/// As [`EngineConfig::resolve`] and the creation of a context; [`Error::NotSupported`] for an encoder.
+pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettings>) -> Result<MemoryPlan> {
+    if model.config.scope != LoadScope::Sizes {
+        let reason = "memory is planned for a model that was loaded without its weights".to_owned();
+        return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+    }
+    if model.is_encoder() {
+        let message = format!("the model ({}) is an encoder, which has no KV cache to plan", model.architecture());
+        return Err(Error::NotSupported { message });
+    }
+    let is_mapped = model.config.use_mmap && !model.config.use_direct_io;
+    let info = model.info(config);
+    let mut hardware = hardware(model, config);
+    let mut resolved = config.resolve(&info, &hardware, tuned)?;
+    let mut buffers = buffers(model, &resolved)?;
+    // A start measures the free memory after it has loaded the weights. Mapped weights occupy no memory that is not reclaimable.
+    let is_loaded = |buffer: &&BufferUse| if info.is_offloaded { !buffer.is_host } else { !(buffer.is_host && is_mapped) };
+    let n_loaded: u64 = buffers.iter().filter(is_loaded).map(|buffer| buffer.weights).sum();
+    if n_loaded > 0 {
+        hardware.free_bytes = hardware.free_bytes.saturating_sub(n_loaded);
+        let after_load = config.resolve(&info, &hardware, tuned)?;
+        if after_load != resolved {
+            buffers = self::buffers(model, &after_load)?;
+            resolved = after_load;
+        }
+    }
+    let n_ctx = u64::from(resolved.limits.n_ctx);
+    let (key, value) = model.kv_bytes(resolved.type_k, resolved.type_v);
+    let n_outputs = u64::from(resolved.limits.n_outputs.max(n_sequences(model, &resolved)));
+    Ok(MemoryPlan {
+        kv_bytes: (n_ctx * key, n_ctx * value),
+        output_bytes: n_outputs * model.n_vocab() as u64 * size_of::<f32>() as u64,
+        free_bytes: hardware.free_bytes,
+        config: resolved,
+        buffers,
+        is_mapped,
+    })
+}
+
+/// Simulates the allocations of a context for `config`.
+fn buffers(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Vec<BufferUse>> {
+    let refuse = |reason| context::refusal(model, &config.limits, reason);
+    let raw = RawContext::new(model, context::params(config, n_sequences(model, config))).map_err(refuse)?;
+    Ok(buffers_of(&raw))
+}
+
+/// Use of each buffer type by a context and its model, in order of name.
+pub(in crate::llama) fn buffers_of(context: &RawContext) -> Vec<BufferUse> {
+    let mut buffers: Vec<BufferUse> = Vec::new();
+    // SAFETY: the context is alive, and `visit` is called during the call only, with the vector behind `target`.
+    unsafe { weft_memory_by_buffer(context.as_ptr(), visit, (&raw mut buffers).cast()) };
+    buffers.sort_by(|a, b| a.name.cmp(&b.name));
+    buffers
+}
+
+unsafe extern "C" fn visit(
+    target: *mut c_void,
+    name: *const c_char,
+    is_host: bool,
+    weights: usize,
+    cache: usize,
+    compute: usize,
+) {
+    // SAFETY: `buffers_of` passes a vector, and buffer types have NUL-terminated names.
+    let (buffers, name) = unsafe { (&mut *target.cast::<Vec<BufferUse>>(), CStr::from_ptr(name)) };
+    let name = name.to_string_lossy().into_owned();
+    buffers.push(BufferUse { name, is_host, weights: weights as u64, cache: cache as u64, compute: compute as u64 });
+}
+
+unsafe extern "C" {
+    fn weft_memory_by_buffer(
+        context: *const sys::llama_context,
+        visit: unsafe extern "C" fn(*mut c_void, *const c_char, bool, usize, usize, usize),
+        target: *mut c_void,
+    );
+}

@@ -1,0 +1,84 @@
+//! Planned memory of an engine, for Python.
+
+use pyo3::prelude::*;
+
+use super::model::PyModel;
+use super::settings;
+use crate::config::{Limits, TunedSettings};
+use crate::llama::{self, BufferUse, MemoryPlan};
+
+/// Planned use of one buffer type.
+#[pyclass(frozen, get_all, module = "weft._native", name = "BufferUse")]
+#[derive(Clone)]
+pub(super) struct PyBufferUse {
+    name: String,
+    is_host: bool,
+    weights: u64,
+    cache: u64,
+    compute: u64,
+}
+
+#[pymethods]
+impl PyBufferUse {
+    fn __repr__(&self) -> String {
+        let Self { name, weights, cache, compute, .. } = self;
+        format!("BufferUse({name}, weights={weights}, cache={cache}, compute={compute})")
+    }
+}
+
+/// Planned memory of an engine.
+#[pyclass(frozen, get_all, module = "weft._native", name = "MemoryPlan")]
+pub(super) struct PyMemoryPlan {
+    n_slots: u32,
+    n_ctx: u32,
+    n_ctx_slot: u32,
+    n_ubatch: u32,
+    max_host_cache_bytes: Option<u64>,
+    buffers: Vec<PyBufferUse>,
+    key_bytes: u64,
+    value_bytes: u64,
+    output_bytes: u64,
+    free_bytes: u64,
+    is_mapped: bool,
+    summary: String,
+}
+
+#[pymethods]
+impl PyMemoryPlan {
+    fn __repr__(&self) -> String {
+        format!("MemoryPlan(n_slots={}, n_ctx={}, {})", self.n_slots, self.n_ctx, self.summary)
+    }
+}
+
+/// Plans the memory of an engine.
+#[pyfunction]
+#[pyo3(signature = (model, config, *, tuned=None))]
+pub(super) fn plan_memory(
+    py: Python<'_>,
+    model: &Bound<'_, PyModel>,
+    config: &Bound<'_, PyAny>,
+    tuned: Option<(Option<bool>, u32, u32)>,
+) -> PyResult<PyMemoryPlan> {
+    let config = settings::engine_config(config)?;
+    let tuned =
+        tuned.map(|(flash_attention, n_threads, n_threads_batch)| TunedSettings { flash_attention, n_threads, n_threads_batch });
+    let model = model.get().loaded()?;
+    let MemoryPlan { config, buffers, kv_bytes: (key_bytes, value_bytes), output_bytes, free_bytes, is_mapped } =
+        py.detach(|| llama::plan(model, &config, tuned))?;
+    let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, max_host_cache_bytes, .. } = config.limits;
+    let of_buffer = |BufferUse { name, is_host, weights, cache, compute }| PyBufferUse { name, is_host, weights, cache, compute };
+    Ok(PyMemoryPlan {
+        n_slots,
+        n_ctx,
+        n_ctx_slot,
+        n_ubatch,
+        max_host_cache_bytes,
+        buffers: buffers.into_iter().map(of_buffer).collect(),
+        key_bytes,
+        value_bytes,
+        output_bytes,
+        free_bytes,
+        is_mapped,
+        summary: config.summary,
+    })
+}
