@@ -98,7 +98,7 @@ RULES = {
     "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
     "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
     "what watches a server imports nothing of it": Rule("python/weft/cli/top", r"\bweft\.(?!cli\.top\b|drawing\b)"),
-    "only what watches a server needs a terminal": Rule("python/weft", r"\brich\b", ("python/weft/cli/top",)),
+    "only commands for a terminal use rich": Rule("python/weft", r"\brich\b", ("python/weft/cli/top", "python/weft/cli/chat")),
     "a router knows only digests": Rule("python/weft/ray/prefix_routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
     "only what runs on Ray names it": Rule(
         "python/weft",

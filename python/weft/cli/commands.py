@@ -6,9 +6,9 @@ from typing import Any
 
 from weft.settings import table
 from weft.settings.flags import Flag, row
-from weft.settings.values import whole
+from weft.settings.values import text, whole
 
-__all__ = ["BENCH", "COMMANDS", "PLAN", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
+__all__ = ["BENCH", "CHAT", "COMMANDS", "PLAN", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
 
 LOADING = ("model", "context and slots", "positions", "compute", "threads")
 """Groups of settings that determine how a model is loaded and computed."""
@@ -77,6 +77,29 @@ TUNE = Command(
         *("use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"),
     ),
 )
+CHAT = Command(
+    "chat",
+    "chat with a model, or with a server, in the terminal",
+    "Chats with a model in the terminal. If the standard input is not a terminal, answers it as one message and exits. "
+    "Type /help in a chat for its commands; Ctrl-C stops an answer.",
+    (
+        ("model.gguf", "a local model, in this process"),
+        ("--url http://127.0.0.1:8080", "the model of a running server with OpenAI's API"),
+        ('--system "Answer in French." < question.txt', "one answer, for scripts"),
+    ),
+    (*LOADING, "sampling (defaults of requests)", "chat"),
+    ("verbosity",),
+    {
+        "url": row(
+            "this chat", "--url", metavar="URL", parse=text, help="server to chat with, in place of a model in this process"
+        ),
+        "key": row("this chat", "--api-key", metavar="KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
+        "served_model": row(
+            "this chat", "--served-model", metavar="NAME", parse=text, help="model of the server (default: its first one)"
+        ),
+        "system": row("this chat", "-sys", "--system", metavar="TEXT", parse=text, help="system message (default: none)"),
+    },
+)
 BENCH = Command(
     "bench",
     "measure prefill and decode speed of a model for 1, 8 and 32 streams",
@@ -128,4 +151,4 @@ TOP = Command(
 TOP_FLAGS = ("--api-key", "--help", "--interval", "--once", "-h")
 """Flags of `top`, which parses its own command line: it imports neither the engine nor the settings."""
 
-COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, BENCH, PLAN, TUNE, TOP)}
+COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, CHAT, BENCH, PLAN, TUNE, TOP)}

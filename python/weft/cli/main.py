@@ -69,6 +69,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
             from weft.cli.tune import tune  # noqa: PLC0415
 
             sys.exit(tune(settings))
+        case "chat":
+            from weft.cli.chat.command import chat  # noqa: PLC0415
+
+            sys.exit(chat(settings, **options))
         case "bench":
             from weft.cli.bench import bench  # noqa: PLC0415
 

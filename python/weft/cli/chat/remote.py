@@ -1,0 +1,159 @@
+"""A server with OpenAI's API: Weft, llama-server, or any other."""
+
+import json
+from collections.abc import Generator, Iterable, Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from weft.cli.chat.pieces import ChatModelError, Messages, Piece
+from weft.sampling_fields import Sampling
+from weft.settings import Settings
+
+__all__ = ["RemoteModel"]
+
+TIMEOUT_S = 600.0
+"""Maximum silence of the server, in seconds: a long prompt is computed before the first token."""
+
+MAX_ERROR_BYTES = 65_536
+
+
+class Delta(msgspec.Struct):
+    """Delta of a chunk of `/v1/chat/completions`."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """As `reasoning_content`, of other servers."""
+
+
+class Choice(msgspec.Struct):
+    """Choice of a chunk."""
+
+    index: int = 0
+    delta: Delta = msgspec.field(default_factory=Delta)
+
+
+class Chunk(msgspec.Struct):
+    """Chunk of a streamed chat completion."""
+
+    choices: list[Choice] = []
+    error: Any = None
+
+
+class Model(msgspec.Struct):
+    """Entry of `/v1/models`."""
+
+    id: str
+
+
+class Models(msgspec.Struct):
+    """Response of `/v1/models`."""
+
+    data: list[Model]
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Does not follow redirects, so that the API key is only sent to the given server."""
+
+
+class RemoteModel:
+    """A model of a server.
+
+    Args:
+        url: URL of the server, with or without `/v1`.
+        key: API key; None sends none.
+        model: Name of the model; None is the server's first one.
+        settings: Settings with the sampling parameters to send.
+
+    Raises:
+        ChatModelError: `url` is not an HTTP URL, or the server does not respond.
+    """
+
+    def __init__(self, url: str, key: str | None, model: str | None, settings: Settings) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ChatModelError(f"{url!r} is not the URL of a server; an example is http://127.0.0.1:8080")
+        self._url = parts.geturl().rstrip("/").removesuffix("/v1")
+        self._opener = build_opener(_NoRedirects)
+        self._headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        self._options = _options(settings)
+        self.name = model or self._first_model()
+        """Name of the model."""
+
+    def answer(self, messages: Messages, n: int) -> Generator[Piece, None, None]:
+        """Yields the pieces of `n` answers; see `ChatModel`."""
+        body = {"model": self.name, "messages": messages, "n": n, "stream": True, **self._options}
+        with self._open("/v1/chat/completions", json.dumps(body).encode()) as response:
+            try:
+                yield from _pieces(response)
+            except (HTTPException, OSError) as error:
+                raise ChatModelError(f"{self._url} ended the answer: {str(error) or type(error).__name__}") from None
+
+    def close(self) -> None:
+        """Does nothing: each answer has its own connection."""
+
+    def _first_model(self) -> str:
+        with self._open("/v1/models") as response:
+            try:
+                return msgspec.json.decode(response.read(), type=Models).data[0].id
+            except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+                raise ChatModelError(f"{self._url}/v1/models lists no model; name one with --served-model") from None
+
+    def _open(self, path: str, body: bytes | None = None) -> Any:  # noqa: ANN401 (urllib has no common type)
+        try:
+            return self._opener.open(Request(self._url + path, data=body, headers=self._headers), timeout=TIMEOUT_S)
+        except HTTPError as error:
+            with error:
+                raise ChatModelError(_message(self._url, error)) from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise ChatModelError(f"{self._url} does not respond: {reason or type(error).__name__}") from None
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    """Returns the request fields that differ from their defaults."""
+    sampling = msgspec.structs.asdict(settings.sampling)
+    defaults = msgspec.structs.asdict(Sampling())
+    changed = {name: value for name, value in sampling.items() if value != defaults[name]}
+    more = {"max_tokens": settings.n_predict, "seed": settings.seed, "stop": list(settings.stop) or None}
+    return changed | {name: value for name, value in more.items() if value is not None}
+
+
+def _pieces(lines: Iterable[bytes]) -> Generator[Piece, None, None]:
+    """Parses server-sent events of chat completion chunks."""
+    for line in lines:
+        data = line.strip().removeprefix(b"data:").strip()
+        if not line.startswith((b"data:", b"error:")) or data == b"[DONE]":
+            continue
+        try:
+            chunk = msgspec.json.decode(data, type=Chunk)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ChatModelError(f"the server did not send a chat completion chunk: {error}") from None
+        if chunk.error is not None:
+            raise ChatModelError(_error_text(chunk.error))
+        for choice in chunk.choices:
+            if reasoning := choice.delta.reasoning_content or choice.delta.reasoning:
+                yield Piece(choice.index, "reasoning", reasoning)
+            if choice.delta.content:
+                yield Piece(choice.index, "content", choice.delta.content)
+
+
+def _message(url: str, error: HTTPError) -> str:
+    """Returns the message for an error response."""
+    if error.code == 401:
+        return f"{url} requires an API key; set it with --api-key or LLAMA_API_KEY"
+    try:
+        message = _error_text(json.loads(error.read(MAX_ERROR_BYTES))["error"])
+    except (ValueError, LookupError, TypeError, OSError, HTTPException):
+        message = str(error.reason)
+    return f"{url} responded with {error.code}: {message}"
+
+
+def _error_text(error: object) -> str:
+    return str(error.get("message", error)) if isinstance(error, Mapping) else str(error)
