@@ -9,10 +9,7 @@ use crate::engine::scheduler::planning::Planner;
 use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::error::Error;
 
-/// Computes the plan and measures it. Returns the duration of the decode.
-///
-/// # Errors
-/// The error of the decode, whose rows are not undone.
+/// Computes the plan and measures it; the rows of a failed decode are not undone.
 pub(super) fn execute<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
@@ -66,7 +63,6 @@ pub(super) fn recover<R: Runner>(
     false
 }
 
-/// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.
 fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_undone = true;
     for running in scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {

@@ -81,7 +81,6 @@ pub struct Engine {
 struct Inner {
     limits: Limits,
     model: ModelCapabilities,
-    /// Default adapters, for requests that name none.
     adapters: DefaultAdapters,
     n_submitted: AtomicU64,
     /// Unbounded, but `n_waiting` limits the requests in it.

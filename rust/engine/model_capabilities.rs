@@ -6,7 +6,6 @@ use crate::error::{Error, Result};
 use crate::request::{AdapterScale, Prompt, Token, validate_adapters};
 use crate::sampling::TokenStrings;
 
-/// Capabilities of the model, copied from the runner, which lives on the worker thread.
 pub(super) struct ModelCapabilities {
     pub(super) n_vocab: usize,
     pub(super) n_adapters: u32,
@@ -16,7 +15,6 @@ pub(super) struct ModelCapabilities {
     pub(super) memory: MemoryKind,
     pub(super) is_repeatable: bool,
     pub(super) uses_own_kernels: bool,
-    /// Tokens that are never sampled.
     pub(super) suppressed: Vec<Token>,
 }
 
@@ -34,10 +32,7 @@ impl ModelCapabilities {
         }
     }
 
-    /// Returns the active aLoRA adapter (one with invocation tokens), if any.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for unknown adapters, and for more than one active aLoRA adapter.
+    /// Returns the active aLoRA adapter (one with invocation tokens); a text can have at most one.
     pub(super) fn check_adapters(&self, adapters: &[AdapterScale]) -> Result<Option<u32>> {
         validate_adapters(adapters, self.n_adapters)?;
         let is_activated = |&(id, scale): &AdapterScale| scale != 0.0 && !self.invocations[id as usize].is_empty();
@@ -50,8 +45,7 @@ impl ModelCapabilities {
         Ok(first)
     }
 
-    /// Returns the adapter schedule of a text that begins with `prompt` and `suffix`. An aLoRA adapter applies from
-    /// `invoked_at`, or, if that is `None`, from its last invocation in the text.
+    /// An aLoRA adapter applies from `invoked_at`, or else from its last invocation in the text.
     pub(super) fn adapter_schedule(
         &self,
         adapters: &[AdapterScale],

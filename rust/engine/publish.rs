@@ -7,8 +7,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats};
 
-/// Publishes the metrics. They precede the events that report a change: a reader that sees the end of a stream sees its slots
-/// idle.
+/// Precedes the events that report a change: a reader that sees the end of a stream sees its slots idle.
 pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     cache.flush();
     let mut stats = scheduler.shared().stats();

@@ -15,7 +15,6 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::slots::ErasedContents;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
-/// A query, with the channel for its answer.
 pub(crate) enum Query {
     Cached(SyncSender<Vec<CachedNode>>),
     /// The most recently used nodes, up to a limit, and the number of all nodes.
@@ -34,13 +33,11 @@ pub(super) const WORK_PER_STEP: usize = 512;
 /// Minimum units of an answer: its channel, and waking the caller.
 pub(super) const WORK_PER_ANSWER: usize = 32;
 
-/// Copied tokens per unit of work.
 const TOKENS_PER_UNIT: usize = 256;
 
 /// Maximum number of steps without answers after an answer that exceeded the work of its step.
 pub(super) const MAX_STEPS_OWED: usize = 16;
 
-/// Pending queries, in order of arrival.
 #[derive(Default)]
 pub(super) struct QueryQueue {
     waiting: VecDeque<Query>,
@@ -132,7 +129,6 @@ fn work_of_nodes(nodes: &[CachedNode]) -> usize {
     nodes.len() + nodes.iter().map(|node| node.tokens.len()).sum::<usize>() / TOKENS_PER_UNIT
 }
 
-/// Sends an answer, which is discarded if the caller has left. Returns `n_done`, the units of work.
 fn reply<T>(channel: &SyncSender<T>, n_done: usize, answer: T) -> usize {
     channel.send(answer).ok();
     n_done

@@ -29,11 +29,8 @@ impl StallDetector {
         *self = Self::default();
     }
 
-    /// Records a step without progress. Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or
-    /// longer, so that the others continue.
-    ///
-    /// # Panics
-    /// In builds with debug assertions and in tests, instead.
+    /// Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or longer, so that the others continue;
+    /// with debug assertions, panics instead.
     pub(super) fn observe_idle_step<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         if !scheduler.is_busy() || waits_for_external_event(scheduler) {
             return self.reset();
@@ -53,12 +50,10 @@ impl StallDetector {
     }
 }
 
-/// Returns true if a fault of the scheduler is a panic.
 fn is_checked() -> bool {
     cfg!(any(test, debug_assertions))
 }
 
-/// Returns true if a request waits for an event outside the engine.
 fn waits_for_external_event(scheduler: &Scheduler) -> bool {
     let waits_for_encoder = scheduler.running().iter().any(|running| {
         let mut media = running.sequence.media_from(running.n_held).iter();

@@ -4,14 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::engine::stats::StepTimes;
 
-/// Selects a stage of the step.
 pub(super) type TimeField = fn(&mut StepTimes) -> &mut Duration;
 
 /// Measures the time of a step by stage. Unattributed time counts for the next stage.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     times: StepTimes,
-    /// End of the last stage.
     last: Instant,
     /// Time within the current stage that was counted separately.
     counted_separately: Duration,

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Request, Task, Token};
 use crate::sampling::Sampler;
 
-/// Adds a checkpoint position, sorted; a position of 0 needs none.
 fn add_checkpoint(checkpoints_at: &mut Vec<u32>, position: Option<u32>) {
     if let Some(position) = position.filter(|&position| position > 0)
         && let Err(at) = checkpoints_at.binary_search(&position)
@@ -18,18 +17,14 @@ fn add_checkpoint(checkpoints_at: &mut Vec<u32>, position: Option<u32>) {
     }
 }
 
-/// Valid requests of one stream with an equal beginning.
 pub(super) struct PromptGroup {
     /// At least one, each with the index of its first branch in the stream.
     pub(super) requests: Vec<(u32, Request)>,
-    /// Adapter schedule of the prompt and the branches.
     pub(super) adapter_schedule: AdapterSchedule,
-    /// The adapters that were requested, regardless of where each applies from.
     pub(super) requested_adapters: AdapterSet,
     pub(super) features: GroupFeatures,
 }
 
-/// Merges the groups of single requests that have an equal beginning, and numbers the branches.
 pub(super) fn merge(singles: Vec<PromptGroup>) -> Vec<PromptGroup> {
     let mut merged: Vec<PromptGroup> = Vec::new();
     let mut n_branches = 0;
@@ -48,7 +43,6 @@ pub(super) fn merge(singles: Vec<PromptGroup>) -> Vec<PromptGroup> {
     merged
 }
 
-/// Checks the number of branches of a stream, and that each is a completion.
 pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
     let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
     if requests.is_empty() {
@@ -71,10 +65,6 @@ pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
 }
 
 impl Inner {
-    /// Checks a request against this engine and resolves its adapter schedule.
-    ///
-    /// # Errors
-    /// As [`Engine::submit`](super::Engine::submit), except for [`Error::QueueFull`].
     pub(super) fn validate(&self, mut request: Request) -> Result<PromptGroup> {
         let Self { limits, model, .. } = self;
         request.validate(model.n_vocab)?;
@@ -138,7 +128,6 @@ impl Inner {
         Err(Error::InvalidRequest { param: "slot", message })
     }
 
-    /// Checks that tokens are in the vocabulary.
     pub(super) fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
         let n_vocab = self.model.n_vocab;
         let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);

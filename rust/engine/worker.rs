@@ -33,22 +33,18 @@ use crate::sampling::Threads;
 /// Longest sleep of a worker that has requests but cannot advance any of them.
 const MAX_SLEEP: Duration = Duration::from_millis(10);
 
-/// Command to the worker.
 pub(crate) enum Command {
     /// Queues the request groups of a new stream; counted in [`SharedState::n_waiting`].
     Submit(Vec<RequestGroup>),
     /// Cancels this stream, because its reader has left.
     Cancel(u64),
-    /// Cancels a branch of a stream, by its index there.
     CancelBranch(u64, u32),
     Feature(FeatureCommand),
     /// Answered between two steps, after the commands that are queued.
     Ask(Query),
-    /// Ends the worker.
     Stop,
 }
 
-/// The engine's thread.
 pub(crate) struct Worker<R> {
     scheduler: Scheduler,
     cache: CacheManager<R>,
@@ -78,7 +74,6 @@ impl<R: Runner> Worker<R> {
         worker
     }
 
-    /// Serves requests until the engine stops.
     pub(crate) fn run(mut self) {
         let mut sleep = None;
         while let Some(started) = self.receive(sleep) {
@@ -118,8 +113,7 @@ impl<R: Runner> Worker<R> {
         None
     }
 
-    /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
-    /// Blocks while there is no work, and sleeps for `sleep` while no work can be done.
+    /// Handles commands and answers queries; blocks while there is no work. Returns the start of the step, `None` for none.
     fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         let started_at = self.take_commands(sleep)?;
         let mut n_left = self.queries.begin_step();
@@ -136,7 +130,6 @@ impl<R: Runner> Worker<R> {
         Some(started_at)
     }
 
-    /// Answers a query; returns the units of work.
     fn answer(&mut self, query: Query) -> usize {
         self.output.drop_unread_pins(self.cache.kv_mut());
         let erased = take_erased(&mut self.scheduler, &query);
@@ -188,7 +181,6 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// Fills the slots, moves cache entries, and plans the rows of the decode.
     fn schedule(&mut self, budget: &mut AdmissionBudget) {
         let Self { scheduler, cache, output, planner, .. } = self;
         planner.begin_moving(scheduler, cache);
@@ -214,8 +206,7 @@ impl<R: Runner> Worker<R> {
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.plan);
     }
 
-    /// Decodes the planned rows, and saves and reports what they computed of prompts. Returns the time of the decode, or `None` if
-    /// there was none.
+    /// Saves and reports what the decode computed of prompts too. Returns its time, or `None` if there was none.
     fn execute(&mut self) -> Option<Duration> {
         let Self { scheduler, cache, output, planner, samplers, .. } = self;
         if planner.plan.rows.len() != scheduler.running().len() || !cache.spent().is_zero() {
@@ -247,10 +238,7 @@ impl<R: Runner> Worker<R> {
         decode_time
     }
 
-    /// Samples from the rows of the decode and from stored logits, and finishes the sequences that end with their token.
-    ///
-    /// Then the slots that became free are filled, and so are those of branches whose prompt this step has computed: their logits
-    /// are known, and they sample their first tokens in the same step.
+    /// Free slots are filled after each round: branches whose prompt this step has computed sample their first token in it too.
     fn sample(&mut self, budget: &mut AdmissionBudget) {
         while is_due(&self.scheduler) {
             sample_tokens(&mut self.scheduler, self.cache.runner(), &self.samplers);
@@ -266,7 +254,6 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// Makes the events and the metrics of the step visible to their readers. Returns the time at which it ended.
     fn publish(&mut self) -> Instant {
         let ended = self.scheduler.take_ended();
         self.output.watch_pins(&ended);
@@ -323,7 +310,6 @@ impl<R: Runner> Worker<R> {
         true
     }
 
-    /// Checks that nothing is in use while there is no work.
     #[cfg(test)]
     fn check_idle(&self) {
         self.cache.kv().check_integrity();
@@ -333,7 +319,6 @@ impl<R: Runner> Worker<R> {
     }
 }
 
-/// Ends a stage of the step. Copying during it is counted separately. Returns the current time.
 fn lap<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>, stage: TimeField) -> Instant {
     count_copying(stopwatch, cache);
     stopwatch.lap(stage)

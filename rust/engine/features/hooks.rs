@@ -31,15 +31,11 @@ use crate::sampling::{Sampler, Threads};
 
 // Submission, on the caller's thread.
 
-/// A stream was opened. On the caller's thread.
 pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
     forks::control::on_open_stream(inner, request_id, completions);
 }
 
-/// A request with `adapters` is validated, on the caller's thread; `invoked_at` is a position in its prompt.
-///
-/// # Errors
-/// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest).
+/// `invoked_at` is a position in the prompt of the request.
 pub(in crate::engine) fn on_validate(
     inner: &Inner,
     request: &mut Request,
@@ -52,12 +48,10 @@ pub(in crate::engine) fn on_validate(
     Ok(())
 }
 
-/// The first request of a group was validated: `pending` is what its first branch begins with. On the caller's thread.
 pub(crate) fn on_new_request(request: &Request, pending: &mut SequenceFeatures) {
     pending.prompt_logprobs = prompt_logprobs::pending::PendingPromptReport::new(request);
 }
 
-/// The parameters of `n` branches are known. On any thread.
 pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sampler: &Sampler, n: u32) {
     diversity::on_new_spec(features, request, sampler, n);
 }
@@ -69,17 +63,14 @@ pub(crate) fn n_together(request: &Request) -> u32 {
     n
 }
 
-/// A group was created. On any thread.
 pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
     self_extend::on_new_group(limits, group);
 }
 
-/// A branch has generated `range` of the prompt of a group.
 pub(crate) fn on_generated_prompt(features: &mut GroupFeatures, range: Range<u32>) {
     features.transcripts.push(range);
 }
 
-/// Returns the explanation of a stream's prompt, for its reader.
 pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
     let mut explanation = None;
     explanation = explanation.or_else(|| explanations::explanation_of(features));
@@ -88,12 +79,10 @@ pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
 
 // Stage `receive`.
 
-/// Before the commands of a step are handled.
 pub(crate) fn begin_step(features: &mut SchedulerFeatures) {
     features.forks.begin_step();
 }
 
-/// Handles a command of a stream's reader.
 pub(crate) fn on_command(scheduler: &mut Scheduler, runner: &impl Runner, command: FeatureCommand) {
     match command {
         FeatureCommand::Forks(request) => forks::commands::fork(scheduler, runner, *request),
@@ -107,7 +96,6 @@ pub(crate) fn is_step_full(features: &SchedulerFeatures) -> bool {
     is_full
 }
 
-/// Returns true if a feature has work for the next step.
 pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
     let mut is_busy = false;
     is_busy |= features.forks.is_building();
@@ -121,14 +109,12 @@ pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u3
     is_deferred
 }
 
-/// A stream has lost its reader.
 pub(crate) fn on_disconnect(features: &mut SchedulerFeatures, request_id: u64) {
     features.forks.remove_stream(request_id);
 }
 
 // Stage `schedule`: admission, then the rows of the next decode.
 
-/// Before sequences are admitted.
 pub(crate) fn before_admission(scheduler: &mut Scheduler, runner: &impl Runner) {
     forks::commands::advance_forks(scheduler, runner);
 }
@@ -147,14 +133,12 @@ pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_ne
     n
 }
 
-/// Returns the maximum number of cached tokens that a sequence may reuse.
 pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
     let mut n = u32::MAX;
     n = n.min(prompt_logprobs::pending::max_reusable(sequence));
     n
 }
 
-/// Prefixes were evicted.
 pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
     features.explanations.add_evictions(evicted, Instant::now());
 }
@@ -165,7 +149,6 @@ pub(crate) fn on_create(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
     beams::on_create(sequence, nth);
 }
 
-/// A branch was created that starts on `matched`.
 pub(crate) fn on_new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -176,30 +159,25 @@ pub(crate) fn on_new_sequence<R: Runner>(
     explanations::on_new_sequence(scheduler, cache, sequence, matched);
 }
 
-/// A branch of a group starts in a slot for the first time.
 pub(crate) fn on_start(features: &mut SchedulerFeatures, group: &mut RequestGroup, sequence: &mut Sequence) {
     prompt_logprobs::pending::on_start(group, sequence);
     features.explanations.on_start(group);
 }
 
-/// A branch has started in a slot.
 pub(crate) fn after_start(scheduler: &mut Scheduler, key: SchedulingKey) {
     prompt_logprobs::report_start(scheduler, key);
 }
 
-/// A sequence can use only the first `n_cached` of its cached tokens.
 pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
     explanations::on_lower_n_cached(features, n_cached);
 }
 
-/// Returns true if a sequence has no text and waits for one.
 pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
     let mut is_vacant = false;
     is_vacant |= beams::is_vacant(features);
     is_vacant
 }
 
-/// Before the next decode is planned.
 pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     self_extend::group(scheduler, cache);
 }
@@ -225,7 +203,6 @@ pub(crate) fn max_rows_until_due(scheduler: &Scheduler, running: &RunningSequenc
     n
 }
 
-/// Returns true if features need the logits after the token at `position`.
 pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
     let mut is_wanted = false;
     is_wanted |= prompt_logprobs::pending::wants_logits(sequence, position);
@@ -266,19 +243,16 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     is_sampled
 }
 
-/// After tokens were sampled, at `now`.
 pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     beams::advance(scheduler, cache, now);
 }
 
 // Sequences and requests leave, at any stage.
 
-/// The context of a sequence is shifted: its text is another one.
 pub(crate) fn on_shift(features: &mut SchedulerFeatures, sequence: &Sequence) {
     features.forks.drop_due(sequence.group_id, sequence.index);
 }
 
-/// A sequence is preempted.
 pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     beams::on_preempt(features);
 }
@@ -300,7 +274,6 @@ pub(crate) fn cancel_together(scheduler: &mut Scheduler, request_id: u64, index:
     is_cancelled
 }
 
-/// Branch `index` of `group` is cancelled before it was ever in a slot.
 pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
     features.forks.on_cancel_waiting(group, index);
 }
@@ -312,7 +285,6 @@ pub(crate) fn is_fork(features: &SchedulerFeatures, group_id: u64) -> bool {
     continues
 }
 
-/// A branch of `group` ends; `finished` is published.
 pub(crate) fn on_finish(
     features: &mut SchedulerFeatures,
     shared: &SharedFeatures,
@@ -325,7 +297,6 @@ pub(crate) fn on_finish(
     add_reports(&mut sequence.features, finished);
 }
 
-/// A branch ends: adds reports to its last event.
 pub(crate) fn add_reports(features: &mut SequenceFeatures, finished: &mut Finished) {
     explanations::add_to(features, finished);
 }
@@ -335,7 +306,6 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
     transcripts::on_text(shared, group, tokens);
 }
 
-/// A request is removed.
 pub(crate) fn on_remove(features: &mut SchedulerFeatures, group_id: u64) {
     features.forks.remove_group(group_id);
 }

@@ -1,11 +1,8 @@
-//! Self-extend: texts longer than the model was trained on, whose older tokens share positions in groups, as configured by
-//! [`Grouping`].
+//! Self-extend: texts longer than the model was trained on, whose older tokens share positions in groups.
 //!
 //! A cell has one position for all sequences that share it. When tokens of a sequence are grouped for the first time, the
 //! sequence therefore copies its cells, and shares none afterwards. Cached cells are never grouped: a longer prompt shares
 //! only its beginning.
-//!
-//! [`Grouping`]: crate::config::Grouping
 
 use crate::config::{Grouping, Limits};
 use crate::engine::cache_manager::CacheManager;
@@ -16,14 +13,12 @@ use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::request::Task;
 
-/// Limits the cells that the branches of a completion share.
 pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
     if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {
         group.shared_until = grouping.first(group.n_prompt());
     }
 }
 
-/// Returns the configuration of self-extend, if it applies to `running`.
 fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Grouping> {
     scheduler.limits().grouping.filter(|_| running.sequence.request.task == Task::Complete)
 }
@@ -41,7 +36,6 @@ pub(crate) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) 
     grouping.n_until_next(running.n_held, running.sequence.n_prompt)
 }
 
-/// Returns the number of first tokens of a sequence that must be grouped before its next one is computed.
 fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
     grouping.n_grouped(running.n_held, running.sequence.n_prompt)
 }
@@ -76,7 +70,6 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
     }
 }
 
-/// Groups the due tokens of `running`, which shares no cells.
 fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, running: &mut RunningSequence) {
     let n_due = n_due(grouping, running);
     let n_before = std::mem::replace(&mut running.sequence.features.self_extend, n_due);
@@ -85,8 +78,7 @@ fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, runn
     }
 }
 
-/// Gives a running sequence a private path, with a copy of its cells if it `has_cells` and the memory permits it. Otherwise it computes
-/// all of them again. Returns true if they were copied.
+/// Copies the cells of a sequence to a private path, if it `has_cells` and the memory can. Otherwise they are computed again.
 fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_cells: bool) -> bool {
     let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
     let copied =

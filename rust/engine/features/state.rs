@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, transcripts};
 
-/// Command of a stream's reader to a feature.
 pub(crate) enum FeatureCommand {
     /// Counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
     Forks(Box<forks::request::ForkRequest>),
@@ -39,7 +38,6 @@ pub(crate) struct GroupFeatures {
 }
 
 impl GroupFeatures {
-    /// Returns the size on the heap, in bytes.
     pub(crate) fn n_heap_bytes(&self) -> usize {
         let mut n = 0;
         n += size_of_val(&self.transcripts[..]);

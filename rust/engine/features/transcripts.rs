@@ -19,20 +19,17 @@ use crate::sampling::TokenStrings;
 /// Maximum tokens of all transcripts, of four bytes each.
 pub const MAX_TRANSCRIPT_TOKENS: usize = 1 << 20;
 
-/// Maximum number of transcripts.
 pub const MAX_TRANSCRIPTS: usize = 1024;
 
 /// Maximum tokens that one prompt is compared with; older transcripts are skipped beyond it.
 const MAX_COMPARED: u32 = 1 << 20;
 
-/// Maximum number of transcripts for which the replacement is tried, among those with the same bytes after the common tokens:
-/// those with the most common tokens.
+/// Maximum number of transcripts for which the replacement is tried: those with the most common tokens.
 const MAX_TRIED: usize = 8;
 
 /// Maximum tokens of a run that is split differently, in either text.
 const MAX_RUN: u32 = 256;
 
-/// The most recent texts of chats.
 #[derive(Debug, Default)]
 pub(crate) struct TranscriptCache {
     /// Oldest first.
@@ -40,7 +37,6 @@ pub(crate) struct TranscriptCache {
     n_tokens: usize,
 }
 
-/// A prompt and the text generated after it.
 #[derive(Debug)]
 pub(crate) struct Transcript {
     owner: Option<Arc<str>>,
@@ -50,11 +46,9 @@ pub(crate) struct Transcript {
     generated_ranges: Vec<Range<u32>>,
 }
 
-/// A prompt in which generated text has its original tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RetokenizedPrompt {
     pub(crate) tokens: Vec<Token>,
-    /// Generated ranges, in order.
     pub(crate) generated_ranges: Vec<Range<u32>>,
     /// Ranges of prompt tokens that were replaced, each with the end of its replacement.
     replaced: Vec<(Range<u32>, u32)>,
@@ -71,7 +65,6 @@ impl RetokenizedPrompt {
     }
 }
 
-/// Adds the text of a branch, if its request keeps its answers and `tokens` are its prompt and an answer.
 pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
     let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
     if group.request.keeps_answers && n_tokens > n_prompt && tokens.prompt().len() >= n_prompt as usize {
@@ -130,8 +123,7 @@ impl TranscriptCache {
         }
     }
 
-    /// Returns the transcripts of an owner with this adapter set, newest first. They are shared, so that searching them does
-    /// not block additions.
+    /// Newest first; shared, so that searching them does not block additions.
     pub(crate) fn texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
         let matches = |text: &&Arc<Transcript>| text.owner.as_deref() == owner && text.adapter_set == *adapter_set;
         self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
@@ -143,7 +135,6 @@ impl TranscriptCache {
     }
 }
 
-/// Replaces tokens of `prompt` by tokens of its owner's transcripts; `None` if nothing changes.
 pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &TokenStrings) -> Option<RetokenizedPrompt> {
     let mut n_left = MAX_COMPARED;
     let mut candidates: Vec<(u32, &Transcript)> = Vec::new();

@@ -10,7 +10,6 @@ pub const MAX_EVENTS_BEHIND: usize = 10_000;
 /// logprobs per token it is reached long before the limit on events. A single step may exceed it by its own events.
 pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
-/// Unread events of a stream, and its reader's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Backlog {
     pub(crate) n_events: usize,
@@ -30,7 +29,6 @@ impl Backlog {
         self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
     }
 
-    /// Returns [`Error::SlowConsumer`] for a stream that is ended as too slow.
     pub(crate) fn error(&self) -> Error {
         if self.n_bytes > MAX_BYTES_BEHIND / 2 {
             return Error::SlowConsumer { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: "bytes" };

@@ -53,7 +53,6 @@ struct PendingAnswer {
 }
 
 impl PendingAnswer {
-    /// Waits for the result.
     fn into_result(self) -> Result<ForkResult> {
         let forked = self.received.unwrap_or_else(|| self.receiver.recv().unwrap_or(Err(Error::Stopped)))?;
         let stream = self.stream.map(|stream| stream.with_prompt(forked.n_prompt));
@@ -269,7 +268,6 @@ impl Drop for Completions {
     }
 }
 
-/// Opens the stream of request `request_id`, with `n` branches and a prompt of unknown length.
 pub(crate) fn open_stream(
     request_id: u64,
     n: u32,

@@ -31,7 +31,6 @@ pub(crate) struct SharedState {
     stats: Mutex<Stats>,
     recent: Mutex<VecDeque<RecentStep>>,
     pub(crate) features: SharedFeatures,
-    /// Requests with a branch that was never in a slot.
     pub(crate) n_waiting: Arc<AtomicUsize>,
 }
 
@@ -55,11 +54,9 @@ impl SharedState {
     }
 }
 
-/// Publishes events and wakes their readers.
 #[derive(Default)]
 pub(crate) struct Output {
     slow_consumers: SlowConsumers,
-    /// Wake handles of the readers of published events.
     wake_handles: Vec<Arc<dyn WakeHandle>>,
     /// Time of the last wake of a rate-limited handle.
     last_wake_at: Option<Instant>,
@@ -81,7 +78,6 @@ impl Output {
         }
     }
 
-    /// Publishes the last events of groups, and ends the streams that end with them.
     pub(crate) fn end(&mut self, mut ended: Vec<EndedGroup>) {
         for (group, _) in &mut ended {
             self.send(group);
@@ -112,7 +108,6 @@ impl Output {
         self.wake_waited(Duration::MAX, 0);
     }
 
-    /// Wakes the handles whose minimum interval is at most `waited`.
     fn wake_waited(&mut self, waited: Duration, n_streams: usize) {
         let mut has_woken = false;
         self.wake_handles.retain(|wake_handle| {
@@ -129,7 +124,6 @@ impl Output {
         }
     }
 
-    /// Registers the pinned prefixes that requests which end are about to report.
     pub(crate) fn watch_pins(&mut self, ended: &[EndedGroup]) {
         self.unread_pins.extend(ended.iter().filter_map(|(group, _)| UnreadPin::of(group)));
     }
@@ -147,7 +141,6 @@ impl Output {
     }
 }
 
-/// A pinned prefix whose id may not have been read yet.
 struct UnreadPin {
     id: u64,
     sender: Arc<Sender>,

@@ -9,11 +9,9 @@ use crate::error::Error;
 /// Streams over their limit of unread events. They are not computed further until half of the limit has been read.
 #[derive(Debug, Default)]
 pub(crate) struct SlowConsumers {
-    /// By stream id.
     by_stream: HashMap<u64, SlowConsumer>,
 }
 
-/// Result of [`SlowConsumers::review`].
 pub(crate) struct SlowStreams {
     pub(crate) paused: BTreeSet<u64>,
     /// Streams whose readers made no progress for too long, with the error that ends them.

@@ -22,11 +22,8 @@ pub(super) struct UnreadEvents {
     is_cancelled: bool,
     /// True if the reader left with unread events.
     was_abandoned: bool,
-    /// Threads that wait for events.
     pub(super) n_waiting: usize,
-    /// True if the worker is about to wake them.
     will_wake: bool,
-    /// Read separately from the events.
     pub(super) features: StreamFeatures,
 }
 
@@ -84,7 +81,6 @@ impl Shared {
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     wake_handle: Option<Arc<dyn WakeHandle>>,
-    /// Number of branches, including ended ones.
     n_branches: AtomicU32,
     /// Number of forks of its branches that got new streams.
     n_own_stream_forks: AtomicU32,
@@ -117,12 +113,10 @@ impl Sender {
         self.shared.lock().end.is_some()
     }
 
-    /// Changes the state that features attach to the stream.
     pub(crate) fn change_features(&self, change: impl FnOnce(&mut StreamFeatures)) {
         change(&mut self.shared.lock().features);
     }
 
-    /// Returns true if the reader left before the end.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.lock().is_cancelled
     }
@@ -141,8 +135,7 @@ impl Sender {
         Backlog { n_events: events.len(), n_bytes, n_read, max_events }
     }
 
-    /// Publishes `events`, which are left empty. Returns the backlog, and a handle that wakes the threads that wait for events:
-    /// `None` if there are none or a wake is pending.
+    /// Empties `events`. Also returns a handle that wakes the waiting threads, if there are any and no wake is pending.
     pub(crate) fn send(&self, events: &mut Vec<Event>) -> (Backlog, Option<Arc<dyn WakeHandle>>) {
         let mut queue = self.shared.lock();
         let mut wake_handle = None;
@@ -164,7 +157,7 @@ impl Sender {
         queue.events.is_empty().then_some(!queue.was_abandoned)
     }
 
-    /// Ends the stream, unless it has ended: all branches have finished, or an error ended them. Returns `false` if it had ended.
+    /// Returns `false` if the stream had ended.
     pub(crate) fn end(&self, outcome: Result<()>) -> bool {
         let mut queue = self.shared.lock();
         let is_open = queue.end.is_none();

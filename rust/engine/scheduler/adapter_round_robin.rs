@@ -1,9 +1,8 @@
 //! Chooses the adapter set of the next decode. Pure: values in, values out, no clock.
 //!
-//! A decode has one adapter set, and a change costs llama.cpp a graph rebuild. If sequences with several sets are running, the
-//! sets take turns of the same time, the set with the longest wait first. During a turn, each stream of the set gets a token per
-//! step, so that streams of small sets are as fast as those of large ones. A turn takes [`MIN_STEPS`], or until its change is a
-//! tenth of it, but ends before a stream of another set would exceed its token gap, after one step if necessary.
+//! A decode has one adapter set, and a change costs llama.cpp a graph rebuild. Sets with work take turns of equal time, so that
+//! streams of small sets are as fast as those of large ones. A turn takes [`MIN_STEPS`], or until its change is a tenth of it,
+//! but ends before a stream of another set would exceed its token gap, after one step if necessary.
 
 use crate::engine::runner::AdapterSet;
 
@@ -13,10 +12,8 @@ const MIN_STEPS: u32 = 4;
 /// Minimum ratio of a turn to its adapter change, if the gap allows.
 const MIN_TURN_RATIO: f64 = 9.0;
 
-/// Weight of the newest change in the mean time of a change.
 const NEWEST_WEIGHT: f64 = 0.3;
 
-/// Work that is ready for one adapter set.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AdapterDemand {
     pub(crate) adapter_set: AdapterSet,
@@ -68,7 +65,6 @@ impl AdapterRoundRobin {
         is_awaited.then(|| (share_s - used_s).max(0.0))
     }
 
-    /// Returns true if the current turn has time for another step, or no other set waits.
     fn continues(&self, set: &AdapterDemand, share_s: f64) -> bool {
         if self.waiting.is_empty() || self.n_steps == 0 {
             return true;

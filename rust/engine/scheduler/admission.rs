@@ -19,11 +19,9 @@ use crate::request::Task;
 /// Maximum number of sequences admitted in a step before its decode, and after it.
 const MAX_STARTS: u32 = 64;
 
-/// Maximum prompt tokens compared with cached prefixes in a step before its decode, and after it; the prompt that exceeds it is the
-/// last.
+/// Maximum prompt tokens compared with cached prefixes, before a step's decode and after it; one prompt may exceed it.
 const MAX_COMPARED: u64 = 1 << 18;
 
-/// Remaining budget for admission in a step, before its decode or after it.
 pub(crate) struct AdmissionBudget {
     n_starts: u32,
     n_compared: u64,
@@ -38,7 +36,6 @@ impl AdmissionBudget {
         self.n_starts == 0 || self.n_compared == 0
     }
 
-    /// Counts a start that compares `n_compared` prompt tokens.
     fn spend(&mut self, n_compared: u64) {
         self.n_starts = self.n_starts.saturating_sub(1);
         self.n_compared = self.n_compared.saturating_sub(n_compared);
@@ -74,7 +71,6 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
 }
 
 impl Scheduler {
-    /// Unblocks requests whose awaited prefix is computed.
     fn unblock(&mut self) {
         let Self { queue, slots, paused, .. } = self;
         queue.unblock(|owner| {
@@ -84,7 +80,6 @@ impl Scheduler {
         });
     }
 
-    /// Returns true if a running sequence has a lower priority than a waiting request.
     fn has_junior(&self) -> bool {
         let highest = self.queue.highest_waiting();
         self.slots.running().iter().any(|running| highest.is_some_and(|highest| running.sequence.request.priority < highest))
@@ -101,8 +96,7 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
     group.request.priority > sequence.request.priority && group.scheduling_key(0) < sequence.scheduling_key()
 }
 
-/// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. Returns `false` if it cannot
-/// start yet.
+/// Starts a group's next branch, or blocks it on a prefix that is being computed. Returns `false` if it cannot start yet.
 fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
     let group = scheduler.queue.group(group_id);
     let n_together = group.n_together() as usize;
@@ -139,7 +133,6 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     true
 }
 
-/// Starts the next branch of a group in `slot`, on top of `matched`.
 fn start_in<R: Runner>(
     scheduler: &mut Scheduler,
     cache: &mut CacheManager<R>,
@@ -163,8 +156,7 @@ fn start_in<R: Runner>(
 }
 
 impl Scheduler {
-    /// Preempts junior sequences, if that makes space for the next branch of a group on `matched`. Returns its slot, and whether any
-    /// sequence was preempted; `None` if it cannot start yet.
+    /// Preempts junior sequences if that makes space for a group's next branch. Returns its slot, and whether any was preempted.
     fn make_space<R: Runner>(&mut self, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Option<(u32, bool)> {
         let group = self.queue.group(group_id);
         if !self.slots.are_full() && self.slots.free_slot(group).is_none() {
@@ -190,8 +182,7 @@ impl Scheduler {
     }
 }
 
-/// Returns how many running sequences must be preempted so that a group gets its slots and `n_needed` cells. `None`, so that
-/// none is preempted, if preempting all of them is not enough.
+/// Returns how many running sequences must be preempted for a group's slots and `n_needed` cells; `None` if all are too few.
 fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group: &RequestGroup, n_needed: i64) -> Option<usize> {
     let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
     if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_unreserved(cache)) {
@@ -251,7 +242,6 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     true
 }
 
-/// Resumes the most senior preempted sequence as planned.
 fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, placement: Option<SequencePlacement>) {
     // Sequences that resumed earlier may share more of its text by now.
     let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
@@ -275,15 +265,13 @@ fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>,
     }
 }
 
-/// Returns the number of cells that a sequence of `n_tokens` takes from the headroom: those it must compute or reload, and
-/// the cells of `matched` that it pins.
+/// Returns the cells that a sequence takes from the headroom: those it computes or reloads, and those of `matched` that it pins.
 fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixMatch) -> i64 {
     let n_kept = cache.kv().n_evictable_in(matched);
     i64::from(n_tokens - matched.n_device) + i64::try_from(n_kept).expect("a device cache has fewer than 2³² cells")
 }
 
-/// Returns true if a sequence was refused for lack of cells and the headroom has not grown since. A sequence alone is never
-/// refused.
+/// A sequence that was refused for lack of cells is tried again once there are more, or if it is alone.
 fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, key: SchedulingKey) -> bool {
     let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_unreserved(cache) <= refused.n_unreserved;
     !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)

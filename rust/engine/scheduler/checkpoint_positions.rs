@@ -2,7 +2,6 @@
 
 use crate::engine::scheduler::request_group::RequestGroup;
 
-/// Checkpoint positions in a prompt, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CheckpointPositions {
     pub(crate) positions: Vec<u32>,
@@ -15,7 +14,6 @@ pub(crate) struct CheckpointPositions {
 /// Location of the copy of the window at the end of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum PromptEndWindow {
-    /// It is already cached.
     #[default]
     NotCopied,
     /// In cells that are shared with the prompt's own sequence.
@@ -24,12 +22,10 @@ pub(crate) enum PromptEndWindow {
 }
 
 impl CheckpointPositions {
-    /// Returns the first position after `n` tokens.
     pub(crate) fn after(&self, n: u32) -> Option<u32> {
         self.positions.get(self.positions.partition_point(|&at| at <= n)).copied()
     }
 
-    /// Returns the last position within the first `n` tokens.
     pub(crate) fn last_within(&self, n: u32) -> Option<u32> {
         self.positions.partition_point(|&at| at <= n).checked_sub(1).map(|last| self.positions[last])
     }
@@ -38,8 +34,7 @@ impl CheckpointPositions {
         self.positions.binary_search(&at).is_ok()
     }
 
-    /// Adds a position if it is at least `distance` from all others, inside the uncached part of the prompt and not inside a
-    /// medium. Returns true if it was added.
+    /// Adds a position of the uncached part of the prompt, outside media and at least `distance` from all others, if it is one.
     pub(crate) fn add(&mut self, at: u32, distance: u32, group: &RequestGroup, n_cached: u32) -> bool {
         let next = self.positions.partition_point(|&position| position < at);
         let is_apart = |other: Option<&u32>| other.is_none_or(|other| other.abs_diff(at) >= distance);

@@ -45,7 +45,6 @@ pub(crate) fn checkpoint_positions<R: Runner>(
     if cache.kind().n_window > 0 { start.window_positions() } else { start.state_positions() }
 }
 
-/// The prompt of a request that starts with `n_found` cached tokens.
 struct PromptStart<'a, R: Runner> {
     scheduler: &'a Scheduler,
     cache: &'a CacheManager<R>,
@@ -54,13 +53,11 @@ struct PromptStart<'a, R: Runner> {
 }
 
 impl<R: Runner> PromptStart<'_, R> {
-    /// Returns true if positions may be added to the requested ones.
     fn may_add(&self) -> bool {
         let is_completion = self.group.request.task == Task::Complete;
         self.scheduler.limits.checkpoints.n_most > 0 && self.group.request.uses_cache && is_completion
     }
 
-    /// Returns the number of first tokens that are computed for earlier prompts.
     fn diverges_at(&self) -> u32 {
         self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt)
     }
@@ -97,9 +94,8 @@ impl<R: Runner> PromptStart<'_, R> {
         positions
     }
 
-    /// The window at the prompt's end serves requests with the same prompt, and other continuations of it. It goes to the host cache
-    /// if at least a window of the prompt is computed after the last checkpoint. Sharing its cells copies nothing but takes a
-    /// sequence id.
+    /// The window at the prompt's end serves the same prompt and its other continuations. It is copied to the host cache if at least
+    /// a window follows the last checkpoint. Sharing its cells copies nothing but takes a sequence id.
     fn end_window(&self, positions: &CheckpointPositions) -> PromptEndWindow {
         let Self { cache, group, n_found, .. } = *self;
         if group.request.task != Task::Complete {
@@ -118,8 +114,7 @@ impl<R: Runner> PromptStart<'_, R> {
         }
     }
 
-    /// Adds positions that divide the uncached part of the prompt into about equal parts, for checkpoints of `n_bytes` each. Each
-    /// is moved to the nearest end of a line, if one near is a valid position.
+    /// Adds positions that divide the uncached prompt about equally, each at the nearest end of a line if that is valid.
     fn add_evenly_spaced(&self, positions: &mut CheckpointPositions, n_bytes: u64) {
         let Self { cache, group, n_found, .. } = *self;
         let Checkpoints { n_most, min_step } = self.scheduler.limits.checkpoints;
@@ -140,8 +135,7 @@ impl<R: Runner> PromptStart<'_, R> {
     }
 }
 
-/// Returns the ends of lines of the prompt within `distance` of `at`, nearest first: texts diverge at turns, lines and
-/// paragraphs more often than elsewhere.
+/// Returns the ends of lines within `distance` of `at`, nearest first: texts diverge there more often than elsewhere.
 fn line_ends_near(at: u32, distance: u32, prompt: &[Token], token_strings: &TokenStrings) -> impl Iterator<Item = u32> {
     let ends_line = |position: &u32| {
         let before = position.checked_sub(1).and_then(|before| prompt.get(before as usize));
@@ -166,8 +160,7 @@ pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut Cac
     }
 }
 
-/// Saves windows at the ends of prompts, where an answer may be requested again or come back retokenized, where prompts
-/// diverge, and along prompts.
+/// Saves windows at the ends of prompts, for another answer or a retokenized one, where prompts diverge, and along prompts.
 fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
         let (id, n_tokens) = (running.id(), running.n_held + running.n_planned);
@@ -189,8 +182,7 @@ fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     }
 }
 
-/// Shares the cells of the first of `positions` for which `running` has the window. It takes a sequence id, for
-/// which the least recently used idle path is offloaded if there is a host cache, and is evicted like any idle path.
+/// Shares the cells at the first of `positions` with a complete window: the new path is idle, and evicted like any other.
 fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, mut positions: RangeInclusive<u32>) {
     let (id, sequence) = (running.id(), &running.sequence);
     let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request.owner.clone() };
@@ -200,8 +192,7 @@ fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence
     cache.kv_mut().set_provenance(kept.id(), provenance);
 }
 
-/// Saves the states at the ends of prompts, with the logits after them, where requests specify them, and where a fork may start
-/// after its branch has advanced.
+/// Saves states at the ends of prompts, with the logits there, at requested positions, and where a fork may start later.
 fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     let mut n_rows = 0;
     for running in scheduler.slots.running() {
@@ -229,8 +220,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     }
 }
 
-/// Returns true if a fork waits for the state after `n_tokens` tokens of a running branch, and may start after the branch has
-/// advanced: it is not built yet, other requests wait too, or no slot, no id or too few cells are free.
+/// Returns true if a fork waits for this state and may start after the branch has advanced: it is unbuilt, or must share or wait.
 fn may_start_late<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,

@@ -1,5 +1,4 @@
-//! Lifecycle: how sequences leave their slots, and requests the scheduler. The cells of a sequence that leaves are released by
-//! the guards that it holds.
+//! How sequences leave their slots, and requests the scheduler. The guards of a sequence that leaves release its cells.
 
 use crate::engine::features::hooks;
 use crate::engine::runner::{AdapterSchedule, KvSeqId};
@@ -20,7 +19,6 @@ impl Scheduler {
         self.end_branch(sequence, Some(slot), n_held, reason, result);
     }
 
-    /// Publishes the end of a sequence, of which `n_held` tokens are computed.
     fn end_branch(
         &mut self,
         mut sequence: Sequence,
@@ -49,8 +47,7 @@ impl Scheduler {
         }
     }
 
-    /// Cancels branch `index` of a stream; the others continue. Does nothing if there is no such branch, if it has ended, or for a
-    /// task.
+    /// Cancels a branch of a stream; the others continue. Does nothing for tasks, and for ended and unknown branches.
     pub(crate) fn cancel_branch(&mut self, request_id: u64, index: u32) {
         if hooks::cancel_together(self, request_id, index) {
             return;
@@ -91,7 +88,6 @@ impl Scheduler {
         }
     }
 
-    /// Ends the request of a running sequence with an error, and drops the cells of the sequence.
     pub(crate) fn fail_sequence(&mut self, key: SchedulingKey, error: Error) {
         let running = self.slots.take(key);
         let group_id = running.sequence.group_id;
@@ -99,7 +95,6 @@ impl Scheduler {
         self.fail_request(group_id, error);
     }
 
-    /// Ends requests with `error`, and drops the cells of their running sequences.
     pub(crate) fn fail(&mut self, group_ids: &[u64], error: &Error) {
         for &group_id in group_ids {
             for running in self.take_running_of(group_id) {
@@ -114,7 +109,6 @@ impl Scheduler {
         self.fail_stream(self.queue.group(group_id).request_id, error);
     }
 
-    /// As [`Scheduler::fail_request`], for a stream.
     pub(crate) fn fail_stream(&mut self, request_id: u64, error: Error) {
         self.has_changed = true;
         for group_id in self.queue.groups_of(request_id) {
@@ -124,12 +118,10 @@ impl Scheduler {
         self.outbox.failed.push((request_id, error));
     }
 
-    /// Removes all groups of a stream and releases their resources.
     pub(crate) fn remove_stream(&mut self, request_id: u64) -> Vec<RequestGroup> {
         self.queue.groups_of(request_id).into_iter().filter_map(|group_id| self.remove(group_id)).collect()
     }
 
-    /// Removes a group and releases its resources.
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         self.queue.get(group_id)?;
         for mut running in self.take_running_of(group_id) {
@@ -145,8 +137,7 @@ impl Scheduler {
         self.queue.remove(group_id)
     }
 
-    /// Preempts a sequence. It keeps its text and its sampler; its cells can be evicted, after others. A load keeps neither: it
-    /// returns to its position in the queue and starts again. Sequences that run together are preempted together.
+    /// Preempts a sequence and those that run with it. It keeps its text and sampler; a load starts again from the queue.
     pub(crate) fn preempt(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence(key);
         if !running.sequence.runs_together {
@@ -159,13 +150,11 @@ impl Scheduler {
         }
     }
 
-    /// Releases cells for the sequence of `key`, without taking any from more senior ones: those of a held prompt, or else those of the
-    /// most junior sequence. Returns `false` if there are none.
+    /// Releases a held prompt, or else preempts the most junior sequence that is junior to `key`. Returns `false` for neither.
     pub(crate) fn release_cells(&mut self, key: SchedulingKey) -> bool {
         self.release_junior_holder() || self.preempt_most_junior(key)
     }
 
-    /// Preempts the most junior running sequence, or search, if it is junior to the sequence of `key`. Returns `false` otherwise.
     pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);
         let last = self.slots.running().last().filter(|last| last.key() > key && !last.runs_with(running));
@@ -196,7 +185,6 @@ impl Scheduler {
         self.queue.push_preempted(PreemptedSequence { sequence, reservation: path.reserve(None), slot, n_held });
     }
 
-    /// Shifts the contexts that are full.
     pub(crate) fn shift_full(&mut self) {
         let full = self.slots.running().iter().filter(|running| running.sequence.is_full()).map(RunningSequence::key);
         for key in full.collect::<Vec<SchedulingKey>>() {
@@ -204,8 +192,7 @@ impl Scheduler {
         }
     }
 
-    /// Shifts the context of a running sequence. Returns `false` if nothing can be dropped. Its computed tokens stay cached,
-    /// like the tokens of every branch that ends.
+    /// Shifts the context of a running sequence; its computed tokens stay cached. Returns `false` if nothing can be dropped.
     ///
     /// Moving the cells to their new positions instead, as llama-server does, would move cells that other sequences share, rotate
     /// the whole device cache at the next decode, and lose precision if the cache is quantised. The sequence therefore waits to
@@ -223,7 +210,6 @@ impl Scheduler {
         true
     }
 
-    /// Records what a sequence leaves in its slot, which [`Slots::take`](crate::engine::scheduler::slots::Slots::take) has freed.
     pub(crate) fn record_slot_contents(&mut self, running: &RunningSequence) {
         self.record_slot_contents_as(
             running,
@@ -260,14 +246,12 @@ impl Scheduler {
         }
     }
 
-    /// Releases the held prompt of the most junior request that has one; `false` if no request has.
     pub(crate) fn release_junior_holder(&mut self) -> bool {
         let holding = self.queue.open().filter(|group| group.prompt_holder.id().is_some());
         let junior = holding.max_by_key(|group| group.scheduling_key(0)).map(|group| group.group_id);
         junior.is_some_and(|group_id| self.release_holder(group_id))
     }
 
-    /// Releases the held prompt of a request; `false` if it has none.
     pub(crate) fn release_holder(&mut self, group_id: u64) -> bool {
         self.queue.group_mut(group_id).release_holder()
     }

@@ -43,7 +43,6 @@ use crate::engine::scheduler::slots::{ErasedContents, Slots};
 use crate::engine::stats::Stats;
 use crate::request::{Event, Finished, SlotContents, Task};
 
-/// Requests, slots and sequences.
 pub(crate) struct Scheduler {
     limits: Limits,
     queue: Queue,
@@ -57,12 +56,10 @@ pub(crate) struct Scheduler {
     stats: Stats,
     /// True if this step changed which sequences run or wait: then the next step has work.
     has_changed: bool,
-    /// The sequence that was last refused for lack of cells.
     refused: Option<RefusedSequence>,
 }
 
-/// A sequence that was refused for lack of cells, and the number of unreserved cells at that time. It is not tried again until
-/// there are more.
+/// A sequence that was refused for lack of cells, and the unreserved cells then. It is tried again when there are more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RefusedSequence {
     pub(crate) key: SchedulingKey,
@@ -94,27 +91,22 @@ impl Scheduler {
         self.slots.running()
     }
 
-    /// Returns the running sequence of this key, see [`Slots::sequence`].
     pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
         self.slots.sequence(key)
     }
 
-    /// As [`Scheduler::sequence`].
     pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
         self.slots.sequence_mut(key)
     }
 
-    /// Returns the next running sequence, see [`Slots::next_key`].
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
         self.slots.next_key(previous)
     }
 
-    /// Returns a request that has not ended, see [`Queue::group`].
     pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
         self.queue.group(group_id)
     }
 
-    /// As [`Scheduler::group`], see [`Queue::group_mut`].
     pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
         self.queue.group_mut(group_id)
     }
@@ -131,7 +123,6 @@ impl Scheduler {
         &self.slots
     }
 
-    /// Takes the running sequences of a group from their slots.
     pub(crate) fn take_running_of(&mut self, group_id: u64) -> Vec<RunningSequence> {
         self.slots.take_all(|running| running.sequence.group_id == group_id)
     }
@@ -148,17 +139,14 @@ impl Scheduler {
         &self.stats
     }
 
-    /// Returns the state that the worker shares with other threads.
     pub(crate) fn shared(&self) -> &SharedState {
         &self.shared
     }
 
-    /// Returns true if a reader lags.
     pub(crate) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
     }
 
-    /// Returns a running sequence, its group, and the state of the features.
     pub(crate) fn parts_of(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut SchedulerFeatures) {
         let sequence = &mut self.slots.sequence_mut(key).sequence;
         let group = self.queue.group(sequence.group_id);
@@ -169,12 +157,10 @@ impl Scheduler {
         &mut self.stats
     }
 
-    /// Returns true if this step changed which sequences run or wait.
     pub(crate) fn has_changed(&self) -> bool {
         self.has_changed
     }
 
-    /// Starts a step.
     pub(crate) fn begin_step(&mut self) {
         self.has_changed = false;
     }
@@ -184,12 +170,10 @@ impl Scheduler {
         self.has_changed = true;
     }
 
-    /// Returns the task of a running sequence.
     pub(crate) fn task(&self, key: SchedulingKey) -> &Task {
         &self.slots.sequence(key).sequence.request.task
     }
 
-    /// Returns the group of a running sequence.
     pub(crate) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
         self.queue.group(self.slots.sequence(key).sequence.group_id)
     }
@@ -202,7 +186,6 @@ impl Scheduler {
         i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
     }
 
-    /// Returns true if a stream is not computed until its reader has caught up.
     pub(crate) fn is_paused(&self, request_id: u64) -> bool {
         self.paused.contains(&request_id)
     }
@@ -212,7 +195,6 @@ impl Scheduler {
         if self.is_paused(running.sequence.request_id) { 0 } else { running.n_ready() }
     }
 
-    /// Returns true if there is work.
     pub(crate) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || hooks::is_busy(&self.features)
     }
@@ -249,13 +231,11 @@ impl Scheduler {
         self.outbox.add(group, event);
     }
 
-    /// Counts a decode of the running sequences that computed the rows of all of them.
     pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
         self.count_decode();
         self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
     }
 
-    /// Counts a decode.
     pub(crate) fn count_decode(&mut self) {
         self.stats.n_decodes += 1;
         self.stats.n_busy += self.slots.running().len() as u64;

@@ -4,15 +4,11 @@ use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
 use crate::error::Error;
 use crate::request::Event;
 
-/// Events and ends of streams of the running step.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// Request groups with events of this step.
     pub(crate) groups_with_events: Vec<u64>,
-    /// Streams that this step ends with an error.
     pub(crate) failed: Vec<(u64, Error)>,
-    /// Permits of requests that got their last slot in this step. They are held until the published metrics show the requests in
-    /// slots, so that each request is always counted.
+    /// Permits of requests that got their last slot, held until the metrics show them there: each request is always counted.
     pub(crate) admitted: Vec<QueuePermit>,
     /// True if readers are woken at the end of the step regardless of the rate limit.
     pub(crate) is_urgent: bool,

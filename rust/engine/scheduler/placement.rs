@@ -15,7 +15,6 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::request::Task;
 use crate::sampling::TokenStrings;
 
-/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions.
 pub(crate) fn new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -43,12 +42,10 @@ pub(crate) fn place<R: Runner>(
     path
 }
 
-/// Places a path without cells. An id must be free.
 pub(crate) fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
     cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
 }
 
-/// Counts the hit of a group whose branch starts on `matched`, placed on `id`.
 pub(crate) fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, id: KvSeqId, matched: &PrefixMatch) {
     let n_found = matched.n_tokens();
     if n_found == matched.n_device {
@@ -58,7 +55,6 @@ pub(crate) fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestG
     }
 }
 
-/// A branch that starts, and its cells.
 pub(crate) struct Start {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
@@ -108,7 +104,6 @@ impl Scheduler {
         }
     }
 
-    /// Puts `sequence` into `slot`; its first `n_held` tokens are in `path`.
     pub(crate) fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
         self.has_changed = true;
         if self.queue.group(sequence.group_id).keeps_contents_of(slot) {

@@ -20,7 +20,6 @@ use crate::request::{Encoding, FinishReason};
 pub(crate) struct Planner {
     pub(crate) budget: StepBudget,
     pub(crate) adapters: AdapterRoundRobin,
-    /// Input of this step's decode.
     pub(crate) plan: Plan,
     /// True if this step's adapters differ from the last decode's.
     pub(crate) changes_adapters: bool,
@@ -45,7 +44,6 @@ impl Planner {
         }
     }
 
-    /// Starts a step: sets the time for moves between the tiers.
     pub(crate) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
         let move_time = self.budget.move_time(streams(scheduler, |_| true), n_prefilling, cache.n_reached());
@@ -53,7 +51,6 @@ impl Planner {
         cache.observe_compute(self.budget.token_s(cache.n_reached()));
     }
 
-    /// Divides the rows of the next decode among the running sequences.
     pub(crate) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         self.n_cells = cache.n_reached();
         self.count_demands(scheduler, cache);
@@ -65,7 +62,6 @@ impl Planner {
         self.count_skipped(scheduler);
     }
 
-    /// Takes the cells of the granted rows, and writes the plan.
     pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
@@ -77,8 +73,7 @@ impl Planner {
         }
     }
 
-    /// Selects the adapter set of this step; sequences that use another one are skipped. Returns the maximum time of the step
-    /// if streams of other sets wait.
+    /// Returns the maximum time of the step if streams of other sets wait.
     fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
         let running = scheduler.slots.running();
         self.count_adapter_demands(running);
@@ -100,7 +95,6 @@ impl Planner {
         max_step_s.map(Duration::from_secs_f64)
     }
 
-    /// Counts the demand for each adapter set that has any, in order of their most senior sequences.
     fn count_adapter_demands(&mut self, running: &[RunningSequence]) {
         self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
@@ -113,8 +107,7 @@ impl Planner {
         }
     }
 
-    /// Withdraws the demand of prompts that a more senior prompt of higher priority and another set outranks, as the step
-    /// budget does within a set; and sets without other demand.
+    /// Withdraws prompts that a more senior prompt of higher priority and another set outranks, and sets left without demand.
     fn withdraw_outranked_prompts(&mut self, running: &[RunningSequence]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
             let outranks = |other: usize| {
@@ -131,7 +124,6 @@ impl Planner {
         });
     }
 
-    /// Counts the steps in which each sequence yielded its row.
     fn count_skipped(&self, scheduler: &mut Scheduler) {
         for ((running, demand), &n_rows) in scheduler.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
             // A sequence of another adapter set did not advance, but did not yield either.
@@ -205,7 +197,6 @@ impl Planner {
         }));
     }
 
-    /// Writes the rows of the sequences that pass `filter` to the plan, in order.
     pub(crate) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
         let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
             let (range, samples) = (running.planned_range(), running.will_sample());
@@ -234,7 +225,6 @@ impl Planner {
 const N_AHEAD: usize = 2;
 
 impl Scheduler {
-    /// Fails requests whose media cannot be encoded.
     pub(crate) fn fail_unencodable(&mut self) {
         let mut failed = Vec::new();
         for running in self.slots.running() {
@@ -250,8 +240,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the number of tokens before a sequence's next medium, or the remainder of that medium once it is encoded: rows of
-/// tokens and of media are computed separately.
+/// Returns the tokens before a sequence's next medium, or the rest of an encoded one: the two are computed separately.
 fn n_until_media_boundary(running: &RunningSequence) -> u32 {
     let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
     match placed.media.encoding() {
@@ -276,7 +265,6 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     u32::MAX
 }
 
-/// Returns the load of the streams that pass `filter` and could get a token in the next decode.
 fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
     let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request.max_token_gap);
@@ -289,7 +277,6 @@ fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> 
     }
 }
 
-/// Returns true if cells can be freed in a later step, for which this one had no time.
 fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> bool {
     urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv_mut().n_evictable() > 0
 }

@@ -9,8 +9,7 @@ use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
-/// Returns the longest prefix of a group's prompt that can be shared. At least its last token is left to compute, for its
-/// logits, unless they are known or not needed.
+/// At least the last token is left to compute, for its logits, unless they are known or not needed.
 pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> PrefixMatch {
     let group = scheduler.queue.group(group_id);
     if let Some(prompt_holder) = group.prompt_holder.id() {
@@ -40,7 +39,6 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
     cache.find_match(&query, &group.media)
 }
 
-/// Returns a match for the whole prompt in the device cache.
 fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> Option<PrefixMatch> {
     let group = scheduler.queue.group(group_id);
     let n = group.n_prompt();
@@ -49,8 +47,7 @@ fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, gro
     Some(cache.find_match(&query, &group.media)).filter(|matched| matched.n_device == n)
 }
 
-/// Returns holders for computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in the device
-/// cache is held again once the next branch has computed it.
+/// A prompt that is no longer in the device cache is held again once the next branch has computed it.
 pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) -> Vec<(u64, PromptHolder)> {
     let without_holder = scheduler.queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
     let mut holders = Vec::new();
@@ -73,8 +70,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the running sequence that computes more of a prompt than the `n_known` cached tokens, if the wait is worthwhile;
-/// and the number of tokens compared.
+/// Returns a running sequence whose prefix of the prompt is worth waiting for, and the number of tokens compared.
 pub(crate) fn find_pending_prefix<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -119,8 +115,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
     (best, n_compared)
 }
 
-/// Returns the position of the last checkpoint of a sequence in its prompt that is usable for a prompt of `n` tokens with
-/// `n_common` common ones. Only the one at the end has the logits that a whole prompt needs.
+/// Returns the last checkpoint that is usable for a prompt of `n` tokens. Only the one at the end has the logits after all of it.
 fn last_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence, n_common: u32, n: u32) -> Option<u32> {
     let n_prompt = running.sequence.n_prompt;
     if running.sequence.n_predicted > 0 || !cache.has_host_cache() {

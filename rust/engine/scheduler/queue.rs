@@ -16,14 +16,11 @@ use crate::engine::scheduler::sequence::Sequence;
 /// Maximum ratio of all open requests to the limit for one priority.
 const MAX_OPEN_FACTOR: usize = 4;
 
-/// A sequence that was preempted and waits to resume.
 pub(crate) struct PreemptedSequence {
     pub(crate) sequence: Sequence,
     /// Makes its cached tokens the last to be evicted, except for pins.
     pub(crate) reservation: ReservationGuard,
-    /// Slot in which it ran.
     pub(crate) slot: u32,
-    /// Number of its tokens that were computed when it was preempted.
     pub(crate) n_held: u32,
 }
 
@@ -32,9 +29,7 @@ pub(crate) struct PreemptedSequence {
 enum WaitState {
     /// No branch was ever in a slot, and one could start.
     NotStarted,
-    /// Waits until a running sequence has computed its prefix.
     AwaitingPrefix(AwaitedPrefix),
-    /// Waits for this slot.
     AwaitingSlot(u32),
     /// At least one branch waits; the others have started, or the logits after the prompt are stored.
     Open,
@@ -57,11 +52,9 @@ pub(crate) struct Queue {
     awaiting_prefix: BTreeSet<(SchedulingKey, u32, u64)>,
     /// By slot; the most senior request first.
     awaiting_slot: Index<u32, (i64, u64)>,
-    /// By priority.
     open: Index<i32, u64>,
     /// Most senior first.
     preempted: Vec<PreemptedSequence>,
-    /// Number of branches that were started.
     n_starts: u64,
     /// Maximum number of open requests with several completions, each of which holds its prompt's cells and a row of logits.
     max_open: usize,
@@ -77,7 +70,6 @@ impl Queue {
         self.groups.is_empty()
     }
 
-    /// Adds a request.
     pub(crate) fn push(&mut self, mut group: RequestGroup) {
         group.arrived = self.n_starts;
         group.last_served = group.arrived;
@@ -90,7 +82,6 @@ impl Queue {
         self.groups.insert(group_id, (group, state));
     }
 
-    /// Returns the groups of a stream that have not ended, in order.
     pub(crate) fn groups_of(&self, request_id: u64) -> Vec<u64> {
         match self.streams.get(&request_id) {
             Some(groups) => groups.iter().copied().collect(),
@@ -98,7 +89,6 @@ impl Queue {
         }
     }
 
-    /// Returns the number of running branches of a stream.
     fn n_running_of(&self, request_id: u64) -> usize {
         match self.streams.get(&request_id) {
             Some(groups) => groups.iter().map(|&group_id| self.group(group_id).n_running()).sum(),
@@ -110,16 +100,11 @@ impl Queue {
         self.groups.get(&group_id).map(|(group, _)| group)
     }
 
-    /// # Panics
-    /// If the request has ended: a group outlives its sequences.
     pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
         self.get(group_id).expect("a group outlives its sequences")
     }
 
-    /// Returns a request to change parts that do not affect its wait state.
-    ///
-    /// # Panics
-    /// As [`Queue::group`].
+    /// For changes that do not affect its wait state.
     pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
@@ -165,7 +150,6 @@ impl Queue {
         n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
     }
 
-    /// Returns the highest priority among requests that wait for a slot.
     pub(crate) fn highest_waiting(&self) -> Option<i32> {
         let awaiting_slot = self.awaiting_slot.values().filter_map(BTreeSet::first);
         let awaiting_slot = awaiting_slot.map(|&(_, group_id)| self.group(group_id).request.priority);
@@ -173,7 +157,6 @@ impl Queue {
         awaiting_slot.chain(not_started).chain(self.open.keys().next_back().copied()).max()
     }
 
-    /// Blocks a request without started branches until a running sequence has computed its prefix.
     pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
         self.update(group_id, |group| {
             group.awaited_prefix = Some(awaited_prefix);
@@ -187,13 +170,11 @@ impl Queue {
         blocked.map(|&(_, _, group_id)| self.group(group_id))
     }
 
-    /// Returns the number of requests that wait for a prefix.
     pub(crate) fn n_blocked(&self) -> usize {
         self.awaiting_prefix.len()
     }
 
-    /// Unblocks the requests whose awaited sequence has computed enough tokens or has ended. `n_computed` returns the number of
-    /// computed tokens of a sequence, `None` if it does not run.
+    /// `n_computed` returns the computed tokens of a sequence, `None` if it does not run.
     pub(crate) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
         let mut next = self.awaiting_prefix.first().copied();
         while let Some((owner, ..)) = next {
@@ -206,8 +187,7 @@ impl Queue {
         }
     }
 
-    /// Marks branch `index` of a request as running for the first time; returns the request's permit if no branch is left
-    /// waiting. Counts as service for its whole stream.
+    /// Counts as service for the whole stream. Returns the request's permit if no branch is left waiting.
     pub(crate) fn start(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
         self.n_starts += 1;
         let n_starts = self.n_starts;
@@ -228,7 +208,6 @@ impl Queue {
         })
     }
 
-    /// Resets a request that was in a slot, as if it had never started.
     pub(crate) fn reset(&mut self, group_id: u64) {
         self.update(group_id, |group| {
             group.branches.fill(BranchState::Waiting);
@@ -237,7 +216,6 @@ impl Queue {
         });
     }
 
-    /// Returns the group of the stream's branch `index`, and its index there.
     pub(crate) fn find_branch(&self, request_id: u64, index: u32) -> Option<(u64, u32)> {
         self.groups_of(request_id).into_iter().find_map(|group_id| Some((group_id, self.group(group_id).index_in_group(index)?)))
     }
@@ -275,12 +253,10 @@ impl Queue {
         });
     }
 
-    /// Prevents all further starts of a request, which ends with an error.
     pub(crate) fn block_starts(&mut self, group_id: u64) {
         self.update(group_id, |_| (WaitState::Failed, ()));
     }
 
-    /// Removes a request.
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         let (group, state) = self.groups.remove(&group_id)?;
         self.unindex(&group, state);
@@ -320,21 +296,18 @@ impl Queue {
         self.preempted.insert(at, preempted);
     }
 
-    /// Removes the most senior sequence that waits to resume.
     pub(crate) fn pop_preempted(&mut self) -> PreemptedSequence {
         let preempted = self.preempted.remove(0);
         self.group_mut(preempted.sequence.group_id).set(preempted.sequence.index, BranchState::Running);
         preempted
     }
 
-    /// Removes branch `index` of a request, which waits to resume.
     pub(crate) fn take_preempted(&mut self, group_id: u64, index: u32) -> Option<PreemptedSequence> {
         let matches = |of: &PreemptedSequence| of.sequence.group_id == group_id && of.sequence.index == index;
         let at = self.preempted.iter().position(matches)?;
         Some(self.preempted.remove(at))
     }
 
-    /// Removes the sequences of a request that wait to resume.
     pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<PreemptedSequence> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.group_id == group_id).collect()
     }
@@ -370,7 +343,6 @@ impl Queue {
     }
 }
 
-/// An index: sets of requests by a key, none of which is empty.
 type Index<K, V> = BTreeMap<K, BTreeSet<V>>;
 
 fn insert<K: Ord, V: Ord>(index: &mut Index<K, V>, key: K, value: V) {
@@ -385,12 +357,10 @@ fn remove<K: Ord + Copy, V: Ord>(index: &mut Index<K, V>, key: K, value: &V) {
     }
 }
 
-/// Order of requests that wait for the same slot.
 fn seniority_of(group: &RequestGroup) -> (i64, u64) {
     (rank(group.last_served, group.request.priority), group.group_id)
 }
 
-/// Returns the wait state of a request that waits for no prefix.
 fn wait_state_of(group: &RequestGroup) -> WaitState {
     if group.is_unbuilt() && group.prompt_logits.is_some() {
         // No branch starts yet, but its prompt's cells are held.

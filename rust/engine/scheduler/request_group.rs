@@ -27,21 +27,17 @@ pub(crate) struct RequestGroup {
     pub(crate) request_id: u64,
     /// The part of the request that all branches share: never read for the parameters of a branch.
     pub(crate) request: Arc<Request>,
-    /// In order of the branches.
     branch_specs: Vec<Arc<BranchSpec>>,
     /// Prompt and suffix, shared by all branches.
     pub(crate) prompt: Arc<[Token]>,
-    /// In order.
     pub(crate) media: Arc<[PlacedMedia]>,
     pub(crate) adapter_schedule: AdapterSchedule,
     /// The adapters that were requested, regardless of where each applies from.
     pub(crate) requested_adapters: AdapterSet,
-    /// Shared by the groups of its stream.
     pub(crate) sender: Arc<Sender>,
     pub(crate) branches: Vec<BranchState>,
     /// Time of the submission.
     pub(crate) submitted: Instant,
-    /// True if any branch was ever in a slot.
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
     pub(crate) permit: Option<QueuePermit>,
@@ -59,7 +55,6 @@ pub(crate) struct RequestGroup {
     pub(crate) prompt_holder: PromptHolder,
     /// State that the next branch begins with.
     pub(crate) pending: SequenceFeatures,
-    /// Events of the running step.
     pub(crate) events: Vec<Event>,
     pub(crate) sharing: CellSharing,
 }
@@ -79,7 +74,6 @@ pub(crate) enum CellSharing {
     Recomputed,
 }
 
-/// Parameters of the branches of one request in a group.
 pub(crate) struct BranchSpec {
     /// Index of the first branch in the stream.
     pub(crate) first: u32,
@@ -94,7 +88,6 @@ pub(crate) struct BranchSpec {
 }
 
 impl BranchSpec {
-    /// Creates the parameters of the branches from `first` on. `sampler` has accepted the prompt of `request`.
     pub(crate) fn new(first: u32, mut request: Request, sampler: Sampler) -> Self {
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
@@ -117,11 +110,9 @@ impl BranchSpec {
 pub(crate) enum BranchState {
     /// Never in a slot so far.
     Waiting,
-    /// In a slot.
     Running,
     /// Was in a slot and waits for another one.
     Preempted,
-    /// Its end was published.
     Finished,
 }
 
@@ -151,12 +142,8 @@ impl PromptHolder {
 }
 
 impl RequestGroup {
-    /// Creates the group of `requests` that begin like the first, without adapters and with arrival 0; the submitting thread
-    /// and the worker set these. Each request comes with the index of its first branch in the stream, and with its sampler,
-    /// which has accepted nothing. O(prompt length), on the submitting thread. Starting a branch is O(1).
-    ///
-    /// # Panics
-    /// If there are no requests.
+    /// Creates the group of `requests` that begin like the first, each with the index of its first branch in the stream and a
+    /// sampler that has accepted nothing. O(prompt length), on the submitting thread; starting a branch is O(1).
     pub(crate) fn new(
         group_id: u64,
         mut requests: Vec<(u32, Request, Sampler)>,
@@ -183,8 +170,7 @@ impl RequestGroup {
         Self { media, pending, ..group }
     }
 
-    /// Creates a group of forks whose parameters are not known yet, except for `request`: it keeps its position in the queue, and
-    /// the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the prompt.
+    /// Creates a group of forks whose branches are not known yet. It has a position in the queue, and may hold its prompt.
     pub(crate) fn unbuilt(
         group_id: u64,
         request: Arc<Request>,
@@ -219,15 +205,12 @@ impl RequestGroup {
         }
     }
 
-    /// # Panics
-    /// If `branch_specs` is empty.
     pub(crate) fn set_branch_specs(&mut self, branch_specs: Vec<BranchSpec>) {
         self.request = Arc::clone(&branch_specs[0].request);
         self.branches = vec![BranchState::Waiting; branch_specs.iter().map(|branch_spec| branch_spec.n as usize).sum()];
         self.branch_specs = branch_specs.into_iter().map(Arc::new).collect();
     }
 
-    /// Returns true if the parameters of its branches are not known yet.
     pub(crate) fn is_unbuilt(&self) -> bool {
         self.branches.is_empty()
     }
@@ -244,7 +227,6 @@ impl RequestGroup {
         panic!("a group has no such branch")
     }
 
-    /// Returns the first branch that was never in a slot.
     pub(crate) fn next_branch(&self) -> Option<u32> {
         let at = self.branches.iter().position(|&branch| branch == BranchState::Waiting)?;
         Some(u32::try_from(at).expect("a request has few branches"))
@@ -254,12 +236,10 @@ impl RequestGroup {
         self.branches.contains(&BranchState::Waiting)
     }
 
-    /// Takes its permit once no branch is waiting for its first slot.
     pub(crate) fn take_permit_if_started(&mut self) -> Option<QueuePermit> {
         if self.has_waiting() { None } else { self.permit.take() }
     }
 
-    /// Returns the number of branches that must start together.
     pub(crate) fn n_together(&self) -> u32 {
         hooks::n_together(&self.request)
     }
@@ -276,20 +256,17 @@ impl RequestGroup {
         self.branches[index as usize] = branch;
     }
 
-    /// Returns true if a waiting branch could start: if the prompt is computed, if no branch is computing it, or if each branch
-    /// computes its own.
+    /// Returns true if a waiting branch could start: the prompt is computed, no branch is computing it, or each computes its own.
     pub(crate) fn can_start(&self) -> bool {
         let is_computing = || self.branches.iter().any(|branch| matches!(branch, BranchState::Running | BranchState::Preempted));
         self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
     }
 
-    /// Converts the index of a branch in the stream.
     pub(crate) fn index_in_group(&self, index: u32) -> Option<u32> {
         let mut indices = 0..u32::try_from(self.branches.len()).expect("a request has few branches");
         indices.find(|&nth| self.index_in_stream(nth) == index)
     }
 
-    /// Converts the index of a branch in the group.
     pub(crate) fn index_in_stream(&self, index: u32) -> u32 {
         let (branch_spec, nth) = self.branch_spec(index);
         branch_spec.first + nth
@@ -315,7 +292,6 @@ impl RequestGroup {
         self.prompt_holder.request_holder();
     }
 
-    /// Drops the logits after the prompt and releases its cells if no branch waits.
     pub(crate) fn release_unneeded_prompt(&mut self) {
         if !self.has_waiting() {
             self.prompt_logits = None;
@@ -323,7 +299,6 @@ impl RequestGroup {
         }
     }
 
-    /// Releases the cells of the prompt. Returns `false` if it holds none.
     pub(crate) fn release_holder(&mut self) -> bool {
         std::mem::replace(&mut self.prompt_holder, PromptHolder::Empty).id().is_some()
     }
@@ -332,12 +307,10 @@ impl RequestGroup {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }
 
-    /// Returns the part of its first `n_found` tokens that it waited for.
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
         self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.n_tokens.min(n_found))
     }
 
-    /// Returns the origin of the prefixes that it computes.
     pub(crate) fn provenance(&self) -> Provenance {
         Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
     }
@@ -347,7 +320,6 @@ impl RequestGroup {
     }
 }
 
-/// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedPrefix {
     pub(crate) provider: SchedulingKey,

@@ -20,7 +20,6 @@ use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, Runnin
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 
-/// Placement of one sequence that resumes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SequencePlacement {
     /// The more senior sequence that provides its prefix, and the length of the prefix.
@@ -31,7 +30,6 @@ pub(crate) struct SequencePlacement {
     n_cells: i64,
 }
 
-/// Plan for sequences that resume together.
 pub(crate) struct Resumption {
     /// In order; `None` for a sequence without a text.
     pub(crate) placements: Vec<Option<SequencePlacement>>,
@@ -39,8 +37,7 @@ pub(crate) struct Resumption {
     pub(crate) n_cells: i64,
 }
 
-/// Plans how the first `n` preempted sequences resume. With `recomputes`, common prefixes of the beams of a search are computed
-/// once, even if they are saved.
+/// Plans how the first `n` preempted sequences resume. If it `recomputes`, common prefixes of beams are computed once.
 pub(crate) fn plan_resumption<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
@@ -68,7 +65,6 @@ pub(crate) fn plan_resumption<R: Runner>(
     Resumption { placements, n_cells }
 }
 
-/// Limits the reload of sequences from which others are forked to the first fork position.
 fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlacement>]) {
     for nth in 0..placements.len() {
         let scheduling_key = scheduler.queue.preempted()[nth].sequence.scheduling_key();
@@ -80,10 +76,8 @@ fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlaceme
     }
 }
 
-/// Cached tokens of a sequence.
 #[derive(Debug, Clone, Copy)]
 struct CachedTokens {
-    /// Tokens in the device cache.
     n_device: u32,
     /// Of these, tokens that running sequences hold.
     n_pinned: u32,
@@ -98,14 +92,12 @@ fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> C
 
 /// The sequences that resume before another one of the same search.
 struct SearchGroup<'a> {
-    /// Their cached tokens.
     cached: &'a [Option<CachedTokens>],
     recomputes: bool,
 }
 
 impl SearchGroup<'_> {
-    /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other
-    /// sequences.
+    /// Returns the provider of the `nth` preempted sequence, and how many of its tokens' cells are counted for other sequences.
     fn provider<R: Runner>(
         &self,
         scheduler: &Scheduler,
@@ -169,8 +161,7 @@ fn n_common(scheduler: &Scheduler, first: &Sequence, second: &Sequence) -> u32 {
     n
 }
 
-/// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a
-/// text.
+/// Returns `None` for a beam without a text.
 pub(crate) fn find_preempted<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
@@ -181,7 +172,6 @@ pub(crate) fn find_preempted<R: Runner>(
     (!hooks::is_vacant(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
 }
 
-/// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
 fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
     let n_reusable = if sequence.kept_logits.is_some() { sequence.n_tokens() } else { sequence.max_reusable() };
@@ -190,8 +180,7 @@ fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: 
     cache.find_match(&query, &group.media)
 }
 
-/// Returns what a running sequence that waits for a prefix continues from, once its provider has that prefix: its longest cached
-/// prefix.
+/// Returns the cached prefix from which a waiting sequence continues, once its provider has the awaited one.
 pub(crate) fn find_awaited<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
@@ -222,8 +211,7 @@ pub(crate) fn find_awaited<R: Runner>(
 }
 
 impl Scheduler {
-    /// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
-    /// share them already. `key` is one of its beams.
+    /// Makes a search resume whose beams were reloaded separately and could share cells. Returns `false` if they do already.
     pub(crate) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
         let group_id = self.slots.sequence(key).sequence.group_id;
         if self.queue.group(group_id).sharing != CellSharing::Separate {
@@ -235,8 +223,7 @@ impl Scheduler {
     }
 }
 
-/// Returns how many tokens a sequence may compute until another one is forked from it, for memory that can be forked only where
-/// a sequence ends.
+/// Returns how many tokens `running` may compute until another is forked from it, for memory that is forked only at the end.
 pub(crate) fn n_until_fork<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
     if cache.kind().forks.can_truncate() {
         return u32::MAX;

@@ -17,7 +17,6 @@ pub(crate) const HEADROOM: u32 = 64;
 pub(crate) enum Phase {
     /// Its saved cells are being reloaded; nothing is computed.
     Reloading {
-        /// Entries still to be reloaded, in order.
         entries: VecDeque<Reload>,
         /// Logits after all of its tokens, if the last entry has them.
         logits: Option<Arc<[f32]>>,
@@ -26,7 +25,6 @@ pub(crate) enum Phase {
     AwaitingPrefix(PrefixDependency),
     /// Its prompt, or the part of a preempted sequence that is not cached, is being computed.
     Prefilling,
-    /// All of its tokens are computed, and these are the logits after them: this step samples its next token.
     ReadyToSample(Arc<[f32]>),
     /// Its last token is computed in each step, and the next one sampled.
     Decoding,
@@ -39,7 +37,6 @@ pub(crate) enum Phase {
 /// A prefix that a more senior running sequence is computing or reloading.
 #[derive(Debug)]
 pub(crate) struct PrefixDependency {
-    /// Key of that sequence.
     pub(crate) provider: SchedulingKey,
     pub(crate) n_tokens: u32,
     /// Keeps the computed tokens of the waiting sequence.
@@ -47,8 +44,7 @@ pub(crate) struct PrefixDependency {
 }
 
 impl Phase {
-    /// Returns the first phase of `sequence`, which starts or resumes on `matched`. If these are all of its tokens, it samples from
-    /// the logits that it kept.
+    /// If `matched` has all of its tokens, the sequence samples from the logits that it kept.
     pub(crate) fn for_match(matched: PrefixMatch, sequence: &mut Sequence) -> Self {
         let kept_logits = sequence.kept_logits.take().filter(|_| matched.n_tokens() == sequence.n_tokens());
         let PrefixMatch { reloads, logits, .. } = matched;
@@ -59,7 +55,6 @@ impl Phase {
         }
     }
 
-    /// Name for logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Reloading { .. } => "reloading",
@@ -86,7 +81,6 @@ pub(crate) struct RunningSequence {
     pub(crate) n_planned: u32,
     /// Number of consecutive steps in which it yielded its row.
     pub(crate) n_skipped: u32,
-    /// `Some` if it finishes with this step.
     pub(crate) finish_reason: Option<FinishReason>,
 }
 
@@ -95,7 +89,6 @@ impl RunningSequence {
         Self { sequence, slot, phase, path, shares_cells: true, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
     }
 
-    /// Identifies it as long as it runs or waits to resume.
     pub(crate) fn key(&self) -> SchedulingKey {
         self.sequence.scheduling_key()
     }
@@ -109,7 +102,6 @@ impl RunningSequence {
         if self.is_vacant() { 0 } else { self.sequence.n_tokens() - self.n_held }
     }
 
-    /// Returns true if it has no text and waits for one.
     pub(crate) fn is_vacant(&self) -> bool {
         matches!(self.phase, Phase::Vacant)
     }
@@ -118,17 +110,14 @@ impl RunningSequence {
         if let Phase::AwaitingPrefix(prefix) = &self.phase { Some(prefix) } else { None }
     }
 
-    /// Returns true if both start, are preempted and resume together.
     pub(crate) fn runs_with(&self, other: &Self) -> bool {
         self.sequence.runs_together && self.sequence.group_id == other.sequence.group_id
     }
 
-    /// Returns the number of tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
         if matches!(self.phase, Phase::Prefilling | Phase::Decoding) { self.n_uncomputed() } else { 0 }
     }
 
-    /// Returns the adapters of its next token.
     pub(crate) fn adapter_set(&self) -> &AdapterSet {
         self.sequence.adapter_schedule.at(self.n_held)
     }
@@ -138,7 +127,6 @@ impl RunningSequence {
         self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
     }
 
-    /// Returns true if that medium must be computed in one decode.
     pub(crate) fn takes_all_available(&self) -> bool {
         self.available_media().is_some_and(|placed| placed.media.sees_ahead())
     }
@@ -164,12 +152,10 @@ impl RunningSequence {
         }
     }
 
-    /// Range of the tokens that the next decode computes.
     pub(crate) fn planned_range(&self) -> Range<u32> {
         self.n_held..self.n_held + self.n_planned
     }
 
-    /// Returns the tokens that the next decode computes, as two slices.
     pub(crate) fn planned_tokens(&self) -> [&[Token]; 2] {
         self.sequence.tokens.slices(self.planned_range())
     }
@@ -179,7 +165,6 @@ impl RunningSequence {
         self.n_planned == self.n_uncomputed()
     }
 
-    /// Returns true if the next decode computes only its last token.
     pub(crate) fn takes_one_row(&self) -> bool {
         self.n_planned == 1 && self.will_sample()
     }
@@ -200,7 +185,6 @@ pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
 }
 
-/// Counts rows or sequences.
 pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
 }

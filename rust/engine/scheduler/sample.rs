@@ -14,7 +14,6 @@ use crate::sampling::Threads;
 /// Maximum number of rows sampled together. The list is on the stack, and this many rows keep every thread busy.
 pub(crate) const BLOCK: usize = 64;
 
-/// Returns true if a sequence has rows of the last decode that are not sampled yet, or stored logits.
 pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
     scheduler.running().iter().any(|running| running.n_planned > 0 || matches!(running.phase, Phase::ReadyToSample(_)))
 }
@@ -52,7 +51,6 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
 }
 
 impl Scheduler {
-    /// Queues the tokens that were sampled before `now`.
     pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
         let Self { slots, queue, outbox, stats, .. } = self;
         for running in slots.running_mut() {
@@ -68,7 +66,6 @@ impl Scheduler {
         }
     }
 
-    /// Finishes the sequences that end with the token that they sampled.
     pub(crate) fn finish_ended(&mut self) {
         for mut running in self.slots.take_all(|running| running.finish_reason.is_some()) {
             let reason = running.finish_reason.take().expect("it was taken out because it has one");
@@ -77,8 +74,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the logits from which a sequence samples in this step, if it does; counts its rows of the last decode, which are now
-/// part of the tokens that it holds.
+/// Returns the logits from which a sequence samples in this step. Its rows of the last decode become held tokens.
 fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'a impl Runner) -> Option<Logits<'a>> {
     if let Phase::ReadyToSample(logits) = &running.phase {
         return Some(Logits::Stored(Arc::clone(logits)));
@@ -90,7 +86,6 @@ fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'
     samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
 }
 
-/// A row of logits: of the last decode, or stored.
 enum Logits<'a> {
     Computed(&'a [f32]),
     Stored(Arc<[f32]>),
@@ -104,7 +99,6 @@ impl Logits<'_> {
         }
     }
 
-    /// Returns logits that outlive the step.
     fn to_stored(&self) -> Arc<[f32]> {
         match self {
             Self::Computed(row) => Arc::from(*row),

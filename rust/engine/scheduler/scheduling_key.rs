@@ -1,10 +1,7 @@
 //! Priority order of sequences: in the queue, in a step, and for preemption.
 
-/// Number of branch starts, of any request, that one level of priority counts for: a request is scheduled as if it had arrived
-/// that many starts earlier.
-///
-/// A higher priority thus takes effect immediately, but a request of lower priority precedes later ones once more than this many
-/// branches per level of difference have started in between.
+/// Branch starts, of any request, that one level of priority counts for: a request is scheduled as if it had arrived that many
+/// starts earlier. Later requests of higher priority precede it only until then.
 pub const STARTS_PER_PRIORITY: i64 = 1_000;
 
 /// Position of a branch in the priority order, the most senior first: by priority and arrival, then by index in its request.
@@ -16,7 +13,6 @@ pub(crate) struct SchedulingKey {
 }
 
 impl SchedulingKey {
-    /// Creates the key of branch `index` of a request that arrived after `arrived` branch starts.
     pub(crate) fn new(arrived: u64, priority: i32, group_id: u64, index: u32) -> Self {
         Self { rank: rank(arrived, priority), group_id, index }
     }

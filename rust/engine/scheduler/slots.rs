@@ -15,7 +15,6 @@ use crate::request::Token;
 /// Time for which a free slot is reserved for a client that tried to erase it while it was busy.
 const ERASE_WAIT: Duration = Duration::from_millis(200);
 
-/// Contents that the last sequence left in a slot.
 #[derive(Debug, Default)]
 struct SlotRecord {
     /// Order in which slots were vacated.
@@ -28,7 +27,6 @@ struct SlotRecord {
     erase_by: Option<Instant>,
 }
 
-/// Contents of a slot that are to be erased.
 pub(crate) struct ErasedContents {
     pub(crate) adapter_schedule: AdapterSchedule,
     pub(crate) tokens: Arc<[Token]>,
@@ -36,16 +34,13 @@ pub(crate) struct ErasedContents {
     pub(crate) n_shared: u32,
 }
 
-/// The slots and the sequences that run in them.
 pub(crate) struct Slots {
     /// Most senior first.
     running: Vec<RunningSequence>,
     /// Position that was looked up last: most lookups are for the same sequence or the next one. With 254 streams, searching each
     /// time makes a step of the worker 10 to 20 % slower.
     last_position: Cell<usize>,
-    /// By slot.
     is_taken: Vec<bool>,
-    /// By slot.
     contents: Vec<SlotRecord>,
     n_vacated: u64,
 }
@@ -56,7 +51,6 @@ impl Slots {
         Self { running: Vec::new(), last_position: Cell::new(0), is_taken: vec![false; n_slots as usize], contents, n_vacated: 0 }
     }
 
-    /// Returns the running sequences, most senior first.
     pub(crate) fn running(&self) -> &[RunningSequence] {
         &self.running
     }
@@ -79,10 +73,7 @@ impl Slots {
         self.running.get(self.position(key)).filter(|running| running.key() == key)
     }
 
-    /// Returns the running sequence of this key.
-    ///
-    /// # Panics
-    /// If it does not run.
+    /// Panics if it does not run, as the methods below.
     pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
         self.get(key).expect("the sequence runs")
     }
@@ -92,8 +83,7 @@ impl Slots {
         self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
     }
 
-    /// Returns the key of the most senior running sequence that is junior to `previous`, or of the most senior one. Sequences may
-    /// enter and leave between two calls.
+    /// Returns the most senior running sequence that is junior to `previous`. Sequences may enter and leave between two calls.
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
         let first = previous.map_or(0, |previous| self.position(previous));
         self.running[first..].iter().map(RunningSequence::key).find(|&key| Some(key) != previous)
@@ -105,10 +95,6 @@ impl Slots {
         self.running.insert(at, running);
     }
 
-    /// Removes a sequence from its slot.
-    ///
-    /// # Panics
-    /// If it does not run.
     pub(crate) fn take(&mut self, key: SchedulingKey) -> RunningSequence {
         let running = self.running.remove(self.position(key));
         assert_eq!(running.key(), key, "the sequence runs");
@@ -128,7 +114,6 @@ impl Slots {
         self.running.len() == self.contents.len()
     }
 
-    /// Returns the number of slots without a sequence.
     pub(crate) fn n_idle(&self) -> usize {
         self.contents.len() - self.running.len()
     }
@@ -138,13 +123,11 @@ impl Slots {
         (0u32..).zip(&self.contents).filter(|&(slot, _)| self.is_free(slot)).count()
     }
 
-    /// Returns the slot of the sequence that runs on `id`.
     pub(crate) fn slot_of(&self, id: KvSeqId) -> Option<u32> {
         self.running.iter().find(|running| running.id() == id).map(|running| running.slot)
     }
 
-    /// Returns the slot for the next branch of a group: its preferred slot if that is free, else the one vacated longest ago; a
-    /// load gets only its own slot. `None` if no such slot is free.
+    /// A preferred slot that is busy is replaced by the one vacated longest ago, the required slot of a load by none.
     pub(crate) fn free_slot(&self, group: &RequestGroup) -> Option<u32> {
         match (group.required_slot(), group.request.slot) {
             (Some(slot), _) => Some(slot).filter(|&slot| self.is_free(slot)),
@@ -153,7 +136,6 @@ impl Slots {
         }
     }
 
-    /// Returns `slot` if it is free, else the one vacated longest ago.
     pub(crate) fn free_slot_or_idle(&self, slot: u32) -> Option<u32> {
         Some(slot).filter(|&slot| self.is_free(slot)).or_else(|| self.longest_idle())
     }
@@ -179,7 +161,6 @@ impl Slots {
         self.contents.iter().filter_map(|contents| contents.erase_by?.checked_duration_since(now)).min()
     }
 
-    /// Records that a sequence leaves `slot`: the first `n_held` of its `tokens` are the contents until the next sequence.
     pub(crate) fn set_contents(&mut self, slot: u32, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
         self.n_vacated += 1;
         let record = &mut self.contents[slot as usize];
@@ -187,7 +168,6 @@ impl Slots {
         *record = SlotRecord { vacated_at, adapter_schedule: adapter_schedule.clone(), tokens, n_held, erase_by };
     }
 
-    /// Returns the contents of an idle `slot` and their adapters.
     pub(crate) fn contents_of(&self, slot: u32) -> (&AdapterSchedule, Vec<Token>) {
         let contents = &self.contents[slot as usize];
         (&contents.adapter_schedule, contents.tokens.first(contents.n_held))
@@ -203,7 +183,6 @@ impl Slots {
         self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
     }
 
-    /// Takes the contents of an idle `slot`, for erasing.
     pub(crate) fn take_contents(&mut self, slot: u32) -> ErasedContents {
         let tokens: Arc<[Token]> = self.contents_of(slot).1.into();
         let SlotRecord { adapter_schedule, .. } = std::mem::take(&mut self.contents[slot as usize]);

@@ -160,13 +160,11 @@ impl StepBudget {
         self.limit_s(streams, n_cells) - self.rest_s - 3.0 * self.rest_spread_s
     }
 
-    /// Returns the maximum seconds of a step, including the limit for streams of other adapter sets.
     fn limit_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
         let within_s = streams.max_step.map_or(f64::INFINITY, |max_step| max_step.as_secs_f64());
         self.step_s(streams, n_cells).min(within_s)
     }
 
-    /// Returns the maximum seconds of a step.
     pub(crate) fn step_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
         let chunk_s = MAX_CHUNK.as_secs_f64();
         let own_s = streams.max_token_gap.map_or(f64::INFINITY, |gap| gap.as_secs_f64());
@@ -184,8 +182,7 @@ impl StepBudget {
         }
     }
 
-    /// Returns the seconds that 99 of 100 steps with one token of each of `n_streams` stay within; 0 without streams or
-    /// measurements.
+    /// Returns the seconds that 99 of 100 steps with one token of each of `n_streams` stay within.
     pub(crate) fn stream_step_s(&self, n_streams: u32, n_cells: u32) -> f64 {
         if n_streams == 0 {
             return 0.0;

@@ -4,12 +4,10 @@
 //! inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks the 99th percentile of the relative errors,
 //! whatever their distribution: on any machine, one step in a hundred takes longer than [`StepCost::high_s`].
 
-/// Parameters that determine the time of a step.
 #[derive(Clone, Copy)]
 pub(crate) struct StepShape {
     /// Rows of decoding sequences, one each.
     pub(crate) n_decoding: u32,
-    /// Rows of prompts.
     pub(crate) n_prefill: u32,
     /// Cells that each row scans, without the cells of this step's rows.
     pub(crate) n_cells: u32,
@@ -52,7 +50,6 @@ const MIN_MISS: f64 = 0.01;
 pub(crate) struct StepCost {
     /// Seconds per unit of each cost, never negative; all 0 until a step was measured.
     costs_s: [f64; N_COSTS],
-    /// Covariance of the costs.
     covariance: [[f64; N_COSTS]; N_COSTS],
     /// Consecutive errors beyond [`MAX_MISS`]; negative if the steps were faster than predicted.
     streak: i32,
@@ -60,7 +57,6 @@ pub(crate) struct StepCost {
     miss: f64,
     /// Distance of the 99th percentile from the mean, in mean errors.
     margin: f64,
-    /// Most prefill rows measured in one step.
     n_tried: u32,
 }
 
@@ -70,7 +66,6 @@ impl StepCost {
         Self { costs_s: [0.0; N_COSTS], covariance: [[0.0; N_COSTS]; N_COSTS], streak: 0, miss: 0.06, margin: 4.0, n_tried: 0 }
     }
 
-    /// Returns the most prefill rows measured in one step.
     pub(crate) const fn n_tried(&self) -> u32 {
         self.n_tried
     }
@@ -80,8 +75,7 @@ impl StepCost {
         dot(&units(shape), &self.costs_s)
     }
 
-    /// Returns the seconds that 99 of 100 steps of this shape stay within; 0 until one was measured. Monotonic in each number
-    /// of `shape`.
+    /// Returns the seconds that 99 of 100 steps of this shape stay within. Monotonic in each number of `shape`.
     pub(crate) fn high_s(&self, shape: StepShape) -> f64 {
         self.mean_s(shape) * (self.margin * self.miss).exp()
     }
@@ -198,7 +192,6 @@ impl StepCost {
     }
 }
 
-/// Returns the units of each cost.
 fn units(StepShape { n_decoding, n_prefill, n_cells }: StepShape) -> [f64; N_COSTS] {
     let [n_decoding, n_prefill] = [n_decoding, n_prefill].map(f64::from);
     let n_cells = f64::from(n_cells) + n_decoding + n_prefill;

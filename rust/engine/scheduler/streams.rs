@@ -8,13 +8,11 @@ use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 
 impl Scheduler {
-    /// Returns the unread events of a stream; `None` if it has ended.
     pub(crate) fn backlog_of(&self, request_id: u64) -> Option<Backlog> {
         self.queue.groups_of(request_id).first().map(|&group_id| self.queue.group(group_id).sender.backlog())
     }
 
-    /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for
-    /// [`Limits::slow_consumer_timeout`](crate::config::Limits::slow_consumer_timeout).
+    /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for too long.
     pub(crate) fn pause(&mut self, slow: SlowStreams) {
         self.paused = slow.paused;
         for (request_id, error) in slow.expired {
@@ -22,7 +20,6 @@ impl Scheduler {
         }
     }
 
-    /// Removes the requests that end with this step.
     pub(crate) fn take_ended(&mut self) -> Vec<EndedGroup> {
         let mut ended = Vec::new();
         for (request_id, error) in std::mem::take(&mut self.outbox.failed) {
@@ -47,20 +44,17 @@ impl Scheduler {
         self.outbox.groups_with_events.push(group_id);
     }
 
-    /// Returns true if there is something to publish.
     pub(crate) fn has_events(&self) -> bool {
         !(self.outbox.groups_with_events.is_empty() && self.outbox.failed.is_empty())
     }
 
-    /// Returns true if the step did more than sample a further token for each sequence: then readers are woken regardless of the
-    /// rate limit.
+    /// Anything but a further token for each sequence wakes readers regardless of the rate limit.
     pub(crate) fn has_urgent_events(&self) -> bool {
         let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Vacant);
         self.outbox.is_urgent || !self.slots.running().iter().all(only_decodes)
     }
 
-    /// Passes each group with events to `send`, and releases the permits of admitted requests: to be called after the metrics are
-    /// published. Returns the number of groups, including ended ones.
+    /// Called after the metrics are published: releases the permits of admitted requests. Returns the number of groups.
     pub(crate) fn drain_events(&mut self, mut send: impl FnMut(&mut RequestGroup)) -> usize {
         let Outbox { groups_with_events, admitted, is_urgent, .. } = &mut self.outbox;
         admitted.clear();

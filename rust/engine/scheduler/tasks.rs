@@ -10,7 +10,6 @@ use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, SavedPiece, SavedPrefix, Task, TaskResult};
 
-/// Finishes tasks whose prompt is computed or reloaded.
 pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
@@ -62,7 +61,6 @@ fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
     }
 }
 
-/// Returns the result of a task whose tokens are computed, reloaded or saved.
 fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<Option<TaskResult>> {
     match &running.sequence.request.task {
         Task::Complete => Ok(None),

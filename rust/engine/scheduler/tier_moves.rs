@@ -48,14 +48,12 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     while !cache.is_out_of_time() && cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason)) {}
 }
 
-/// Makes `running` continue from `matched`.
 fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, matched: PrefixMatch, provenance: Provenance) {
     cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
     running.n_held = matched.n_device;
     running.phase = Phase::for_match(matched, &mut running.sequence);
 }
 
-/// Outcome of an attempt to reload an entry.
 enum ReloadOutcome {
     One,
     /// No entry is left, or it must wait.
@@ -65,7 +63,6 @@ enum ReloadOutcome {
     Impossible(Error),
 }
 
-/// Reloads the next entry of a running sequence.
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> ReloadOutcome {
     let Some(next) = scheduler.slots.sequence(key).next_reload() else { return ReloadOutcome::None };
     let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
@@ -93,10 +90,6 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
     ReloadOutcome::NoSpace
 }
 
-/// Reloads the next entry of `running`.
-///
-/// # Errors
-/// [`Error::PrefixRefused`] if the memory refuses it.
 fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<(), Error> {
     let next = running.next_reload().expect("the caller has seen it");
     let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
@@ -106,7 +99,6 @@ fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSeq
     Ok(())
 }
 
-/// Makes `running` compute the tokens that were to be reloaded.
 fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
     running.phase = Phase::Prefilling;
     // Entries that were already reloaded may end where the memory cannot continue.

@@ -17,7 +17,6 @@ pub(crate) struct Beam {
     /// Rank when it was last chosen, 0 for the best.
     pub(crate) rank: u32,
     pub(crate) score: BeamScore,
-    /// Tokens that are not published yet.
     pub(crate) unpublished: Vec<ScoredToken>,
     /// `Some` once its last token is computed.
     pub(crate) proposals: Option<Vec<ProposedToken>>,
@@ -40,7 +39,6 @@ pub(crate) struct FinishedText {
     pub(crate) reason: FinishReason,
     /// Order among the texts; greater is better.
     pub(crate) rank: f64,
-    /// Reported score.
     pub(crate) score: f64,
 }
 
@@ -49,7 +47,6 @@ pub(crate) struct ProposedToken {
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
-/// State that a beam starts from when it continues another one.
 pub(crate) struct BeamPrefix {
     tokens: Tokens,
     n_predicted: u32,
@@ -69,8 +66,7 @@ impl Beam {
 }
 
 impl Sequence {
-    /// Proposes next tokens from the `logits` after its last token, on any thread; its search chooses among the proposals of
-    /// all beams.
+    /// Proposes next tokens from `logits`, on any thread; the search chooses among the proposals of all beams.
     pub(crate) fn propose(&mut self, logits: &[f32]) {
         let distribution = self.distribution(logits);
         let Some(beam) = &self.features.beams else { return };
@@ -104,7 +100,6 @@ impl Sequence {
         if is_over { self.end_token.map(|token| (token, 0.0)).into_iter().collect() } else { candidates }
     }
 
-    /// Returns the finish reason if `token` would end the text.
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
         let delta = self.text.clone().push(|bytes| append_text(token, &self.request, runner, bytes));
         self.finish_reason(&delta, token, 1, runner)
@@ -130,7 +125,6 @@ impl Sequence {
         }
     }
 
-    /// Drops its text; its slot waits for another one to continue.
     pub(crate) fn drop_text(&mut self) {
         if let Some(beam) = &mut self.features.beams {
             (beam.is_live, beam.proposals) = (false, None);
@@ -138,7 +132,6 @@ impl Sequence {
         }
     }
 
-    /// Appends a token that the search chose, with the new score and rank.
     pub(crate) fn write(&mut self, chosen: ScoredToken, score: BeamScore, rank: u32, runner: &impl Runner) {
         let token = chosen.token;
         self.tokens.push(token);
@@ -155,7 +148,6 @@ impl Sequence {
     }
 }
 
-/// Detokenizer for the published part of a search.
 #[derive(Debug, Clone)]
 pub(crate) struct TextCursor {
     text: Text,

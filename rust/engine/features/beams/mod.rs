@@ -52,13 +52,11 @@ pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), 
     Ok(())
 }
 
-/// Makes sequence `nth` of a search a beam.
 pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
     let search = sequence.request.diversity.beams().copied();
     sequence.features.beams = search.map(|search| Box::new(Beam::new(search, nth, &sequence.text)));
 }
 
-/// Proposes several tokens instead of sampling one. Returns `false` if the sequence is no beam.
 pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     let is_beam = sequence.features.beams.is_some();
     if is_beam {
@@ -67,7 +65,6 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     is_beam
 }
 
-/// A beam is preempted: its last token is computed again.
 pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     if let Some(beam) = &mut features.beams {
         beam.proposals = None;
@@ -119,7 +116,6 @@ fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
     n_left == Some(0)
 }
 
-/// Returns the keys of the beams of a search that are in slots, in order.
 fn beams_of(scheduler: &Scheduler, group_id: u64) -> Vec<SchedulingKey> {
     let running = scheduler.running().iter();
     running.filter(|running| running.sequence.group_id == group_id).map(RunningSequence::key).collect()
@@ -133,22 +129,18 @@ fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
     scheduler.sequence_mut(key).sequence.features.beams.as_mut().expect("every sequence of a search is a beam")
 }
 
-/// Returns the beams that have a text.
 fn live_of(scheduler: &Scheduler, all: &[SchedulingKey]) -> Vec<SchedulingKey> {
     all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect()
 }
 
-/// Returns the finished texts of the search whose first beam is `first`.
 fn texts_of(scheduler: &Scheduler, first: SchedulingKey) -> &[FinishedText] {
     beam(scheduler, first).results.as_ref().map_or(&[], |results| &results.texts)
 }
 
-/// Returns the results of the search whose first beam is `first`.
 fn results_mut(scheduler: &mut Scheduler, first: SchedulingKey) -> &mut SearchResults {
     beam_mut(scheduler, first).results.as_mut().expect("the first beam keeps it")
 }
 
-/// Chooses the successors that continue, and the ones that end a text.
 fn choose(
     scheduler: &Scheduler,
     runner: &impl Runner,
@@ -172,7 +164,6 @@ fn take_token(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> Sco
     ScoredToken { token: successor.token, logprobs }
 }
 
-/// Adds a finished text: the text of the beam of `key`, followed by `chosen`.
 fn add_finished_text(
     scheduler: &mut Scheduler,
     first: SchedulingKey,
@@ -261,7 +252,6 @@ fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
 
-/// Publishes the tokens that all remaining texts have in common.
 fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
     let n = scheduler.group(group_id).request.n as usize;
     // Texts beyond the first `n` are never published.
@@ -302,7 +292,6 @@ fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     }
 }
 
-/// Finishes a search: its branches get the best texts, and all of its slots are free.
 fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
     let n = scheduler.group(group_id).request.n;
     let Some(results) = beam_mut(scheduler, all[0]).results.take() else { return };
@@ -348,7 +337,6 @@ struct BeamEnd {
     score: Option<f64>,
 }
 
-/// Publishes the end of a branch of the search whose first beam is `first`.
 fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, ended: BeamEnd) {
     let BeamEnd { index, n_predicted, text, reason, score } = ended;
     let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence_mut(first);
@@ -364,7 +352,6 @@ fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, en
     scheduler.emit(group_id, Event::Finished(finished));
 }
 
-/// Releases the slots of all beams of a search and marks its branches as finished.
 fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
     for running in scheduler.take_running_of(group_id) {
         scheduler.record_slot_contents(&running);
@@ -372,8 +359,7 @@ fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
     scheduler.group_mut(group_id).branches.fill(BranchState::Finished);
 }
 
-/// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a live
-/// beam has no token yet.
+/// Ends a search that fills the device cache by itself with the texts it has. Returns `false` if a live beam has no token yet.
 pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
     let all = beams_of(scheduler, group_id);
     let live = live_of(scheduler, &all);

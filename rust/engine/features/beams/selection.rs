@@ -9,7 +9,6 @@
 use crate::request::Token;
 use crate::sampling::draw::rng::Mt19937;
 
-/// Log-probability and rank of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BeamScore {
     /// Natural logarithm of the text's probability after its prompt.
@@ -22,7 +21,6 @@ impl BeamScore {
     pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
 }
 
-/// A token that may follow a beam's text, with the score of the extended text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Proposal {
     pub(crate) token: Token,
@@ -32,7 +30,6 @@ pub(crate) struct Proposal {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Successor {
     pub(crate) parent: usize,
-    /// Index among the beam's proposals.
     pub(crate) nth: usize,
     pub(crate) token: Token,
     pub(crate) score: BeamScore,
@@ -42,11 +39,9 @@ pub(crate) struct Successor {
 pub(crate) struct BeamSelection<E> {
     /// Successors to continue, best first.
     pub(crate) live: Vec<Successor>,
-    /// Successors that end a text, and how.
     pub(crate) ended: Vec<(Successor, E)>,
 }
 
-/// Returns the `n` likeliest tokens after a text with score `parent`, likeliest first.
 pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
     let proposal = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
@@ -55,9 +50,8 @@ pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usi
     best(distribution.iter().map(proposal).collect(), n)
 }
 
-/// Returns the `n` tokens drawn first after a text with score `parent`. Each successor's log-probability is perturbed by Gumbel
-/// noise, conditioned on the maximum being the parent's rank, so that the rank of a text does not depend on the order of
-/// computation.
+/// Returns the `n` tokens drawn first after a text with score `parent`. Gumbel noise perturbs their log-probabilities,
+/// conditioned on the maximum being the parent's rank, so that a rank does not depend on the order of computation.
 pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
     let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
     let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -96,8 +90,7 @@ fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
     all
 }
 
-/// Selects the `width` likeliest successors that do not end a text. A successor that ends its text is kept if it is among the
-/// `width` likeliest of all; `ends` returns how it ends.
+/// A successor that ends its text is kept if it is among the `width` likeliest of all; `ends` returns how it ends.
 pub(crate) fn choose_likeliest<E>(
     proposals: &[Vec<Proposal>],
     width: usize,
@@ -118,7 +111,6 @@ pub(crate) fn choose_drawn<E>(
     })
 }
 
-/// Selects successors in order, until `is_over` for a successor, its position and the number of live ones.
 fn choose<E>(
     proposals: &[Vec<Proposal>],
     width: usize,
@@ -139,7 +131,6 @@ fn choose<E>(
     chosen
 }
 
-/// Returns the length-normalised score of a text of `n_tokens`.
 pub(crate) fn score(logprob: f64, n_tokens: u32, length_penalty: f32) -> f64 {
     logprob / f64::from(n_tokens).powf(f64::from(length_penalty))
 }

@@ -5,8 +5,6 @@ use std::sync::OnceLock;
 use crate::request::Token;
 use crate::sampling::{Sampler, draw::rng::Mt19937};
 
-/// The first tokens of the branches of a request, all different.
-///
 /// Gumbel top-k: Gumbel noise is added to each token's log-probability, and the greatest sums are taken in order. This equals
 /// drawing one token after another without replacement. Source: Kool, van Hoof and Welling, "Stochastic Beams and Where to Find
 /// Them", 2019, arXiv 1903.06059, section 2.3.
@@ -21,7 +19,6 @@ pub(crate) struct DistinctFirstTokens {
 }
 
 impl DistinctFirstTokens {
-    /// Creates the first tokens of `n` branches, the first of which draws from `seed`.
     pub(crate) fn new(sampler: &Sampler, seed: u32, n: u32) -> Self {
         Self { sampler: sampler.branch(seed), seed, n, drawn: OnceLock::new() }
     }
@@ -36,7 +33,6 @@ impl DistinctFirstTokens {
     }
 }
 
-/// Draws `k` of these tokens, or all if they are fewer, without replacement. Each comes with its log-probability.
 fn gumbel_top_k(tokens: &[(Token, f64)], k: usize, rng: &mut Mt19937) -> Vec<Token> {
     let mut perturbed: Vec<(f64, Token)> = tokens.iter().map(|&(token, logprob)| (logprob + rng.gumbel(), token)).collect();
     perturbed.sort_unstable_by(|(value, token), (other, of)| other.total_cmp(value).then(token.cmp(of)));

@@ -11,13 +11,11 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::request::{Diversity, Request, Token};
 use crate::sampling::{self, AllowedTokens, Sampler};
 
-/// Source of a first token that no other branch has.
 pub(crate) struct FirstToken {
     tokens: Arc<DistinctFirstTokens>,
     nth: u32,
 }
 
-/// Prepares `n` branches of a request with equal parameters.
 pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sampler: &Sampler, n: u32) {
     if request.diversity == Diversity::Distinct {
         features.diversity = Some(Arc::new(DistinctFirstTokens::new(sampler, request.seed, n)));
@@ -31,7 +29,6 @@ pub(crate) fn on_create(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
     }
 }
 
-/// Samples a first token that no other branch has. Returns `false` if the sequence needs none.
 pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     let Some(first) = sequence.features.diversity.take() else { return false };
     let token = draw(sequence, &first, logits);

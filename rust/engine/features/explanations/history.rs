@@ -19,7 +19,6 @@ use crate::request::Token;
 /// Maximum tokens of all recorded texts, of four bytes each.
 pub const MAX_HISTORY_TOKENS: usize = 4 << 20;
 
-/// Maximum number of recorded requests.
 pub const MAX_HISTORY_REQUESTS: usize = 4096;
 
 /// Maximum tokens that one explanation compares: about a millisecond of work. Older texts are skipped beyond it.
@@ -34,7 +33,6 @@ const MAX_SEARCHED_REQUESTS: usize = 8;
 /// Maximum number of first tokens of two texts that are searched for common runs.
 const MAX_BEGINNING: usize = 4096;
 
-/// Requests that were started, and evicted runs.
 #[derive(Default)]
 pub(crate) struct History {
     /// By group id, which is the order of submission.
@@ -57,7 +55,6 @@ pub(crate) struct RequestRecord {
 struct BranchText {
     index: u32,
     shared: Arc<[Token]>,
-    /// Range in the record's own tokens.
     own: Range<usize>,
     /// Number of its first tokens that were computed at some time.
     n_held: u32,
@@ -73,7 +70,6 @@ impl RequestRecord {
         TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
     }
 
-    /// Sets the text of a branch, replacing an earlier one.
     fn set_text(&mut self, index: u32, tokens: TokensView<'_>, n_held: u32) {
         let previous = self.texts.iter().position(|text| text.index == index);
         if let Some(previous) = previous {
@@ -102,7 +98,6 @@ pub(crate) struct NearestText<'a> {
     pub(crate) n_common: u32,
 }
 
-/// History of a prompt.
 #[derive(Default)]
 pub(crate) struct PromptHistory<'a> {
     /// `None` if no text begins with the same token. Among equal common prefixes, a text that ends there, or whose prompt does,
@@ -110,12 +105,10 @@ pub(crate) struct PromptHistory<'a> {
     pub(crate) nearest: Option<NearestText<'a>>,
     /// Number of its first tokens that were computed for earlier requests.
     pub(crate) n_computed: u32,
-    /// The text with the longest computed common prefix under other adapters.
     pub(crate) with_other_adapters: Option<NearestText<'a>>,
 }
 
 impl History {
-    /// Records a request that starts.
     pub(crate) fn on_start(&mut self, group: &RequestGroup) {
         if group.has_started {
             return;
@@ -136,7 +129,6 @@ impl History {
         self.drop_oldest();
     }
 
-    /// Records that branch `index` of a request has computed the first `n_held` of its `tokens`.
     pub(crate) fn update_text(&mut self, group_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
         let Some(record) = self.records.get_mut(&group_id) else { return };
         self.n_tokens -= record.n_tokens();
@@ -145,7 +137,6 @@ impl History {
         self.drop_oldest();
     }
 
-    /// Records runs that were evicted by `now`.
     pub(crate) fn add_evictions(&mut self, evicted: impl Iterator<Item = EvictedRun>, now: Instant) {
         for run in evicted {
             if self.evicted.len() == MAX_EVICTED_RUNS {
@@ -249,8 +240,6 @@ impl History {
         })
     }
 
-    /// Returns a text that contains a part of the prompt after its first `at` tokens, which is the longest common prefix with any
-    /// text.
     pub(crate) fn nearest_repeat<'a>(&'a self, group: &'a RequestGroup, at: u32) -> Option<NearestText<'a>> {
         let end = group.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &group.prompt[(at as usize).min(end)..end];
@@ -296,7 +285,6 @@ impl<'a> Comparison<'a> {
         Self { prompt, n_left: Cell::new(MAX_COMPARED) }
     }
 
-    /// Returns the length of the common prefix if it is at least `at_least`.
     fn common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
         let at = at_least.checked_sub(1)?;
         if self.is_spent() {
@@ -320,8 +308,7 @@ impl<'a> Comparison<'a> {
         self.n_left.set(self.n_left.get().saturating_sub(n_tokens));
     }
 
-    /// Returns the length of the common run of the prompt from `start` on and the text from `text_start` on, at most
-    /// [`MIN_SHARED`].
+    /// Returns the length of the common run from `start` and from `text_start` on, at most [`MIN_SHARED`].
     fn common_from(&self, text: TokensView<'_>, start: u32, text_start: u32) -> u32 {
         let end = text.len().min(text_start + MIN_SHARED);
         let Some(own) = self.prompt.get(start as usize..) else { return 0 };

@@ -22,7 +22,6 @@ use crate::sampling::TokenStrings;
 /// Maximum tokens compared by bytes to detect equal text in other tokens.
 const MAX_COMPARED: u32 = 64;
 
-/// Explains the prompt of the first branch of a request, if requested.
 pub(crate) fn on_new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -48,12 +47,10 @@ pub(crate) fn add_to(features: &mut SequenceFeatures, finished: &mut Finished) {
     finished.explanation = features.explanations.take().map(|explanation| Box::new(explanation.with_excerpts()));
 }
 
-/// Returns the explanation that a reader sees.
 pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
     features.explanations.as_ref().map(|explanation| explanation.with_excerpts())
 }
 
-/// Explains why the prompt of a request that starts on `matched` must be computed after it.
 fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Explanation {
     let group = scheduler.group(group_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
@@ -85,7 +82,6 @@ struct ExplanationBuilder<'a, R> {
 }
 
 impl<R: Runner> ExplanationBuilder<'_, R> {
-    /// Returns the computed runs: tokens that were known but unusable, and unknown tokens.
     fn runs(&self) -> Vec<ComputedRun> {
         let n_prompt = self.group.n_prompt();
         let n_there = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
@@ -149,14 +145,12 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         })
     }
 
-    /// Explains the tokens from `start` on, which are unknown; the prompt diverges at `at` from known texts.
     fn unknown(&self, start: u32, at: u32) -> ComputedRun {
         let (cause, nearest, at) = self.difference(at);
         let earlier = self.earlier(nearest, at);
         ComputedRun { at: at.min(self.group.n_prompt()), earlier, ..ComputedRun::new(start..self.group.n_prompt(), cause) }
     }
 
-    /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();

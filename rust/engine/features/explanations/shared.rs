@@ -9,7 +9,6 @@ use crate::sampling::TokenStrings;
 const N_TOKENS_BEFORE: u32 = 8;
 pub(crate) const N_TOKENS_AFTER: u32 = 24;
 
-/// Maximum bytes shown of each.
 const MAX_EXCERPT: usize = 400;
 
 /// An explanation that the worker may still change while the reader reads it.
@@ -21,7 +20,6 @@ pub(crate) struct SharedExplanation {
 }
 
 impl SharedExplanation {
-    /// Shares `explanation` of `prompt`, without text positions.
     pub(crate) fn new(explanation: Explanation, prompt: Arc<[Token]>, token_strings: TokenStrings) -> Self {
         Self { explanation: Mutex::new(explanation), prompt, token_strings }
     }
@@ -51,7 +49,6 @@ impl SharedExplanation {
     }
 }
 
-/// Returns the text of tokens, without media.
 pub(crate) fn text_of(tokens: &[Token], token_strings: &TokenStrings) -> Vec<u8> {
     let tokens = tokens.iter().filter(|&&token| !is_of_medium(token));
     tokens.flat_map(|&token| token_strings.spelling(token)).copied().collect()

@@ -36,13 +36,11 @@ impl ForkCut {
     }
 }
 
-/// Queued command for branches of a stream.
 pub(crate) enum QueuedFork {
     Fork(ForkBuild),
     CancelBranch(u32),
 }
 
-/// Forks that are being built, and the pending answer.
 pub(crate) struct ForkBuild {
     pub(crate) answer: ForkAnswer,
     pub(crate) stage: BuildStage,
@@ -64,13 +62,11 @@ impl ForkBuild {
     }
 }
 
-/// Search for the position after a number of bytes of a branch's text.
 pub(crate) struct CutSearch {
     pub(crate) spec: ForkSpec,
     /// The branch at the time of the command.
     pub(crate) source: ForkSource,
     at: usize,
-    /// Text of the first sampled tokens.
     bytes: Vec<u8>,
     n_tokens: u32,
     /// Last valid position before the requested one, in bytes.
@@ -121,7 +117,6 @@ impl CutSearch {
     }
 }
 
-/// Forks with a known position; the state they continue from is being replayed.
 pub(crate) struct ForkReplay {
     pub(crate) cut: ForkCut,
     pub(crate) group_id: u64,
@@ -136,16 +131,13 @@ pub(crate) struct ForkReplay {
     n_appended: usize,
 }
 
-/// Parameters of the forks, with samplers that are being replayed.
 pub(crate) enum ReplayedBranches {
     Continue { n: u32, sampler: Box<Sampler> },
     Restart { requests: Vec<(Request, Sampler)>, n_replayed: usize, with_own_seeds: bool, can_be_sampled: Arc<[Token]> },
 }
 
 impl ForkReplay {
-    /// Creates the replay for forks that continue `prompt`, which includes the appended tokens `append`.
-    ///
-    /// `running` is the branch itself, if it is forked at its end while it runs.
+    /// `prompt` ends with `append`. `running` is the branch itself, if it is forked at its end while it runs.
     pub(crate) fn new(
         runner: &impl Runner,
         cut: ForkCut,
@@ -175,7 +167,6 @@ impl ForkReplay {
         Ok(Self { cut, group_id, has_own_stream, append, fork_state, branches, held_back, unreplayed, n_appended: 0 })
     }
 
-    /// Returns how the text of the forks continues the text of their branch, once the replay is complete.
     pub(crate) fn text_boundary(&self) -> ForkTextBoundary {
         let was_published = self.cut.source.has_published_all && self.cut.is_end();
         let text = |bytes: &[u8]| String::from_utf8_lossy(complete_chars(bytes)).into_owned();
@@ -244,7 +235,6 @@ impl ReplayedBranches {
         }
     }
 
-    /// Replays the prompt through the next sampler; returns the cost in replayed tokens.
     fn replay_next_prompt(&mut self) -> usize {
         let Self::Restart { requests, n_replayed, can_be_sampled, .. } = self else { return 0 };
         let Some((_, sampler)) = requests.get_mut(*n_replayed) else { return 0 };
@@ -253,8 +243,7 @@ impl ReplayedBranches {
         (can_be_sampled.len() / REPLAY_COST).max(MIN_REPLAY_COST)
     }
 
-    /// Returns the parameters of the forks. The first fork gets index `first` in its stream, and `seed` unless the forks have
-    /// seeds of their own.
+    /// The first fork gets index `first` in its stream, and `seed` unless the forks have seeds of their own.
     pub(crate) fn into_specs(self, source: &ForkSource, mut first: u32, mut seed: u32) -> Vec<BranchSpec> {
         match self {
             Self::Continue { n, sampler } => {
@@ -335,7 +324,6 @@ fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState>
     })
 }
 
-/// Returns the state of forks with new parameters, after the first `n_sampled` sampled tokens of a branch.
 fn restart_state(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> ForkState {
     let (mut bytes, tokens) = last_sampled(source, n_sampled, MAX_INCOMPLETE_BYTES, runner);
     for token in tokens {
@@ -344,12 +332,10 @@ fn restart_state(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> F
     ForkState::Restart(bytes.split_off(complete_chars(&bytes).len()))
 }
 
-/// Returns `bytes` without an incomplete character at the end.
 fn complete_chars(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len() - incomplete_tail(bytes)]
 }
 
-/// Returns the request of the forks of a branch of `request`, without reports about the prompt and without a slot.
 fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
     Request {
         n,

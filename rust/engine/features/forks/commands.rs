@@ -45,14 +45,12 @@ pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
     }
 }
 
-/// Branches of forks continue from a separate state.
 pub(crate) fn on_new_sequence(scheduler: &Scheduler, sequence: &mut Sequence) {
     if let Some(fork_state) = scheduler.features().forks.state_of(sequence.group_id) {
         sequence.resume_from(fork_state);
     }
 }
 
-/// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
 pub(crate) fn pass_logits(forks: &mut ForkRegistry, queue: &mut Queue, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
     let due = forks.take_due(sequence.group_id, sequence.index, sequence.n_tokens());
     if !due.is_empty() {
@@ -106,7 +104,6 @@ fn fail_unbuilt(scheduler: &mut Scheduler, group_id: u64) {
     scheduler.mark_updated(group_id);
 }
 
-/// Continues the search for a byte position; once it is found, starts to build the forks.
 fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
     if search.spec.own_stream.as_ref().unwrap_or(&search.source.sender).is_cancelled() {
         return Err(stream_has_ended());
@@ -159,7 +156,6 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
     Ok(BuildStage::Replaying(Box::new(replay)))
 }
 
-/// Continues the replay for forks; once it is complete, they get their branch indices, and their group waits like any request.
 fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: Box<ForkReplay>) -> Result<ForkProgress> {
     let forks = &mut scheduler.features_mut().forks;
     while forks.n_replayable() > 0 && !replay.is_complete() {
@@ -219,7 +215,6 @@ fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
     Ok(())
 }
 
-/// Returns the indices of `n` forks in their stream, and the offset of the first from the branch's seed.
 fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Range<u32>, u32)> {
     if has_own_stream {
         return Ok((0..n, MAX_COMPLETIONS.wrapping_add(sender.add_own_stream_forks(n))));
@@ -257,7 +252,6 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
     }
 }
 
-/// Returns a branch of a stream.
 fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<ForkSource> {
     if let Some(source) = scheduler.features().forks.ended(request_id, branch) {
         return Ok(source.clone());
@@ -280,7 +274,6 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<Fo
     Ok(source)
 }
 
-/// Returns a branch of a group that was in a slot and has not ended.
 pub(crate) fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) -> Option<&Sequence> {
     let running = scheduler.running().iter().map(|running| &running.sequence);
     let preempted = scheduler.queue().preempted().iter().map(|preempted| &preempted.sequence);

@@ -16,14 +16,12 @@ use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
 use crate::sampling::Sampler;
 
-/// Lets the reader of a stream fork its branches.
 pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
     // A weak reference: an open stream does not keep the engine running.
     let engine = Arc::downgrade(inner);
     completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, request_id, fork_spec, wake_handle)));
 }
 
-/// Sends a fork command to the worker. `wake_handle` is called when it was answered.
 fn request_fork(
     engine: &Weak<Inner>,
     request_id: u64,
@@ -51,7 +49,6 @@ fn request_fork(
 }
 
 impl Inner {
-    /// Checks the parameters of forks and returns their number.
     fn validate_forks(&self, kind: ForkKind) -> Result<(ForkBranches, u32)> {
         let n = match &kind {
             ForkKind::Continue(n) => u64::from(*n),
@@ -71,7 +68,6 @@ impl Inner {
         Ok((branches, n))
     }
 
-    /// Validates the request of a fork, which must not have a prompt, and creates its sampler.
     fn validate_fork_request(&self, mut request: Request) -> Result<(Request, Sampler)> {
         let has_prompt_fields = request.prompt.n_tokens() > 0
             || !request.suffix.is_empty()

@@ -8,22 +8,21 @@ use crate::engine::scheduler::sequence::{Sequence, append_text, constraint};
 use crate::request::{Constraint, Request, Token};
 use crate::sampling::TokenStrings;
 
-/// Constraint and text of a branch at its fork position.
 #[derive(Clone)]
 pub(crate) enum ForkState {
-    /// State of the parent branch, which the fork continues.
-    Continue { constraint: Option<Box<dyn Constraint>>, text: Text },
+    Continue {
+        constraint: Option<Box<dyn Constraint>>,
+        text: Text,
+    },
     /// The fork starts a new text, except for the first bytes of a character.
     Restart(Vec<u8>),
 }
 
 impl ForkState {
-    /// Creates the state of a branch of `request` that has no text yet, and ends at any of `stops`.
     pub(crate) fn new(request: &Request, stops: Arc<[String]>, token_strings: &TokenStrings) -> Self {
         Self::Continue { constraint: constraint(request, token_strings), text: Text::new(stops, request.n_indent) }
     }
 
-    /// Adds `bytes`, the beginning of a character that the parent branch has sampled.
     pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
         match self {
             Self::Continue { text, .. } => text.pending.extend_from_slice(bytes),
@@ -31,7 +30,6 @@ impl ForkState {
         }
     }
 
-    /// Advances over `tokens` that a branch of `request` sampled.
     pub(crate) fn accept(&mut self, tokens: impl Iterator<Item = Token>, request: &Request, runner: &impl Runner) {
         let Self::Continue { constraint, text } = self else { return };
         for token in tokens {
@@ -45,10 +43,7 @@ impl ForkState {
         }
     }
 
-    /// Advances over `tokens` that the caller appended, which are not part of the published text.
-    ///
-    /// # Errors
-    /// The first token that the constraint rejects.
+    /// Returns the first appended token that the constraint rejects; appended text is not published.
     pub(crate) fn append(&mut self, tokens: &[Token], request: &Request) -> Result<(), Token> {
         if tokens.is_empty() {
             return Ok(());
@@ -69,7 +64,6 @@ impl ForkState {
         Ok(())
     }
 
-    /// Returns the bytes that a branch of `request` holds back after `tokens`, before which it held back `before`.
     pub(crate) fn pending_after(
         before: &[u8],
         stops: &Arc<[String]>,
@@ -91,7 +85,6 @@ impl ForkState {
         size_of::<Self>() + self.pending().len() + constraint_bytes
     }
 
-    /// Returns the bytes of its text that were not published.
     pub(crate) fn pending(&self) -> Vec<u8> {
         match self {
             Self::Continue { text, .. } => text.pending.clone(),
@@ -105,7 +98,6 @@ impl Sequence {
         ForkState::Continue { constraint: self.constraint.clone(), text: self.text.clone() }
     }
 
-    /// Continues from the state of the parent branch.
     pub(crate) fn resume_from(&mut self, fork_state: &ForkState) {
         match fork_state.clone() {
             ForkState::Continue { constraint, text } => (self.constraint, self.text) = (constraint, text),

@@ -23,7 +23,6 @@ use crate::request::{FinishReason, Task};
 /// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
 struct DueFork {
     group_id: u64,
-    /// Group of the branch, and its index there.
     of: (u64, u32),
     n_tokens: u32,
 }
@@ -36,7 +35,6 @@ struct EndedBranches {
 
 #[derive(Default)]
 pub(crate) struct ForkRegistry {
-    /// States that forks begin with, by the group id of the forks.
     states: BTreeMap<u64, Rc<ForkState>>,
     due: Vec<DueFork>,
     ended: BTreeMap<u64, EndedBranches>,
@@ -62,12 +60,10 @@ impl ForkRegistry {
         self.n_replayed += n;
     }
 
-    /// Returns true if further commands must wait for the next step.
     pub(crate) fn is_step_full(&self) -> bool {
         self.n_copied >= MAX_COPIED_TOKENS
     }
 
-    /// Returns how many tokens may still be replayed in this step.
     pub(crate) fn n_replayable(&self) -> usize {
         (MAX_COPIED_TOKENS / REPLAY_COST).saturating_sub(self.n_replayed)
     }
@@ -104,22 +100,18 @@ impl ForkRegistry {
         self.queues.entry(request_id).or_default().push_front(QueuedFork::Fork(build));
     }
 
-    /// Sets the state that the branches of a group begin with.
     pub(crate) fn set_initial_state(&mut self, group_id: u64, fork_state: ForkState) {
         self.states.insert(group_id, Rc::new(fork_state));
     }
 
-    /// Returns the state that the branches of a group begin with, if they are forks.
     pub(crate) fn state_of(&self, group_id: u64) -> Option<&Rc<ForkState>> {
         self.states.get(&group_id)
     }
 
-    /// Makes a fork wait for the logits after the first `n_tokens` tokens of a branch.
     pub(crate) fn wait_for_logits(&mut self, group_id: u64, of: (u64, u32), n_tokens: u32) {
         self.due.push(DueFork { group_id, of, n_tokens });
     }
 
-    /// Removes and returns the forks that wait for the logits after the first `n_tokens` tokens of a branch.
     pub(crate) fn take_due(&mut self, group_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
         let matches = |due: &mut DueFork| due.of == (group_id, index) && due.n_tokens == n_tokens;
         self.due.extract_if(.., matches).map(|due| due.group_id).collect()
@@ -136,7 +128,6 @@ impl ForkRegistry {
         self.cancel_unbuilt(group_id);
     }
 
-    /// Removes forks that are not built yet, and answers their command with an error.
     fn cancel_unbuilt(&mut self, group_id: u64) {
         let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.group_id() == group_id);
         for queue in self.queues.values_mut() {
@@ -158,7 +149,6 @@ impl ForkRegistry {
         }
     }
 
-    /// Branch `index` of `group` is cancelled before it was ever in a slot.
     pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
         let source = ForkSource::new(group, index, self.state_of(group.group_id).cloned());
         self.end(group.request_id, group.index_in_stream(index), source);

@@ -26,7 +26,6 @@ pub(crate) const MAX_COPIED_TOKENS: usize = 1 << 18;
 /// Cost of replaying one token through a sampler, a grammar or a text, in copied tokens: a step replays 8,192.
 pub(crate) const REPLAY_COST: usize = 32;
 
-/// A fork command; counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
 pub(crate) struct ForkRequest {
     pub(crate) spec: ForkSpec,
     pub(crate) answer: ForkAnswer,
@@ -52,7 +51,6 @@ pub(crate) enum ForkBranches {
 
 /// Sends the answer to a fork command. The wake handle is called on drop, after the channel is closed.
 pub(crate) struct ForkAnswer {
-    /// `Some` until the drop.
     reply: Option<SyncSender<Result<ForkResult>>>,
     wake_handle: Option<Arc<dyn WakeHandle>>,
 }
@@ -62,7 +60,6 @@ impl ForkAnswer {
         Self { reply: Some(reply), wake_handle }
     }
 
-    /// Sends the answer; it is discarded if the caller has left.
     pub(crate) fn send(self, outcome: Result<ForkResult>) {
         if let Some(reply) = &self.reply {
             reply.send(outcome).unwrap_or_default();
@@ -82,7 +79,6 @@ impl Drop for ForkAnswer {
 /// A branch that can be forked. A clone copies almost nothing.
 #[derive(Clone)]
 pub(crate) struct ForkSource {
-    /// The worker's end of its stream.
     pub(crate) sender: Arc<Sender>,
     pub(crate) tokens: Tokens,
     pub(crate) n_prompt: u32,
@@ -101,7 +97,6 @@ pub(crate) struct ForkSource {
 }
 
 impl ForkSource {
-    /// Branch `index` of a group, without sampled tokens; `fork_state` is the state that the group's branches began with.
     pub(crate) fn new(group: &RequestGroup, index: u32, fork_state: Option<Rc<ForkState>>) -> Self {
         Self {
             sender: Arc::clone(&group.sender),
@@ -129,8 +124,7 @@ impl ForkSource {
         }
     }
 
-    /// Returns the length of the text up to the end of its first `n_sampled` sampled tokens; `None` if a context shift has
-    /// dropped that position.
+    /// Returns the length of the text after `n_sampled` sampled tokens; `None` if a context shift has dropped that position.
     pub(crate) fn length_at(&self, n_sampled: u32) -> Option<u32> {
         let n_tokens = self.tokens.len().checked_sub(self.n_predicted.checked_sub(n_sampled)?)?;
         Some(n_tokens).filter(|&n_tokens| self.shifted_at.is_none_or(|shifted_at| n_tokens > shifted_at))
@@ -142,7 +136,6 @@ impl ForkSource {
         self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_sampled))..end
     }
 
-    /// Returns the approximate size of what it does not share, in bytes.
     pub(crate) fn n_own_bytes(&self) -> usize {
         size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + self.features.n_heap_bytes()
     }

@@ -1,8 +1,5 @@
-//! Cache of prompt logprobs, so that a later prompt with the same beginning reports them without computing it. Pure: tokens in,
-//! logprobs out.
-//!
-//! Independent of whether the cells of those tokens are still cached: the logprobs depend only on the tokens before and on the
-//! adapters.
+//! Logprobs of prompts, so that a later prompt with the same beginning reports them without computing it, even if its cells
+//! were evicted: they depend only on the tokens before and on the adapters.
 
 use std::collections::HashMap;
 
@@ -25,8 +22,7 @@ pub(crate) struct ScoredToken {
     pub(crate) best: (Token, f32),
 }
 
-/// Logprobs of prompts. When the young generation is full, it becomes the old one, and everything not used since it began is
-/// evicted.
+/// When the young generation is full, it becomes the old one, and everything not used since it began is evicted.
 #[derive(Debug, Default)]
 pub(crate) struct PromptLogprobCache {
     young: TextTree,
@@ -34,7 +30,6 @@ pub(crate) struct PromptLogprobCache {
     generation: u64,
 }
 
-/// A position in a text at which further tokens are added.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobPosition {
     generation: u64,
@@ -58,20 +53,17 @@ struct Node {
 }
 
 impl PromptLogprobCache {
-    /// Returns the cached logprobs of consecutive tokens from `from` on.
     pub(crate) fn get(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<ScoredToken> {
         let [young, old] = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).collect::<Vec<_>>());
         if old.len() > young.len() { old } else { young }
     }
 
-    /// Returns the number of consecutive tokens from `from` on that are cached.
     pub(crate) fn n_cached(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> u32 {
         let n = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).count());
         u32::try_from(n[0].max(n[1])).expect("a prompt has fewer than 2³² tokens")
     }
 
-    /// Adds the logprobs of the tokens of a text from `start` on. `position` is the end of the previous addition and is
-    /// updated.
+    /// `position` is the end of the previous addition, and is updated.
     pub(crate) fn insert(
         &mut self,
         adapter_schedule: &AdapterSchedule,

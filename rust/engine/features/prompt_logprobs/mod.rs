@@ -48,8 +48,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
     n_reported
 }
 
-/// Returns the logprobs of the prompt tokens that follow the rows from `first_row` on. The row after each token yields the
-/// logprobs of the next one.
+/// The row after each token yields the logprobs of the next one.
 fn computed_logprobs(
     running: &RunningSequence,
     first_row: usize,
@@ -78,7 +77,6 @@ fn computed_logprobs(
     logprobs
 }
 
-/// Reports progress and cached logprobs for a sequence that starts.
 pub(crate) fn report_start(scheduler: &mut Scheduler, key: SchedulingKey) {
     let sequence = &scheduler.sequence(key).sequence;
     let n_cached = sequence.n_cached();
@@ -94,7 +92,6 @@ pub(crate) fn report_start(scheduler: &mut Scheduler, key: SchedulingKey) {
     }
 }
 
-/// Reports the `logprobs` of the next prompt tokens of a sequence, and caches the `scored` ones.
 fn report_logprobs(
     scheduler: &mut Scheduler,
     key: SchedulingKey,
@@ -139,7 +136,6 @@ fn count(logprobs: &[Option<Logprobs>]) -> u32 {
     u32::try_from(logprobs.len()).expect("a prompt has fewer than 2³² tokens")
 }
 
-/// A row of logits, and the logprobs of the token after it.
 struct LogitRow<'a> {
     token: Token,
     logits: &'a [f32],

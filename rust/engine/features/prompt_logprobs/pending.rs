@@ -41,7 +41,6 @@ impl PendingPromptReport {
         Self { logprobs, reports_progress: request.reports_progress }
     }
 
-    /// Returns the prompt tokens whose logprobs the rows of `computed` yield.
     pub(crate) fn reported_range(&self, computed: &Range<u32>, n_prompt: u32) -> Range<u32> {
         let n_reported = self.logprobs.as_ref().map_or(n_prompt, |logprobs| logprobs.n_reported);
         (computed.start + 1).max(n_reported)..(computed.end + 1).min(n_prompt)
@@ -53,7 +52,6 @@ impl PendingPromptReport {
     }
 }
 
-/// Returns the number of reported prompt tokens of a sequence that reports more.
 fn n_reported(sequence: &Sequence) -> Option<u32> {
     sequence.features.prompt_logprobs.n_reported(sequence.n_prompt)
 }
@@ -71,7 +69,6 @@ pub(crate) fn on_end(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
     }
 }
 
-/// Returns true if the logits after the token at `position` are needed to report the next prompt token.
 pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
     !sequence.features.prompt_logprobs.reported_range(&(position..position + 1), sequence.n_prompt).is_empty()
 }
@@ -107,9 +104,8 @@ pub(crate) fn first_uncached(cache: &PromptLogprobCache, group: &RequestGroup) -
     Some(from + if uses_cache(group) { cache.n_cached(&group.adapter_schedule, &group.prompt, from) } else { 0 })
 }
 
-/// Returns how many tokens of a prompt are usable for a branch whose first uncached logprob is at `first_uncached`, if
-/// `running` computes the first `n_common` of them: the logprobs that `running` reports will be cached too, but the row before
-/// the first uncached one must be computed.
+/// Returns how many of `n_common` tokens that `running` computes are usable: the logprobs that it reports will be cached, but the
+/// row before the first uncached one must be computed.
 pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_uncached: u32, n_common: u32) -> u32 {
     let Sequence { features, n_prompt, .. } = &running.sequence;
     let reports_before = features.prompt_logprobs.logprobs.as_ref().is_some_and(|report| report.from <= first_uncached);

@@ -34,7 +34,6 @@ impl Clock {
         self.first_token.unwrap_or(self.last_token) - self.started
     }
 
-    /// Time from the first token to the last one.
     pub(crate) fn generation_time(&self) -> Duration {
         self.first_token.map_or(Duration::ZERO, |first| self.last_token - first)
     }

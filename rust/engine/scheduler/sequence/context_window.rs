@@ -31,12 +31,10 @@ impl ContextWindow {
         n_tokens >= self.n_ctx
     }
 
-    /// Returns true if the context is full and cannot be shifted.
     pub(crate) fn is_final(&self, n_prompt: u32, n_tokens: u32) -> bool {
         self.is_full(n_tokens) && self.dropped(n_prompt, n_tokens).is_none()
     }
 
-    /// Returns true if tokens were dropped, or if the context is full and is not shifted.
     pub(crate) fn is_truncated(&self, n_tokens: u32) -> bool {
         self.shifted_at.is_some() || (self.shift.is_none() && self.is_full(n_tokens))
     }

@@ -24,18 +24,15 @@ pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
 pub(crate) use tokens::{Tokens, TokensView};
 
-/// A completion of a request, from its first start in a slot to its end, including preemptions. Its slot and phase are part of
-/// [`RunningSequence`](crate::engine::scheduler::running_sequence::RunningSequence).
+/// A completion of a request, from its first start in a slot to its end, including preemptions.
 pub(crate) struct Sequence {
     pub(crate) group_id: u64,
-    /// Id of its stream.
     pub(crate) request_id: u64,
     /// Index in the group.
     pub(crate) index: u32,
     /// Index in the stream.
     pub(crate) branch: u32,
     pub(crate) request: Arc<Request>,
-    /// Adapters by position.
     pub(crate) adapter_schedule: AdapterSchedule,
     scheduling_key: SchedulingKey,
     /// Prompt and sampled tokens, without tokens that context shifts dropped.
@@ -47,7 +44,6 @@ pub(crate) struct Sequence {
     pub(crate) n_predicted: u32,
     pub(crate) window: ContextWindow,
     pub(crate) sampler: Sampler,
-    /// True if it starts, is preempted and resumes together with the other sequences of its group.
     pub(crate) runs_together: bool,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Token that ends it when the constraint allows no other.
@@ -62,7 +58,6 @@ pub(crate) struct Sequence {
     n_cached: Option<u32>,
     /// Maximum number of tokens that were computed when it was preempted.
     n_reached: u32,
-    /// For recurrent and windowed memory.
     pub(crate) checkpoint_positions: CheckpointPositions,
     /// Logits after all of its tokens, if it was preempted before it sampled from them.
     pub(crate) kept_logits: Option<Arc<[f32]>>,
@@ -70,7 +65,6 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Creates branch `index` of a group. It may use `n_ctx_slot` tokens of context.
     pub(crate) fn new(group: &RequestGroup, index: u32, n_ctx_slot: u32, token_strings: &TokenStrings, now: Instant) -> Self {
         let (spec, nth) = group.branch_spec(index);
         let request = Arc::clone(&spec.request);
@@ -119,15 +113,13 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// Returns the maximum number of tokens that it may still sample, if there is one.
     pub(crate) fn n_remaining(&self) -> Option<u32> {
         let left = self.request.max_tokens.map(|n| n - self.n_predicted);
         let n_in_window = self.window.n_more(self.n_tokens());
         left.into_iter().chain(n_in_window).min()
     }
 
-    /// Returns the maximum number of cached tokens that it may reuse: a completion needs the logits after its last one. Tasks
-    /// sample nothing and may reuse all of their tokens.
+    /// A completion needs the logits after its last token; tasks sample nothing and may reuse all of their tokens.
     pub(crate) fn max_reusable(&self) -> u32 {
         let n_last = u32::from(self.request.task == Task::Complete);
         self.n_tokens().saturating_sub(n_last).min(hooks::max_reusable(self))
@@ -163,8 +155,7 @@ impl Sequence {
         self.n_reached = self.n_reached.max(n_held);
     }
 
-    /// Lowers the number of cached tokens to the usable ones; returns by how many. No effect after the first sampled token, when
-    /// cached tokens are its own.
+    /// Returns by how many. No effect after the first sampled token, when cached tokens are its own.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
         if self.n_predicted > 0 {
             return 0;
@@ -175,9 +166,7 @@ impl Sequence {
         found.saturating_sub(n_cached)
     }
 
-    /// Samples the next token from the `logits` after its last one, on any thread; [`Sequence::detokenize`] returns it.
-    ///
-    /// A feature may do something else instead.
+    /// Samples the next token from the `logits` after the last one, on any thread.
     pub(crate) fn sample(&mut self, logits: &[f32]) {
         if hooks::sample(self, logits) {
             return;
@@ -202,7 +191,6 @@ impl Sequence {
         self.sampled = Some(ScoredToken { token, logprobs });
     }
 
-    /// Returns the logprobs of a token, if requested.
     pub(crate) fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
         let params = &self.request.sampling;
         let n = params.n_probs as usize;
@@ -213,8 +201,7 @@ impl Sequence {
         })
     }
 
-    /// Detokenizes the token that was sampled before `now` and determines whether it is the last one. `None` if there is no new
-    /// token.
+    /// Returns `None` if there is no new token.
     pub(crate) fn detokenize(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
         let Some(ScoredToken { token, logprobs }) = self.sampled.take() else {
             if self.is_stuck && self.n_predicted == 0 {
@@ -230,8 +217,7 @@ impl Sequence {
         Some(SampledToken { event: Some(event), last, finished })
     }
 
-    /// Returns the finish reason if `token` is its last one. `delta` is the text of that token; `n_more` is 1 if the token is not
-    /// appended yet, else 0.
+    /// Returns the finish reason if `token`, with the text `delta`, is the last one; `n_more` is 1 if it is not appended yet.
     pub(crate) fn finish_reason(
         &self,
         delta: &TextDelta,
@@ -276,12 +262,10 @@ impl Sequence {
         }
     }
 
-    /// Milliseconds since it first started in a slot.
     pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
         self.clock.since_start(now).as_secs_f64() * 1e3
     }
 
-    /// Returns true if its context was full: tokens were dropped, or no more could be sampled.
     pub(crate) fn is_truncated(&self) -> bool {
         self.window.is_truncated(self.n_tokens())
     }
@@ -296,7 +280,6 @@ impl Sequence {
     }
 }
 
-/// Appends the text of `token` in a branch of `request`.
 pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
     if request.preserved_tokens.contains(&token) {
         bytes.extend_from_slice(runner.token_strings().spelling(token));
@@ -305,7 +288,6 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
     }
 }
 
-/// Creates the constraint on the tokens of a branch.
 pub(crate) fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.reasoning {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
@@ -315,23 +297,19 @@ pub(crate) fn constraint(request: &Request, token_strings: &TokenStrings) -> Opt
     }
 }
 
-/// A sampled token, and the finish reason if it was the last one.
 pub(crate) struct SampledToken {
-    /// `None` if none could be sampled.
     pub(crate) event: Option<TokenEvent>,
     /// Time of the previous token; `None` for the first one.
     pub(crate) last: Option<Instant>,
     pub(crate) finished: Option<FinishReason>,
 }
 
-/// A token, and its logprobs if requested.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScoredToken {
     pub(crate) token: Token,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
-/// Converts the logprob of `token` and the top logprobs.
 pub(crate) fn to_logprobs((own, top): (f32, Vec<(Token, f32)>), token: Token) -> Logprobs {
     let to_logprob = |(token, logprob)| Logprob { token, logprob };
     Logprobs { chosen: to_logprob((token, own)), top: top.into_iter().map(to_logprob).collect() }

@@ -8,19 +8,15 @@ use smol_str::SmolStr;
 use crate::engine::scheduler::sequence::indentation::Indentation;
 use crate::request::FinishReason;
 
-/// The text of one branch as it grows.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
-    /// Shared by the branches of a request.
     stops: Arc<[String]>,
-    /// Bytes that are held back.
     pub(crate) pending: Vec<u8>,
     indentation: Indentation,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TextDelta {
-    /// Text that can be published.
     pub(crate) text: SmolStr,
     /// Finish reason, if a stop string or an insufficiently indented line follows.
     pub(crate) end: Option<FinishReason>,
@@ -32,13 +28,11 @@ impl Text {
         Self { stops, pending: Vec::new(), indentation: Indentation::new(n_indent) }
     }
 
-    /// Starts a new text with the same stop strings.
     pub(crate) fn restart(&mut self, n_indent: u32) {
         *self = Self::new(Arc::clone(&self.stops), n_indent);
     }
 
-    /// Adds the bytes that `append` writes. If several stop strings are complete, the earliest one wins, then the
-    /// first in the list.
+    /// Of several complete stop strings the earliest wins, then the first in the list.
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> TextDelta {
         let n_before = self.pending.len();
         append(&mut self.pending);
@@ -62,7 +56,6 @@ impl Text {
         text
     }
 
-    /// As [`Text::finish`], after `text` was returned: returns both.
     pub(crate) fn finish_after(&mut self, text: SmolStr) -> SmolStr {
         let rest = self.finish();
         if rest.is_empty() { text } else { [text, rest].concat().into() }

@@ -24,7 +24,6 @@ impl Tokens {
         Self { shared: prompt, own: Arc::default() }
     }
 
-    /// Returns the tokens of a sequence that has only the same prompt.
     pub(crate) fn of_prompt(&self) -> Self {
         Self::new(Arc::clone(&self.shared))
     }
@@ -42,12 +41,10 @@ impl Tokens {
         self.view().len()
     }
 
-    /// Number of tokens after the prompt.
     pub(crate) fn n_own(&self) -> usize {
         self.own.len()
     }
 
-    /// As [`TokensView::at`].
     pub(crate) fn at(&self, position: u32) -> Token {
         self.view().at(position)
     }
@@ -56,7 +53,6 @@ impl Tokens {
         Arc::make_mut(&mut self.own).push(token);
     }
 
-    /// As [`TokensView::slices`].
     pub(crate) fn slices(&self, range: Range<u32>) -> [&[Token]; 2] {
         self.view().slices(range)
     }
@@ -75,12 +71,10 @@ impl Tokens {
         shared.iter().chain(own).chain(more).copied().collect()
     }
 
-    /// Returns a copy of the first `n` tokens.
     pub(crate) fn first(&self, n: u32) -> Vec<Token> {
         self.slices(0..n).concat()
     }
 
-    /// As [`TokensView::common_prefix`].
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
         self.view().common_prefix(other)
     }
@@ -107,8 +101,6 @@ impl<'a> TokensView<'a> {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }
 
-    /// # Panics
-    /// If `position` is out of range.
     pub(crate) fn at(&self, position: u32) -> Token {
         let position = position as usize;
         self.shared.get(position).copied().unwrap_or_else(|| self.own[position - self.shared.len()])

@@ -16,14 +16,11 @@ const LOW_PRIORITY_SHARE: f64 = 0.25;
 /// Minimum number of lower-priority streams per step, and of their prompt tokens, to prevent starvation.
 pub(super) const MIN_LOW_PRIORITY: u32 = 1;
 
-/// Demand of a running sequence for rows of the next decode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowDemand {
     /// Tokens ready to be computed; 0 if the sequence cannot use rows in this step.
     pub(crate) n_ready: u32,
-    /// True if `n_ready` is all that the sequence has to compute.
     pub(crate) is_all: bool,
-    /// Of two prompts, the one of higher priority is computed first.
     pub(crate) priority: i32,
     /// Number of consecutive steps without rows; `None` if the sequence never yields its rows.
     pub(crate) n_skipped: Option<u32>,
@@ -97,8 +94,7 @@ impl StepBudget {
         }
     }
 
-    /// Returns as many of `chunk` rows as add at most [`LOW_PRIORITY_SHARE`] to the time of the streams of the highest
-    /// priority.
+    /// Returns as many of `chunk` rows as add at most [`LOW_PRIORITY_SHARE`] to the time of the highest-priority streams.
     fn low_priority_chunk(&self, demands: &[RowDemand], streams: StreamLoad, chunk: u32, n_cells: u32) -> u32 {
         let n_first = count(demands.iter().filter(|demand| demand.n_ready == 1 && demand.priority == streams.priority));
         let limit_s = self.mean_s(streams.n_decoding, n_cells) + LOW_PRIORITY_SHARE * self.mean_s(n_first, n_cells);
@@ -107,8 +103,7 @@ impl StepBudget {
     }
 }
 
-/// Distributes up to `chunk` rows to the included prompts: [`MIN_CHUNK`] each, then the rest to the first. `is_included`
-/// receives the highest priority of the prompts before.
+/// Grants [`MIN_CHUNK`] rows each, then the rest to the first. `is_included` receives the highest priority of the prompts before.
 fn distribute(demands: &[RowDemand], rows: &mut [u32], chunk: &mut u32, is_included: impl Fn(&RowDemand, i32) -> bool) {
     for most in [MIN_CHUNK, u32::MAX] {
         let mut highest_before = i32::MIN;
