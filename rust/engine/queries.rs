@@ -72,18 +72,8 @@ impl QueryQueue {
     }
 }
 
-/// Takes the contents that `query` erases. `None` for other queries, and while a sequence runs in the slot.
-pub(super) fn take_erased(scheduler: &mut Scheduler, query: &Query) -> Option<ErasedContents> {
-    if let Query::EraseSlot(slot, _) = query { scheduler.take_contents(*slot) } else { None }
-}
-
-/// Answers a query; returns the units of work. `erased` is the result of [`take_erased`]. Metrics show a change before its answer.
-pub(super) fn answer<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &mut CacheManager<R>,
-    query: Query,
-    erased: Option<ErasedContents>,
-) -> usize {
+/// Answers a query; returns the units of work. Metrics show a change before its answer.
+pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, query: Query) -> usize {
     let n_done = match query {
         Query::Cached(channel) => {
             let nodes = cache.kv_mut().listing(|id| scheduler.slots().slot_of(id));
@@ -108,14 +98,15 @@ pub(super) fn answer<R: Runner>(
             let contents = scheduler.contents_of(slot);
             reply(&channel, work_of(&contents.tokens), contents)
         }
-        Query::EraseSlot(_, channel) => {
+        Query::EraseSlot(slot, channel) => {
+            let erased = scheduler.take_contents(slot);
             if let Some(ErasedContents { adapter_schedule, tokens, n_shared }) = &erased {
                 cache.kv_mut().erase(adapter_schedule, tokens, *n_shared);
             }
             publish_metrics(scheduler, cache);
-            let tokens = erased.map(|erased| erased.tokens);
-            let n_tokens = tokens.as_ref().map(|tokens| u32::try_from(tokens.len()).expect("a sequence fits its context"));
-            reply(&channel, tokens.map_or(0, |tokens| work_of(&tokens)), n_tokens)
+            let n_tokens = erased.map(|erased| erased.tokens.len());
+            let n_erased = n_tokens.map(|n| u32::try_from(n).expect("a sequence fits its context"));
+            reply(&channel, n_tokens.unwrap_or(0) / TOKENS_PER_UNIT, n_erased)
         }
     };
     n_done.max(WORK_PER_ANSWER)

@@ -12,7 +12,7 @@ use crate::engine::features::hooks;
 use crate::engine::features::state::FeatureCommand;
 use crate::engine::output::{Output, SharedState};
 use crate::engine::publish::publish_metrics;
-use crate::engine::queries::{Query, QueryQueue, answer, take_erased};
+use crate::engine::queries::{Query, QueryQueue, answer};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::admission::{AdmissionBudget, admit};
@@ -132,15 +132,13 @@ impl<R: Runner> Worker<R> {
 
     fn answer(&mut self, query: Query) -> usize {
         self.output.drop_unread_pins(self.cache.kv_mut());
-        let erased = take_erased(&mut self.scheduler, &query);
-        answer(&self.scheduler, &mut self.cache, query, erased)
+        answer(&mut self.scheduler, &mut self.cache, query)
     }
 
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         self.scheduler.begin_step();
-        hooks::begin_step(self.scheduler.features_mut());
         if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
@@ -192,8 +190,7 @@ impl<R: Runner> Worker<R> {
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, .. } = self;
         move_between_tiers(scheduler, cache);
-        let holders = hold_prompts(scheduler, cache);
-        scheduler.set_holders(holders);
+        hold_prompts(scheduler, cache);
         hooks::before_planning(scheduler, cache);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, planner, .. } = self;
@@ -267,7 +264,7 @@ impl<R: Runner> Worker<R> {
     }
 
     fn publish_metrics(&mut self) {
-        hooks::on_eviction(self.scheduler.features_mut(), self.cache.kv_mut().take_evicted());
+        self.scheduler.record_evictions(self.cache.kv_mut().take_evicted());
         self.scheduler.stats_mut().times = self.stopwatch.times();
         publish_metrics(&self.scheduler, &mut self.cache);
     }
@@ -287,7 +284,7 @@ impl<R: Runner> Worker<R> {
             Command::Submit(groups) => {
                 for group in groups {
                     let (group_id, n_prompt, is_pin) = (group.group_id, group.n_prompt(), group.request.task == Task::Pin);
-                    scheduler.queue_mut().push(group);
+                    scheduler.enqueue(group);
                     if is_pin && let Err(error) = cache.kv_mut().check_pin(n_prompt) {
                         // It fails before anything is computed for it.
                         scheduler.fail_request(group_id, error);
@@ -295,8 +292,7 @@ impl<R: Runner> Worker<R> {
                 }
             }
             Command::Cancel(request_id) => {
-                drop(scheduler.remove_stream(request_id));
-                hooks::on_disconnect(scheduler.features_mut(), request_id);
+                scheduler.disconnect(request_id);
             }
             Command::CancelBranch(request_id, index) => {
                 if !hooks::defer_cancel(scheduler, request_id, index) {

@@ -3,17 +3,16 @@
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
-use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
-use crate::engine::scheduler::resumption::{SequencePlacement, find_preempted, plan_resumption};
-use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
+use crate::engine::scheduler::resumption::{find_preempted, plan_resumption};
+use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
-use crate::engine::scheduler::{RefusedSequence, Scheduler};
 use crate::request::Task;
 
 /// Maximum number of sequences admitted in a step before its decode, and after it.
@@ -47,8 +46,7 @@ impl AdmissionBudget {
 /// of lower priority that are junior to it are preempted, most junior first. A request that waits for a shared prefix does not
 /// block the queue; a request that does not fit yet does.
 pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) {
-    let holders = hold_prompts(scheduler, cache);
-    scheduler.set_holders(holders);
+    hold_prompts(scheduler, cache);
     scheduler.unblock();
     while !budget.is_spent() {
         cache.settle();
@@ -99,10 +97,10 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
 /// Starts a group's next branch, or blocks it on a prefix that is being computed. Returns `false` if it cannot start yet.
 fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
     let group = scheduler.queue.group(group_id);
-    let n_together = group.n_together() as usize;
+    let (index, n_together) = (group.next_branch().expect("only what waits starts"), group.n_together() as usize);
     // Requests that need several slots wait for them before any lookup.
     let lacks_slots = n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(group).count() < n_together;
-    let key = group.scheduling_key(group.next_branch().expect("only what waits starts"));
+    let key = group.scheduling_key(index);
     if lacks_slots || is_refused(scheduler, cache, key) {
         return false;
     }
@@ -126,38 +124,33 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
         return true;
     }
     cache.settle();
-    let Some((slot, has_preempted)) = scheduler.make_space(cache, group_id, &matched) else { return false };
+    let Some((slot, has_preempted)) = scheduler.make_space(cache, group_id, key, &matched) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
-    let matched = if has_preempted { find_match(scheduler, cache, group_id) } else { matched };
-    start_in(scheduler, cache, group_id, slot, matched);
-    true
-}
-
-fn start_in<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    group_id: u64,
-    slot: u32,
-    mut matched: PrefixMatch,
-) {
+    let mut matched = if has_preempted { find_match(scheduler, cache, group_id) } else { matched };
     let group = scheduler.queue.group_mut(group_id);
     match &group.request.task {
         Task::Save { computes: false } => group.prompt = group.prompt[..matched.n_tokens() as usize].into(),
         Task::Load(saved) => matched.take_from(saved, cache.kind().forks),
         _ => {}
     }
-    let (index, n_together) = (group.next_branch().expect("only what waits starts"), group.n_together());
-    hooks::on_eviction(&mut scheduler.features, cache.kv_mut().take_evicted());
+    scheduler.record_evictions(cache.kv_mut().take_evicted());
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
-    let reserved = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
-    scheduler.start_branches(Start { sequence, slot, path, matched, reserved }, &cache.runner().token_strings());
+    let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
+    scheduler.start_branches(Start { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
+    true
 }
 
 impl Scheduler {
     /// Preempts junior sequences if that makes space for a group's next branch. Returns its slot, and whether any was preempted.
-    fn make_space<R: Runner>(&mut self, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Option<(u32, bool)> {
+    fn make_space<R: Runner>(
+        &mut self,
+        cache: &CacheManager<R>,
+        group_id: u64,
+        key: SchedulingKey,
+        matched: &PrefixMatch,
+    ) -> Option<(u32, bool)> {
         let group = self.queue.group(group_id);
         if !self.slots.are_full() && self.slots.free_slot(group).is_none() {
             return None;
@@ -166,8 +159,7 @@ impl Scheduler {
         let n_tokens = if takes_cached_only { matched.n_tokens() } else { group.n_prompt() };
         let n_other = i64::from((group.n_together() - 1) * HEADROOM);
         let Some(n_to_preempt) = n_to_preempt(self, cache, group, n_needed(cache, n_tokens, matched) + n_other) else {
-            let key = group.scheduling_key(group.next_branch().expect("only what waits starts"));
-            self.refused = Some(RefusedSequence { key, n_unreserved: self.n_unreserved(cache) });
+            self.refused = Some((key, self.n_spare_cells(cache)));
             return None;
         };
         let n_kept = self.slots.running().len() - n_to_preempt;
@@ -185,17 +177,17 @@ impl Scheduler {
 /// Returns how many running sequences must be preempted for a group's slots and `n_needed` cells; `None` if all are too few.
 fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group: &RequestGroup, n_needed: i64) -> Option<usize> {
     let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
-    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_unreserved(cache)) {
+    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_spare_cells(cache)) {
         return Some(0);
     }
     let candidates: Vec<&RunningSequence> = scheduler.junior_to(group).collect();
     let freed = cache.kv().freed_by(candidates.iter().map(|running| running.id()));
-    let mut n_left = scheduler.n_unreserved(cache);
+    let mut n_left = scheduler.n_spare_cells(cache);
     for (n_before, (n_freed, running)) in freed.into_iter().zip(&candidates).enumerate() {
         if n_before >= n_least && n_needed <= n_left {
             return Some(n_before);
         }
-        n_left += i64::try_from(n_freed).expect("a device cache has fewer than 2³² cells") + n_reserved(running);
+        n_left += i64::try_from(n_freed).expect("a device cache has fewer than 2³² cells") + n_expected_cells(running);
     }
     let is_enough = candidates.len() >= n_least && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
     is_enough.then_some(candidates.len())
@@ -223,9 +215,9 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     let group_id = scheduler.queue.preempted()[0].sequence.group_id;
     let mut is_recomputed = scheduler.queue.group(group_id).sharing == CellSharing::Recomputed;
     let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
-    if resumption.n_cells > scheduler.n_unreserved(cache) {
+    if resumption.n_cells > scheduler.n_spare_cells(cache) {
         if !scheduler.slots.running().is_empty() {
-            scheduler.refused = Some(RefusedSequence { key, n_unreserved: scheduler.n_unreserved(cache) });
+            scheduler.refused = Some((key, scheduler.n_spare_cells(cache)));
             return false;
         }
         if n_together > 1 && !is_recomputed && !cache.kind().forks.can_truncate() {
@@ -237,32 +229,24 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         scheduler.queue.group_mut(group_id).sharing = if is_recomputed { CellSharing::Recomputed } else { CellSharing::Separate };
     }
     for placement in resumption.placements {
-        resume_one(scheduler, cache, placement);
+        // Sequences that resumed earlier may share more of its text by now.
+        let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
+        let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
+        let PreemptedSequence { sequence, reservation, .. } = scheduler.queue.pop_preempted();
+        let phase = match (placement.and_then(|placement| placement.provider), matched) {
+            // Its reservation ends when it has the awaited prefix.
+            (Some((provider, n_tokens)), _) => Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation }),
+            (None, Some(matched)) => {
+                let path = place(scheduler, cache, &sequence, &matched);
+                scheduler.enter_on(slot, sequence, path, matched);
+                continue;
+            }
+            (None, None) => Phase::Vacant,
+        };
+        let path = place_empty(cache, &sequence);
+        scheduler.enter(slot, sequence, phase, path, 0);
     }
     true
-}
-
-fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, placement: Option<SequencePlacement>) {
-    // Sequences that resumed earlier may share more of its text by now.
-    let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
-    let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
-    let PreemptedSequence { sequence, reservation, .. } = scheduler.queue.pop_preempted();
-    match (placement.and_then(|placement| placement.provider), matched) {
-        // Its reservation ends when it has the awaited prefix.
-        (Some((provider, n_tokens)), _) => {
-            let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
-            let path = place_empty(cache, &sequence);
-            scheduler.enter(slot, sequence, phase, path, 0);
-        }
-        (None, Some(matched)) => {
-            let path = place(scheduler, cache, &sequence, &matched);
-            scheduler.enter_on(slot, sequence, path, matched);
-        }
-        (None, None) => {
-            let path = place_empty(cache, &sequence);
-            scheduler.enter(slot, sequence, Phase::Vacant, path, 0);
-        }
-    }
 }
 
 /// Returns the cells that a sequence takes from the headroom: those it computes or reloads, and those of `matched` that it pins.
@@ -273,6 +257,6 @@ fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixM
 
 /// A sequence that was refused for lack of cells is tried again once there are more, or if it is alone.
 fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, key: SchedulingKey) -> bool {
-    let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_unreserved(cache) <= refused.n_unreserved;
+    let is_same = |(refused, n_then)| refused == key && scheduler.n_spare_cells(cache) <= n_then;
     !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)
 }

@@ -232,7 +232,7 @@ fn may_start_late<R: Runner>(
         scheduler.queue.n_blocked() == 1 && scheduler.queue.highest_waiting().is_none() && scheduler.queue.preempted().is_empty();
     let mut fits = || {
         let is_free = !scheduler.slots.are_full() && cache.n_free_ids() > 0;
-        is_free && i64::from(fork.n_prompt() - n_tokens) <= scheduler.n_unreserved(cache)
+        is_free && i64::from(fork.n_prompt() - n_tokens) <= scheduler.n_spare_cells(cache)
     };
     fork.is_unbuilt() || !is_alone || !fits()
 }

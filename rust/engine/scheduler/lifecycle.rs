@@ -12,26 +12,37 @@ use crate::error::Error;
 use crate::request::{Event, FinishReason, Finished, Task, TaskResult, Usage};
 
 impl Scheduler {
-    /// Finishes the branch of a sequence that was taken from its slot: its computed tokens stay cached.
-    pub(crate) fn finish(&mut self, running: RunningSequence, reason: FinishReason, result: Option<TaskResult>) {
-        self.record_slot_contents(&running);
+    /// Finishes the branch of a running sequence: its computed tokens stay cached.
+    pub(crate) fn finish(&mut self, key: SchedulingKey, reason: FinishReason, result: Option<TaskResult>) {
+        let mut running = self.slots.take(key);
+        self.record_slot_contents(&mut running);
         let RunningSequence { sequence, slot, n_held, .. } = running;
-        self.end_branch(sequence, Some(slot), n_held, reason, result);
+        self.end_branch(sequence, slot, n_held, reason, result);
     }
 
-    fn end_branch(
-        &mut self,
-        mut sequence: Sequence,
-        slot: Option<u32>,
-        n_held: u32,
-        reason: FinishReason,
-        result: Option<TaskResult>,
-    ) {
+    /// Finishes the sequences that end with the token that they sampled.
+    pub(crate) fn finish_ended(&mut self) {
+        let ended = self.slots.running().iter().filter_map(|running| Some((running.key(), running.finish_reason.clone()?)));
+        for (key, reason) in ended.collect::<Vec<_>>() {
+            self.finish(key, reason, None);
+        }
+    }
+
+    /// Ends all branches of a group, whose last events are published separately.
+    pub(crate) fn finish_group(&mut self, group_id: u64) {
+        self.has_changed = true;
+        for mut running in self.take_running_of(group_id) {
+            self.record_slot_contents(&mut running);
+        }
+        drop((self.queue.remove_preempted(group_id), self.queue.finish_all(group_id)));
+    }
+
+    fn end_branch(&mut self, mut sequence: Sequence, slot: u32, n_held: u32, reason: FinishReason, result: Option<TaskResult>) {
         let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
         let (usage, result) = (sequence.usage(n_held, reason == FinishReason::Cancelled), result.map(Box::new));
         let text = sequence.remaining_text();
         self.count_shared(&sequence, &usage);
-        let index = sequence.branch;
+        let (index, slot) = (sequence.branch, Some(slot));
         let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result, score: None, explanation: None };
         let group = self.queue.group(sequence.group_id);
         hooks::on_finish(&mut self.features, &self.shared.features, group, &mut sequence, &mut finished);
@@ -62,12 +73,17 @@ impl Scheduler {
         self.stats.branches.n_cancelled += u64::from(state != BranchState::Finished);
         match state {
             BranchState::Finished => {}
-            BranchState::Running => self.cancel_running(group_id, index_in_group),
+            BranchState::Running => {
+                let key = group.scheduling_key(index_in_group);
+                let sequence = &mut self.slots.sequence_mut(key).sequence;
+                hooks::on_end_early(sequence, &mut self.queue.group_mut(group_id).pending);
+                self.finish(key, FinishReason::Cancelled, None);
+            }
             BranchState::Preempted => {
                 let preempted = self.queue.take_preempted(group_id, index_in_group).expect("a branch is where its group says");
                 let PreemptedSequence { mut sequence, slot, n_held, .. } = preempted;
                 hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);
-                self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
+                self.end_branch(sequence, slot, n_held, FinishReason::Cancelled, None);
             }
             BranchState::Waiting => {
                 hooks::on_cancel_waiting(&mut self.features, group, index_in_group);
@@ -79,20 +95,18 @@ impl Scheduler {
         self.queue.group_mut(group_id).release_unneeded_prompt();
     }
 
-    fn cancel_running(&mut self, group_id: u64, index_in_group: u32) {
-        let is_branch = |sequence: &Sequence| (sequence.group_id, sequence.index) == (group_id, index_in_group);
-        for mut running in self.slots.take_all(|running| is_branch(&running.sequence)) {
-            drop_partial_media(&mut running);
-            hooks::on_end_early(&mut running.sequence, &mut self.queue.group_mut(group_id).pending);
-            self.finish(running, FinishReason::Cancelled, None);
-        }
-    }
-
     pub(crate) fn fail_sequence(&mut self, key: SchedulingKey, error: Error) {
         let running = self.slots.take(key);
         let group_id = running.sequence.group_id;
         self.drop_sequence(running);
         self.fail_request(group_id, error);
+    }
+
+    /// As [`Scheduler::fail_sequence`], but the computed tokens stay cached.
+    pub(crate) fn fail_computed(&mut self, key: SchedulingKey, error: Error) {
+        let mut running = self.slots.take(key);
+        self.record_slot_contents(&mut running);
+        self.fail_stream(running.sequence.request_id, error);
     }
 
     pub(crate) fn fail(&mut self, group_ids: &[u64], error: &Error) {
@@ -112,10 +126,14 @@ impl Scheduler {
     pub(crate) fn fail_stream(&mut self, request_id: u64, error: Error) {
         self.has_changed = true;
         for group_id in self.queue.groups_of(request_id) {
-            self.release_holder(group_id);
+            self.queue.group_mut(group_id).release_holder();
             self.queue.block_starts(group_id);
         }
         self.outbox.failed.push((request_id, error));
+    }
+
+    fn take_running_of(&mut self, group_id: u64) -> Vec<RunningSequence> {
+        self.slots.take_all(|running| running.sequence.group_id == group_id)
     }
 
     pub(crate) fn remove_stream(&mut self, request_id: u64) -> Vec<RequestGroup> {
@@ -125,16 +143,28 @@ impl Scheduler {
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         self.queue.get(group_id)?;
         for mut running in self.take_running_of(group_id) {
-            drop_partial_media(&mut running);
-            self.record_slot_contents(&running);
+            self.record_slot_contents(&mut running);
             self.count_shared(&running.sequence, &running.sequence.usage(running.n_held, true));
         }
         for preempted in self.queue.remove_preempted(group_id) {
             self.count_shared(&preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         }
-        self.release_holder(group_id);
+        self.queue.group_mut(group_id).release_holder();
         hooks::on_remove(&mut self.features, group_id);
         self.queue.remove(group_id)
+    }
+
+    /// Removes forks that cannot be built when the step ends, and their stream too if they are its last group.
+    pub(crate) fn abandon(&mut self, group_id: u64) {
+        // So that the queue length is correct immediately.
+        drop(self.queue.group_mut(group_id).permit.take());
+        self.outbox.groups_with_events.push(group_id);
+    }
+
+    /// Ends a stream whose reader has left.
+    pub(crate) fn disconnect(&mut self, request_id: u64) {
+        drop(self.remove_stream(request_id));
+        hooks::on_disconnect(&mut self.features, request_id);
     }
 
     /// Preempts a sequence and those that run with it. It keeps its text and sampler; a load starts again from the queue.
@@ -162,10 +192,9 @@ impl Scheduler {
     }
 
     fn preempt_one(&mut self, mut running: RunningSequence) {
-        drop_partial_media(&mut running);
-        running.sequence.reach(running.n_held);
         self.stats.n_preempted += 1;
-        self.record_slot_contents(&running);
+        self.record_slot_contents(&mut running);
+        running.sequence.reach(running.n_held);
         let RunningSequence { mut sequence, slot, phase, path, n_held, .. } = running;
         if let Phase::AwaitingPrefix(PrefixDependency { reservation, .. }) = phase {
             // It has computed nothing since it resumed, and still has its reservation.
@@ -210,13 +239,15 @@ impl Scheduler {
         true
     }
 
-    pub(crate) fn record_slot_contents(&mut self, running: &RunningSequence) {
-        self.record_slot_contents_as(
-            running,
-            &running.sequence.adapter_schedule,
-            running.sequence.tokens.clone(),
-            running.n_held,
-        );
+    /// Records what a sequence leaves in its slot, and drops the computed part of a picture that can only be cached as a whole.
+    fn record_slot_contents(&mut self, running: &mut RunningSequence) {
+        let n_kept = running.n_cacheable();
+        if n_kept < running.n_held {
+            running.path.truncate(n_kept);
+            running.n_held = n_kept;
+        }
+        let Sequence { adapter_schedule, tokens, .. } = &running.sequence;
+        self.record_slot_contents_as(running, adapter_schedule, tokens.clone(), n_kept);
     }
 
     /// As [`Scheduler::record_slot_contents`], but neither slot nor cache keep the computed tokens.
@@ -249,11 +280,7 @@ impl Scheduler {
     pub(crate) fn release_junior_holder(&mut self) -> bool {
         let holding = self.queue.open().filter(|group| group.prompt_holder.id().is_some());
         let junior = holding.max_by_key(|group| group.scheduling_key(0)).map(|group| group.group_id);
-        junior.is_some_and(|group_id| self.release_holder(group_id))
-    }
-
-    pub(crate) fn release_holder(&mut self, group_id: u64) -> bool {
-        self.queue.group_mut(group_id).release_holder()
+        junior.is_some_and(|group_id| self.queue.group_mut(group_id).release_holder())
     }
 
     /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.
@@ -270,14 +297,5 @@ impl Scheduler {
         let mut failed: Vec<u64> = failed.map(|running| running.sequence.group_id).collect();
         failed.dedup();
         self.fail(&failed, &Error::Decode { reason: reason.to_owned() });
-    }
-}
-
-/// Drops the computed part of an incomplete picture that can only be cached as a whole.
-fn drop_partial_media(running: &mut RunningSequence) {
-    let n_kept = running.n_cacheable();
-    if n_kept < running.n_held {
-        running.path.truncate(n_kept);
-        running.n_held = n_kept;
     }
 }

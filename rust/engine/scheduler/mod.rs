@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cache::EvictedRun;
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
@@ -36,7 +37,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::outbox::Outbox;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::RequestGroup;
-use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_reserved};
+use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
@@ -56,14 +57,8 @@ pub(crate) struct Scheduler {
     stats: Stats,
     /// True if this step changed which sequences run or wait: then the next step has work.
     has_changed: bool,
-    refused: Option<RefusedSequence>,
-}
-
-/// A sequence that was refused for lack of cells, and the unreserved cells then. It is tried again when there are more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RefusedSequence {
-    pub(crate) key: SchedulingKey,
-    pub(crate) n_unreserved: i64,
+    /// The sequence that was last refused for lack of cells, and the spare cells then. It is tried again when there are more.
+    refused: Option<(SchedulingKey, i64)>,
 }
 
 impl Scheduler {
@@ -107,10 +102,6 @@ impl Scheduler {
         self.queue.group(group_id)
     }
 
-    pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
-        self.queue.group_mut(group_id)
-    }
-
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
     }
@@ -121,10 +112,6 @@ impl Scheduler {
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
-    }
-
-    pub(crate) fn take_running_of(&mut self, group_id: u64) -> Vec<RunningSequence> {
-        self.slots.take_all(|running| running.sequence.group_id == group_id)
     }
 
     pub(crate) fn features(&self) -> &SchedulerFeatures {
@@ -163,6 +150,15 @@ impl Scheduler {
 
     pub(crate) fn begin_step(&mut self) {
         self.has_changed = false;
+        hooks::begin_step(&mut self.features);
+    }
+
+    pub(crate) fn enqueue(&mut self, group: RequestGroup) {
+        self.queue.push(group);
+    }
+
+    pub(crate) fn record_evictions(&mut self, evicted: impl Iterator<Item = EvictedRun>) {
+        hooks::on_eviction(&mut self.features, evicted);
     }
 
     /// Records that this step changed which sequences run or wait: the next step has work.
@@ -179,11 +175,11 @@ impl Scheduler {
     }
 
     /// Returns the number of unreserved cells: free and evictable ones, minus those that running sequences will take.
-    pub(crate) fn n_unreserved<R: Runner>(&self, cache: &CacheManager<R>) -> i64 {
-        let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
+    pub(crate) fn n_spare_cells<R: Runner>(&self, cache: &CacheManager<R>) -> i64 {
+        let n_expected: i64 = self.slots.running().iter().map(n_expected_cells).sum();
         let kv = cache.kv();
         let n_available = kv.n_free() + kv.n_evictable();
-        i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
+        i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_expected
     }
 
     pub(crate) fn is_paused(&self, request_id: u64) -> bool {

@@ -61,22 +61,23 @@ pub(crate) struct Start {
     pub(crate) path: PathGuard,
     pub(crate) matched: PrefixMatch,
     /// Paths of the other sequences of its group, which start with it and have no text yet.
-    pub(crate) reserved: Vec<PathGuard>,
+    pub(crate) vacant: Vec<PathGuard>,
 }
 
 impl Scheduler {
     /// Starts a branch, and reserves slots for the other sequences that run together with it.
     pub(crate) fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
-        let Start { mut sequence, slot, path, matched, reserved } = start;
+        let Start { mut sequence, slot, path, matched, vacant } = start;
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);
         hooks::on_start(&mut self.features, group, &mut sequence);
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
-        let indices = index..=index + length(&reserved);
         self.enter_on(slot, sequence, path, matched);
-        for (index, path) in (1..).zip(reserved) {
+        let mut indices = vec![index];
+        for (index, path) in (1..).zip(vacant) {
+            indices.push(index);
             let group = self.queue.group(group_id);
             let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
             let slot = self.slots.free_slot(group).expect("as many slots are free");
@@ -86,7 +87,7 @@ impl Scheduler {
         if is_complete {
             self.count_cached(group_id, n_device, n_found);
             let (submitted, now) = (self.queue.group(group_id).submitted, Instant::now());
-            for _ in indices.clone() {
+            for _ in &indices {
                 self.stats.branches.n_started += 1;
                 self.stats.histograms.observe_start(submitted, now);
             }
@@ -129,8 +130,4 @@ impl Scheduler {
         self.stats.n_awaited += u64::from(awaited.end - awaited.start);
         self.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);
     }
-}
-
-fn length<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).expect("few sequences run together")
 }

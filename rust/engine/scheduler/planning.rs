@@ -293,12 +293,10 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
     if n_predicted > 0 && scheduler.shift(key) {
         return;
     }
-    let running = scheduler.slots.take(key);
     if n_predicted > 0 {
-        scheduler.finish(running, FinishReason::ContextFull, None);
-        return;
+        return scheduler.finish(key, FinishReason::ContextFull, None);
     }
+    let running = scheduler.slots.sequence(key);
     let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
-    scheduler.fail_request(group_id, Error::ContextOverflow { n_prompt, n_ctx });
-    scheduler.record_slot_contents(&running);
+    scheduler.fail_computed(key, Error::ContextOverflow { n_prompt, n_ctx });
 }

@@ -47,26 +47,18 @@ fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, gro
     Some(cache.find_match(&query, &group.media)).filter(|matched| matched.n_device == n)
 }
 
-/// A prompt that is no longer in the device cache is held again once the next branch has computed it.
-pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) -> Vec<(u64, PromptHolder)> {
+/// Holds computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in the device cache is
+/// held again once the next branch has computed it.
+pub(crate) fn hold_prompts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let without_holder = scheduler.queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
-    let mut holders = Vec::new();
-    for group in without_holder {
+    for group_id in without_holder.map(|group| group.group_id).collect::<Vec<u64>>() {
         if cache.n_free_ids() == 0 {
-            break;
+            return;
         }
-        let matched = find_whole(scheduler, cache, group.group_id);
+        let matched = find_whole(scheduler, cache, group_id);
+        let group = scheduler.queue.group_mut(group_id);
         let path = matched.and_then(|matched| cache.place(&group.adapter_schedule, Some(&matched)));
-        holders.push((group.group_id, path.map_or(PromptHolder::Empty, PromptHolder::Path)));
-    }
-    holders
-}
-
-impl Scheduler {
-    pub(crate) fn set_holders(&mut self, holders: Vec<(u64, PromptHolder)>) {
-        for (group_id, prompt_holder) in holders {
-            self.queue.group_mut(group_id).prompt_holder = prompt_holder;
-        }
+        group.prompt_holder = path.map_or(PromptHolder::Empty, PromptHolder::Path);
     }
 }
 

@@ -220,6 +220,14 @@ impl Queue {
         self.groups_of(request_id).into_iter().find_map(|group_id| Some((group_id, self.group(group_id).index_in_group(index)?)))
     }
 
+    /// Ends all branches of a request; returns its permit.
+    pub(crate) fn finish_all(&mut self, group_id: u64) -> Option<QueuePermit> {
+        self.update(group_id, |group| {
+            group.branches.fill(BranchState::Finished);
+            (wait_state_of(group), group.take_permit_if_started())
+        })
+    }
+
     /// Ends branch `index` of a request that was never in a slot; returns the request's permit if no branch is left waiting.
     pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
         self.update(group_id, |group| {

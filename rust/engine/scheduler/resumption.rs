@@ -50,8 +50,7 @@ pub(crate) fn plan_resumption<R: Runner>(
     for (nth, &cached) in all_cached.iter().enumerate() {
         let placement = cached.map(|cached| {
             let sequence = &scheduler.queue.preempted()[nth].sequence;
-            let search = SearchGroup { cached: &all_cached[..nth], recomputes };
-            let (provider, n_shared) = search.provider(scheduler, cache, nth, cached);
+            let (provider, n_shared) = find_provider(scheduler, cache, &all_cached[..nth], cached, recomputes);
             let n_cells = i64::from(sequence.n_tokens() - n_shared.max(cached.n_pinned));
             SequencePlacement { provider, at_most: u32::MAX, n_cells }
         });
@@ -90,48 +89,41 @@ fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> C
     CachedTokens { n_device: matched.n_device, n_pinned: matched.n_device - n_evictable, n_tokens: matched.n_tokens() }
 }
 
-/// The sequences that resume before another one of the same search.
-struct SearchGroup<'a> {
-    cached: &'a [Option<CachedTokens>],
+/// Returns the provider of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted for
+/// other sequences. `before` are the cached tokens of the sequences that precede it.
+fn find_provider<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    before: &[Option<CachedTokens>],
+    cached: CachedTokens,
     recomputes: bool,
-}
-
-impl SearchGroup<'_> {
-    /// Returns the provider of the `nth` preempted sequence, and how many of its tokens' cells are counted for other sequences.
-    fn provider<R: Runner>(
-        &self,
-        scheduler: &Scheduler,
-        cache: &CacheManager<R>,
-        nth: usize,
-        cached: CachedTokens,
-    ) -> (Option<(SchedulingKey, u32)>, u32) {
-        let sequence = &scheduler.queue.preempted()[nth].sequence;
-        let can_be_cut = cache.kind().forks.can_truncate();
-        let (mut best, mut n_shared) = (None, 0);
-        let mut consider = |provider: Option<SchedulingKey>, n_tokens: u32| {
-            if n_tokens > n_shared {
-                (best, n_shared) = (provider.map(|provider| (provider, n_tokens)), n_tokens);
-            }
-        };
-        for (other, other_found) in (0..).zip(self.cached) {
-            let (Some(other_found), other) = (other_found, &scheduler.queue.preempted()[other].sequence) else { continue };
-            let n_common = n_common(scheduler, other, sequence);
-            if self.recomputes || (can_be_cut && n_common > cached.n_device) {
-                consider(Some(other.scheduling_key()), n_common);
-            } else {
-                // Both are in the device cache, where they share their common prefix.
-                consider(None, n_common.min(cached.n_device).min(other_found.n_device));
-            }
+) -> (Option<(SchedulingKey, u32)>, u32) {
+    let preempted = scheduler.queue.preempted();
+    let (sequence, can_be_cut) = (&preempted[before.len()].sequence, cache.kind().forks.can_truncate());
+    let (mut best, mut n_shared) = (None, 0);
+    let mut consider = |provider: Option<SchedulingKey>, n_tokens: u32| {
+        if n_tokens > n_shared {
+            (best, n_shared) = (provider.map(|provider| (provider, n_tokens)), n_tokens);
         }
-        for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
-            let n_common = n_common(scheduler, &running.sequence, sequence);
-            let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
-            if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
-                consider(Some(running.sequence.scheduling_key()), n_common);
-            }
+    };
+    for (PreemptedSequence { sequence: other, .. }, other_cached) in preempted.iter().zip(before) {
+        let Some(other_cached) = other_cached else { continue };
+        let n_common = n_common(scheduler, other, sequence);
+        if recomputes || (can_be_cut && n_common > cached.n_device) {
+            consider(Some(other.scheduling_key()), n_common);
+        } else {
+            // Both are in the device cache, where they share their common prefix.
+            consider(None, n_common.min(cached.n_device).min(other_cached.n_device));
         }
-        (best, n_shared)
     }
+    for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
+        let n_common = n_common(scheduler, &running.sequence, sequence);
+        let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
+        if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
+            consider(Some(running.key()), n_common);
+        }
+    }
+    (best, n_shared)
 }
 
 /// Returns true if `sequence` may wait for tokens that `running` computes or reloads.

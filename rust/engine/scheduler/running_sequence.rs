@@ -175,7 +175,7 @@ impl RunningSequence {
 }
 
 /// Returns the number of cells that a running sequence will still take.
-pub(crate) fn n_reserved(running: &RunningSequence) -> i64 {
+pub(crate) fn n_expected_cells(running: &RunningSequence) -> i64 {
     let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
     i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))
 }

@@ -65,13 +65,6 @@ impl Scheduler {
             }
         }
     }
-
-    pub(crate) fn finish_ended(&mut self) {
-        for mut running in self.slots.take_all(|running| running.finish_reason.is_some()) {
-            let reason = running.finish_reason.take().expect("it was taken out because it has one");
-            self.finish(running, reason, None);
-        }
-    }
 }
 
 /// Returns the logits from which a sequence samples in this step. Its rows of the last decode become held tokens.

@@ -39,11 +39,6 @@ impl Scheduler {
         ended
     }
 
-    /// Marks a group as updated: it is published, and removed if it is done, when the step ends.
-    pub(crate) fn mark_updated(&mut self, group_id: u64) {
-        self.outbox.groups_with_events.push(group_id);
-    }
-
     pub(crate) fn has_events(&self) -> bool {
         !(self.outbox.groups_with_events.is_empty() && self.outbox.failed.is_empty())
     }

@@ -20,19 +20,13 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
             continue;
         }
         match if matches!(task, Task::Save { .. }) { save_more(cache, running) } else { Ok(true) } {
-            Ok(true) => {
-                let mut running = scheduler.slots.take(key);
-                match result_of(cache, &mut running) {
-                    Ok(result) => {
-                        let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
-                        scheduler.finish(running, reason, result);
-                    }
-                    Err(error) => {
-                        scheduler.record_slot_contents(&running);
-                        scheduler.fail_stream(running.sequence.request_id, error);
-                    }
+            Ok(true) => match result_of(cache, running) {
+                Ok(result) => {
+                    let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
+                    scheduler.finish(key, reason, result);
                 }
-            }
+                Err(error) => scheduler.fail_computed(key, error),
+            },
             Ok(false) => {}
             Err(error) => scheduler.fail_sequence(key, error),
         }

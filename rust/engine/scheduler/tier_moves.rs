@@ -1,6 +1,5 @@
 //! Moves between the device cache and the host cache, within the time budget of a step.
 
-use crate::cache::{PrefixMatch, Provenance};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
@@ -19,7 +18,9 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     while let Some(key) = next {
         if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.sequence(key)) {
             let provenance = scheduler.group_of(key).provenance();
-            start_on(cache, scheduler.slots.sequence_mut(key), matched, provenance);
+            let RunningSequence { path, sequence, n_held, phase, .. } = scheduler.slots.sequence_mut(key);
+            cache.replace(path, &sequence.adapter_schedule, Some(&matched), provenance);
+            (*n_held, *phase) = (matched.n_device, Phase::for_match(matched, sequence));
             scheduler.has_changed = true;
         }
         while !cache.is_out_of_time() {
@@ -48,12 +49,6 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     while !cache.is_out_of_time() && cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason)) {}
 }
 
-fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, matched: PrefixMatch, provenance: Provenance) {
-    cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
-    running.n_held = matched.n_device;
-    running.phase = Phase::for_match(matched, &mut running.sequence);
-}
-
 enum ReloadOutcome {
     One,
     /// No entry is left, or it must wait.
@@ -65,7 +60,7 @@ enum ReloadOutcome {
 
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> ReloadOutcome {
     let Some(next) = scheduler.slots.sequence(key).next_reload() else { return ReloadOutcome::None };
-    let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
+    let [n_entry, n_kept] = [&next.range, &next.kept].map(|range| range.end - range.start);
     let must_load = matches!(scheduler.task(key), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
@@ -125,8 +120,4 @@ impl Scheduler {
             self.stats.n_reloaded = self.stats.n_reloaded.saturating_sub(n_lost);
         }
     }
-}
-
-fn length(range: &std::ops::Range<u32>) -> u32 {
-    range.end - range.start
 }

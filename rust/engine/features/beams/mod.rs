@@ -22,7 +22,6 @@ use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::BranchState;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence};
@@ -326,7 +325,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             BeamEnd { index, n_predicted: cursor.n_published, text: cursor.remaining_text(), reason, score },
         );
     }
-    leave_slots(scheduler, group_id);
+    scheduler.finish_group(group_id);
 }
 
 struct BeamEnd {
@@ -350,13 +349,6 @@ fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, en
     let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation: None };
     hooks::add_reports(&mut sequence.features, &mut finished);
     scheduler.emit(group_id, Event::Finished(finished));
-}
-
-fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
-    for running in scheduler.take_running_of(group_id) {
-        scheduler.record_slot_contents(&running);
-    }
-    scheduler.group_mut(group_id).branches.fill(BranchState::Finished);
 }
 
 /// Ends a search that fills the device cache by itself with the texts it has. Returns `false` if a live beam has no token yet.
@@ -385,26 +377,22 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
     if index >= n || group.is_done() {
         return true;
     }
-    scheduler.mark_changed();
-    while let Some(waiting) = scheduler.group(group_id).next_branch() {
-        drop(scheduler.queue_mut().drop_waiting(group_id, waiting));
-    }
-    let preempted = scheduler.queue_mut().remove_preempted(group_id);
     let first = beams_of(scheduler, group_id).first().copied();
     let results = first.and_then(|first| beam_mut(scheduler, first).results.take());
     let (n_predicted, text) =
         results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
+    let preempted = scheduler.queue().preempted().iter().find(|preempted| preempted.sequence.group_id == group_id);
+    let (slot, usage) = preempted.map_or_else(Default::default, |of| (Some(of.slot), of.sequence.usage(of.n_held, true)));
     for index in 0..n {
         let (text, reason) = (text.clone(), FinishReason::Cancelled);
         if let Some(first) = first {
             end_branch(scheduler, group_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
-            continue;
+        } else {
+            let usage = Usage { n_predicted, ..usage.clone() };
+            let finished = Finished { slot, text, usage, ..Finished::without_tokens(index, reason) };
+            scheduler.emit(group_id, Event::Finished(finished));
         }
-        let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
-        let slot = preempted.first().map(|of| of.slot);
-        let finished = Finished { slot, text, usage, ..Finished::without_tokens(index, reason) };
-        scheduler.emit(group_id, Event::Finished(finished));
     }
-    leave_slots(scheduler, group_id);
+    scheduler.finish_group(group_id);
     true
 }

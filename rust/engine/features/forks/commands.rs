@@ -80,7 +80,7 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
             let group_id = replay.group_id;
             let progress = continue_replay(scheduler, runner, replay);
             if progress.is_err() {
-                fail_unbuilt(scheduler, group_id);
+                scheduler.abandon(group_id);
             }
             progress
         }
@@ -95,13 +95,6 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
 enum ForkProgress {
     Unfinished(BuildStage),
     Done(ForkResult),
-}
-
-/// Fails forks while they are built: their group is removed when the step ends, and its stream too if that was its last group.
-fn fail_unbuilt(scheduler: &mut Scheduler, group_id: u64) {
-    // So that the queue length is correct immediately.
-    drop(scheduler.group_mut(group_id).permit.take());
-    scheduler.mark_updated(group_id);
 }
 
 fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
@@ -148,7 +141,7 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
         (source.adapter_schedule.clone(), source.requested_adapters.clone(), Arc::clone(&source.media));
     hooks::on_new_group(scheduler.limits(), &mut group);
     let shares_all = group.shares_prompt();
-    scheduler.queue_mut().push(group);
+    scheduler.enqueue(group);
     scheduler.mark_changed();
     if cut.is_end() && shares_all {
         follow_branch(scheduler, group_id, request_id, branch, append.is_empty());
