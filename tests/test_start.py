@@ -112,7 +112,7 @@ import asyncio, socket
 from multiprocessing import Pipe
 from weft.serving import worker
 from weft.serving.listening import Address
-from weft.serving.endpoint import Place
+from weft.serving.endpoint import Endpoint
 from weft.settings import Settings
 
 class Engine(worker.Engine):
@@ -127,7 +127,7 @@ asyncio.set_event_loop(loop := asyncio.new_event_loop())
 ours, theirs = Pipe()
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
-app = worker.application(Settings(), [Place(Address(*listener.getsockname()), None, 64)], {}, theirs)
+app = worker.application(Settings(), [Endpoint(Address(*listener.getsockname()), None, 64)], {}, theirs)
 
 async def serve():
     async with app.lifespan():

@@ -229,7 +229,7 @@ UNREAD = "a connection of 127.0.0.1 was closed: the end of its answer stayed unr
 
 def refused(server: LiveServer, reason: str) -> int:
     text = httpx.get(f"{server.url}/metrics").text
-    return int(text.partition(f'weft:refused_total{{reason="{reason}"}} ')[2].partition("\n")[0])
+    return int(float(text.partition(f'weft:refused_total{{reason="{reason}"}} ')[2].partition("\n")[0]))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ async def test_equal_sets_share_what_is_computed_across_changes_of_the_default(a
     await adapted.post("/lora-adapters", json=[{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0}])
     assert await n_computed() == 1
     metrics = (await adapted.get("/metrics")).text
-    assert "weft:adapter_changes_total 3\n" in metrics, "on, off, and on again"
+    assert "weft:adapter_changes_total 3.0\n" in metrics, "on, off, and on again"
     assert f"weft:adapter_bytes {2 * N_BYTES}\n" in metrics
 
 

@@ -540,7 +540,7 @@ async def test_what_was_encoded_is_counted(seeing: Client) -> None:
     for text in ("a", "b"):
         await complete(seeing, {"prompt_string": f"{text}<__media__>.", "multimodal_data": [in_base64(png_of(53))]})
     after = await metrics(seeing)
-    names = ['weft:media_total{source="encoded"}', 'weft:media_total{source="kept"}']
+    names = ['weft:media_total{source="encoded"}', 'weft:media_total{source="cached"}']
     assert [after[name] - before[name] for name in names] == [1, 1]
     assert after["weft:media_encode_seconds_total"] > before["weft:media_encode_seconds_total"]
     assert after["weft:media_bytes"] > before["weft:media_bytes"]

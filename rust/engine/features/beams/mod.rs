@@ -388,7 +388,7 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
         if let Some(first) = first {
             end_branch(scheduler, group_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
         } else {
-            let usage = Usage { n_predicted, ..usage.clone() };
+            let usage = Usage { n_predicted, ..usage };
             let finished = Finished { slot, text, usage, ..Finished::without_tokens(index, reason) };
             scheduler.emit(group_id, Event::Finished(finished));
         }
