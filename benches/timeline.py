@@ -29,7 +29,7 @@ from litestar.types import Message, Receive, Scope, Send
 from benches.streaming import DEMO, SYNTHETIC, BenchError, Load, Reader, request_of, served
 from weft import server
 from weft.cli.main import main as weft_main
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 
 ROUTE = "/timeline"
 """Where the hooked server tells what was noted."""
@@ -95,7 +95,7 @@ class Noted(msgspec.Struct):
 class Hooked:
     """The application, with a note of every wake and every write."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Gateway) -> None:
         self._app = app
         self.service = app.service
         self._wakes: deque[tuple[float, float]] = deque(maxlen=MAX_NOTED)

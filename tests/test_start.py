@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 
 import pytest
 
@@ -60,45 +59,6 @@ def test_start_does_without(code: str, without: Iterable[str]) -> None:
 
 def test_engine_does_not_look_for_a_tune_file_before_there_is_a_model() -> None:
     assert modules_after("import weft; weft.Engine") & {"platformdirs", "importlib.metadata"} == set()
-
-
-def test_application_imports_no_library_of_schemas_that_it_does_not_use() -> None:
-    unused = {"pydantic", "attr", "attrs"}
-    assert any(map(find_spec, unused)), "none of them is installed, so that this shows nothing"
-    modules = modules_after("import weft; from weft.server import create_app; create_app(weft.Engine())")
-    assert "litestar" in modules
-    assert modules & unused == set()
-
-
-def test_application_starts_and_answers_without_groups_of_tasks() -> None:
-    code = """
-import asyncio, weft
-from weft.server import create_app
-
-async def main():
-    app = create_app(weft.Engine())
-    scope = dict(type="http", method="GET", path="/v1/conversations/none/items", query_string=b"", headers=[], client=("here", 1))
-    told = []
-
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message):
-        told.append(message)
-
-    async with app.lifespan():
-        while app.service.refusal() is not None:
-            await asyncio.sleep(0.01)
-        # Their routes ask for all there is to ask for.
-        await app(scope, receive, send)
-        for path in ("/completion", "/v1/completions"):
-            await app(scope | {"method": "POST", "path": path}, receive, send)
-    assert told[0]["status"] == 404 and b"'none' not found" in told[1]["body"], told
-    assert [message["status"] for message in told[2::2]] == [400, 400], told
-
-asyncio.run(main())
-"""
-    assert "anyio._backends._asyncio" not in modules_after(code)
 
 
 def test_jinja_is_loaded_once_the_server_runs() -> None:

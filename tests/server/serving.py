@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 import httpx
 from litestar.testing import AsyncTestClient
@@ -9,7 +10,11 @@ from litestar.testing import AsyncTestClient
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, Step
 from weft.server import create_app
+from weft.server.gateway import Gateway
 from weft.settings import Settings
+
+APPLICATIONS: WeakKeyDictionary[httpx.AsyncClient, Gateway] = WeakKeyDictionary()
+"""The application of each client that `serving` has made."""
 
 
 @asynccontextmanager
@@ -17,7 +22,9 @@ async def serving(*scripts: Sequence[Step] | Exception, **settings: Json) -> Asy
     """A client of the application, once its model is loaded."""
     engine = ScriptedEngine(*scripts)
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
+    app = create_app(engine.as_engine(), Settings.of(settings))
+    async with AsyncTestClient(app) as client:
+        APPLICATIONS[client] = app
         yield client
 
 

@@ -33,7 +33,9 @@ async def locked() -> AsyncIterator[httpx.AsyncClient]:
 def every_route() -> list[tuple[str, str]]:
     """Method and path of each route, in an order that every process finds, and of some that there are not."""
     app = create_app(ScriptedEngine().as_engine())
-    routes = [(method, route.path_format) for route in app.routes for method in sorted(route.methods) if method != "OPTIONS"]
+    routes = [
+        (method, route.path_format) for route in app.litestar.routes for method in sorted(route.methods) if method != "OPTIONS"
+    ]
     return [*sorted(routes), ("GET", "/no/such/route"), ("GET", "/health/"), ("POST", "/x")]
 
 

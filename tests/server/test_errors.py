@@ -220,7 +220,7 @@ async def test_every_route_is_503_while_the_model_is_loaded() -> None:
     app = create_app(engine.as_engine())
     routes = {
         (method, route.path)
-        for route in app.routes
+        for route in app.litestar.routes
         if isinstance(route, HTTPRoute)
         for method in route.methods - {"OPTIONS"}
         if "{" not in route.path
@@ -295,7 +295,7 @@ class Handler(NamedTuple):
 def handlers() -> list[Handler]:
     """All of the application's, each by its first path."""
     found: dict[tuple[str, object], Handler] = {}
-    for route in sorted(create_app(ScriptedEngine().as_engine()).routes, key=lambda route: route.path):
+    for route in sorted(create_app(ScriptedEngine().as_engine()).litestar.routes, key=lambda route: route.path):
         if not isinstance(route, HTTPRoute):
             continue
         for method in sorted(route.methods - {"OPTIONS"}):

@@ -17,8 +17,8 @@ from weft.chat.conversation import Chat
 from weft.chat.format import ChatPrompt
 from weft.server import create_app
 from weft.server.anthropic import translate
-from weft.server.app import Application
 from weft.server.errors import TextsWaitingError
+from weft.server.gateway import Gateway
 from weft.server.run import auto_pinner
 from weft.server.run.pins import Pinned, Pins
 from weft.settings import Settings
@@ -35,7 +35,7 @@ def system(text: str, **more: Json) -> Json:
 class Marking:
     """A server, and what is pinned there."""
 
-    def __init__(self, client: httpx.AsyncClient, app: Application) -> None:
+    def __init__(self, client: httpx.AsyncClient, app: Gateway) -> None:
         self.client = client
         self.app = app
 

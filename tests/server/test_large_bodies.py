@@ -21,7 +21,7 @@ from tests.server.scripted import FullEngine, ScriptedEngine
 from weft import QueueFullError, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 from weft.server.json_request import LARGE_BODY, put_text
 from weft.server.refusals import Reason
 from weft.settings import Settings
@@ -309,7 +309,7 @@ class Sender:
     async def send(self, message: Json) -> None:
         self.sent.append(message)
 
-    def ask(self, app: Application, path: str) -> asyncio.Task[None]:
+    def ask(self, app: Gateway, path: str) -> asyncio.Task[None]:
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
         return asyncio.create_task(app(cast("Any", scope), self.receive, self.send))
 
@@ -321,7 +321,7 @@ def sender(n_bytes: int) -> Sender:
 
 
 @pytest.fixture
-async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Application]:
+async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
     """Its queue is full, and there is room for 100,000 bytes of bodies beside the small part of each."""
     monkeypatch.setattr(json_request, "MAX_TOGETHER_BYTES", 100_000)
     engine = ScriptedEngine(*[QueueFullError(1)] * 9)
@@ -340,47 +340,47 @@ TOO_MANY = {
 
 
 async def test_bodies_that_are_being_sent_are_bounded_together_but_small_ones_are_not_refused(
-    crowded: Application, path: str
+    crowded: Gateway, path: str
 ) -> None:
     first, second, small = sender(LARGE_BODY + 60_000), sender(LARGE_BODY + 50_000), sender(LARGE_BODY - 2)
     asking = first.ask(crowded, path)
-    await wait_until(lambda: crowded.bodies.n_bytes == 60_000)
+    await wait_until(lambda: crowded.litestar.state.bodies.n_bytes == 60_000)
     await second.ask(crowded, path)
     assert (second.sent[0]["status"], dict(second.sent[0]["headers"])[b"retry-after"]) == (429, b"1")
     assert json.loads(second.sent[1]["body"]) == {"error": TOO_MANY}
     assert second.n_read == 1, "it is refused at once"
     assert crowded.service.refusals.counts[Reason.TOO_MANY_BODIES] == 1
-    assert crowded.bodies.n_bytes == 60_000
+    assert crowded.litestar.state.bodies.n_bytes == 60_000
     small.may_end.set()
     await small.ask(crowded, path)
     first.may_end.set()
     await asking
     # Both were read: it is the engine that refuses them.
     assert crowded.service.refusals.counts[Reason.QUEUE_FULL] == 2
-    assert crowded.bodies.n_bytes == 0
+    assert crowded.litestar.state.bodies.n_bytes == 0
 
 
-async def test_one_body_alone_has_its_room_however_large_it_may_be(crowded: Application, path: str) -> None:
+async def test_one_body_alone_has_its_room_however_large_it_may_be(crowded: Gateway, path: str) -> None:
     alone = sender(LARGE_BODY + 150_000)
     asking = alone.ask(crowded, path)
-    await wait_until(lambda: crowded.bodies.n_bytes == 150_000)
+    await wait_until(lambda: crowded.litestar.state.bodies.n_bytes == 150_000)
     other = sender(LARGE_BODY + 1)
     await other.ask(crowded, path)
     assert json.loads(other.sent[1]["body"]) == {"error": TOO_MANY}
     alone.may_end.set()
     await asking
     assert crowded.service.refusals.counts[Reason.QUEUE_FULL] == 1
-    assert crowded.bodies.n_bytes == 0
+    assert crowded.litestar.state.bodies.n_bytes == 0
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_gives_its_room_back(crowded: Application, path: str) -> None:
+async def test_a_client_that_leaves_in_the_middle_of_its_body_gives_its_room_back(crowded: Gateway, path: str) -> None:
     leaving = sender(LARGE_BODY + 60_000)
     asking = leaving.ask(crowded, path)
-    await wait_until(lambda: crowded.bodies.n_bytes == 60_000)
+    await wait_until(lambda: crowded.litestar.state.bodies.n_bytes == 60_000)
     leaving.has_left.set()
     leaving.may_end.set()
     await asking
-    assert crowded.bodies.n_bytes == 0
+    assert crowded.litestar.state.bodies.n_bytes == 0
 
 
 @pytest.mark.parametrize("n_more", [60_000, -2], ids=["large", "small"])
@@ -406,7 +406,7 @@ async def test_the_bytes_of_a_body_are_let_go_before_its_request_is_answered(
     [request] = requests
     assert request._body is Empty
     assert request._connection_state.body is Empty
-    assert app.bodies.n_bytes == 0
+    assert app.litestar.state.bodies.n_bytes == 0
     waiting.has_left.set()
     await asking
     await app.service.stop()

@@ -24,7 +24,7 @@ from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from tests.server.test_watchdog import MOST_MS, Body, Case, filled, nobody_waits, watching
 from weft.server import create_app
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 from weft.server.json_request import max_body
 from weft.server.run import executor, media
 from weft.server.run.fetching import is_public
@@ -125,7 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Client(httpx.AsyncClient):
     """A client on this event loop, which can ask several things at once."""
 
-    app: Application
+    app: Gateway
 
 
 @asynccontextmanager

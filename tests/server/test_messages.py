@@ -18,8 +18,7 @@ from tests.server.matchers import Json
 from weft.fields.excerpt import MAX_EXCERPT, excerpt
 from weft.fields.validation import message_with_path
 from weft.server import create_app
-from weft.server.app import Application
-from weft.server.handlers import resolve_all
+from weft.server.gateway import Gateway
 from weft.server.json_errors import why_not_json
 from weft.settings import Settings
 
@@ -59,9 +58,9 @@ def with_value(body: Json, at: tuple[str | int, ...], value: Json) -> Json:
     return body
 
 
-def struct_of(app: Application, path: str) -> type[msgspec.Struct] | None:
+def struct_of(app: Gateway, path: str) -> type[msgspec.Struct] | None:
     """The schema of the body that is sent to a path."""
-    for route in app.routes:
+    for route in app.litestar.routes:
         if route.path == path:
             handler, _ = route.route_handler_map["POST"]  # type: ignore[union-attr]
             field = handler.parsed_data_field
@@ -70,7 +69,7 @@ def struct_of(app: Application, path: str) -> type[msgspec.Struct] | None:
     return None
 
 
-def wrong_bodies(app: Application) -> Iterator[tuple[str, Json]]:
+def wrong_bodies(app: Gateway) -> Iterator[tuple[str, Json]]:
     """Bodies that clients send with one value replaced, and with one field more: each field of each schema.
 
     Most dialects share the fields of a completion: a field by the same name and of the same type is taken once.
@@ -94,7 +93,6 @@ async def test_no_message_holds_pythons_values_or_schema_paths() -> None:
     app = create_app(weft.Engine(n_slots=4, n_ctx=512, kv_unified=True, n_threads=1), settings)
     async with AsyncTestClient(app, raise_server_exceptions=False) as client:
         await answers(client, 200)
-        resolve_all(app)
         wrong: dict[str, tuple[str, Json]] = {}
         n_refused = 0
         for route, body in wrong_bodies(app):

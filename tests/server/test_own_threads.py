@@ -17,7 +17,7 @@ from tests.server.conftest import PROMPT
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft.server import create_app, slot_files
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 from weft.server.run import keyed_lock
 from weft.server.run.executor import LONG_TEXT, Executor
 from weft.settings import Settings
@@ -106,7 +106,7 @@ BESIDES = {
 
 
 @asynccontextmanager
-async def serving(app: Application) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(app: Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """A client on this event loop, which can ask several things at once."""
     await app.service.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
@@ -143,7 +143,7 @@ async def crowded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[htt
 def test_every_route_is_asked() -> None:
     app = create_app(ScriptedEngine().as_engine())
     first: dict[object, str] = {}
-    for route in sorted(app.routes, key=lambda route: route.path):
+    for route in sorted(app.litestar.routes, key=lambda route: route.path):
         if isinstance(route, HTTPRoute):
             for method in route.methods - {"OPTIONS"}:
                 first.setdefault((method, route.route_handler_map[method][0].fn), f"{method} {route.path}")

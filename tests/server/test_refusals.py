@@ -22,9 +22,8 @@ from litestar.exceptions import (
 import weft
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
-from tests.server.serving import serving
+from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
-from weft.server.app import Application
 from weft.server.errors import _TABLE, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
@@ -35,10 +34,6 @@ from weft.serving.logs import FIELDS
 PAGE = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
 
 Asking = Callable[[httpx.AsyncClient], Awaitable[object]]
-
-
-def app_of(client: httpx.AsyncClient) -> Application:
-    return cast("Application", cast("Any", client).app)
 
 
 def getting(path: str, **about: object) -> Asking:
@@ -61,23 +56,23 @@ async def stop_sending(client: httpx.AsyncClient) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/completion", "query_string": b"", "headers": [], "http_version": "1.1"}
-    await app_of(client)(cast("Any", scope), receive, send)
+    await APPLICATIONS[client](cast("Any", scope), receive, send)
 
 
 async def leave(client: httpx.AsyncClient) -> None:
     """Asks for work that another thread does, and is gone."""
-    await connect(cast("Any", app_of(client)), "/tokenize", {"content": "a" * 1_000_000}, lambda _: True)
+    await connect(cast("Any", APPLICATIONS[client]), "/tokenize", {"content": "a" * 1_000_000}, lambda _: True)
 
 
 async def find_all_busy(client: httpx.AsyncClient) -> None:
-    engine = cast("Any", app_of(client).service.engine)
+    engine = cast("Any", APPLICATIONS[client].service.engine)
     engine.slots = [busy_slot(id_slot, 0, 0) for id_slot in range(4)]
     await client.get("/slots?fail_on_no_slot=1")
 
 
 async def find_no_room(client: httpx.AsyncClient) -> None:
     """Sends a large body while those of others take all the room that there is."""
-    bodies = app_of(client).bodies
+    bodies = APPLICATIONS[client].litestar.state.bodies
     bodies.n_bytes = bodies.max_bytes
     await client.post("/completion", content=b" " * (LARGE_BODY + 1))
 
@@ -162,7 +157,7 @@ async def test_every_refusal_is_counted_and_its_line_says_why(
     async with serving(script, **settings) as client:
         await asking(client)
         [line] = [record for record in caplog.records if record.name == "weft.server.request_line"]
-        counts = app_of(client).service.refusals.counts
+        counts = APPLICATIONS[client].service.refusals.counts
     assert {counted: n for counted, n in counts.items() if n} == {reason: 1}
     assert getattr(line, FIELDS)["refused"] == reason
     assert f"refused: {reason}" in line.message

@@ -12,7 +12,7 @@ from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, ScriptedLogprobs, connect, finished
 from weft.server import create_app
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 from weft.server.refusals import Reason
 from weft.server.run import response_budget
 
@@ -33,7 +33,7 @@ def route(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def ask(engine: ScriptedEngine, route: str, **body: Json) -> tuple[httpx.Response, Application]:
+async def ask(engine: ScriptedEngine, route: str, **body: Json) -> tuple[httpx.Response, Gateway]:
     engine.loaded.set()
     app = create_app(engine.as_engine())
     async with AsyncTestClient(app) as client:

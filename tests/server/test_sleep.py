@@ -23,7 +23,7 @@ from tests.server.matchers import Json
 from tests.server.test_metrics import samples
 from weft import _native
 from weft.server import create_app
-from weft.server.app import Application
+from weft.server.gateway import Gateway
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
@@ -59,7 +59,7 @@ class CountedEngine(weft.Engine):
 class Sleeper:
     """A server in this process that falls asleep soon."""
 
-    def __init__(self, client: httpx.AsyncClient, app: Application, engine: CountedEngine) -> None:
+    def __init__(self, client: httpx.AsyncClient, app: Gateway, engine: CountedEngine) -> None:
         self.client = client
         self.app = app
         self.engine = engine

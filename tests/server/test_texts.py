@@ -23,8 +23,8 @@ from tests.server.live import free_port
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
-from weft.server.app import Application
 from weft.server.errors import ClientDisconnectedError
+from weft.server.gateway import Gateway
 from weft.server.refusals import Reason
 from weft.server.run import executor
 from weft.server.run.client_timeouts import ClientTimeouts
@@ -52,7 +52,7 @@ class SlowEngine(ScriptedEngine):
 
 
 @asynccontextmanager
-async def running(engine: ScriptedEngine, **settings: Json) -> AsyncIterator[tuple[httpx.AsyncClient, Application]]:
+async def running(engine: ScriptedEngine, **settings: Json) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
     """A client that asks one thing after the other."""
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(**settings))
@@ -64,7 +64,7 @@ async def running(engine: ScriptedEngine, **settings: Json) -> AsyncIterator[tup
 class Server:
     """The application on this event loop, so that several clients ask at once."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Gateway) -> None:
         self.counts = app.service.refusals
         self.app = app
 
@@ -364,7 +364,7 @@ async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_
 
 
 @asynccontextmanager
-async def listening(app: Application) -> AsyncIterator[int]:
+async def listening(app: Gateway) -> AsyncIterator[int]:
     """The port on which Granian serves the application, on this event loop."""
     port = free_port()
     server = EmbeddedServer(app, port=port, interface=Interfaces.ASGINL)

@@ -296,7 +296,7 @@ class Case(NamedTuple):
 def routes() -> list[str]:
     """Every handler of the application by its first path, as `POST /completion`."""
     found: dict[tuple[str, object], str] = {}
-    for route in sorted(create_app(ScriptedEngine().as_engine()).routes, key=lambda route: route.path):
+    for route in sorted(create_app(ScriptedEngine().as_engine()).litestar.routes, key=lambda route: route.path):
         if isinstance(route, HTTPRoute):
             for method in sorted(route.methods - {"OPTIONS"}):
                 handler, _ = route.route_handler_map[method]

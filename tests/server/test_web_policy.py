@@ -81,7 +81,10 @@ def policy_of(**settings: Any) -> WebPolicy:  # noqa: ANN401 (settings)
 def test_every_route_is_either_open_or_private() -> None:
     app = create_app(weft.Engine())
     routes = {
-        (method, route.path) for route in app.routes for method in getattr(route, "route_handler_map", {}) if method != "OPTIONS"
+        (method, route.path)
+        for route in app.litestar.routes
+        for method in getattr(route, "route_handler_map", {})
+        if method != "OPTIONS"
     }
     opened = {route for route in routes if WebPolicy.is_open(cast("Any", {"method": route[0], "headers": []}), route[1])}
     assert {route for route in routes - opened if not route[1].startswith("/openapi.json/")} == PRIVATE

@@ -4,19 +4,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NoReturn, Self, cast
+from typing import Any
 
 from litestar import Litestar, Request
+from litestar.datastructures import State
 from litestar.di import NamedDependency, Provide
-from litestar.enums import ScopeType
-from litestar.events import BaseEventEmitterBackend
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import OpenAPI, Server
+from litestar.openapi.spec import Server
 from litestar.params import SkipValidation
-from litestar.plugins import PluginProtocol
-from litestar.plugins.core import MsgspecDIPlugin
-from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
 from weft._native import VERSION
@@ -30,8 +26,7 @@ from weft.server.compat import single_request_batching as srb
 from weft.server.compat.routes import router as seeds_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import ErrorResponses
-from weft.server.front import Gateway
-from weft.server.handlers import resolve_all
+from weft.server.gateway import Gateway, prefix_of
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -40,75 +35,21 @@ from weft.server.ollama import models as ollama_models
 from weft.server.ollama.routes import router as ollama_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
-from weft.server.request_line import RequestLine
 from weft.server.requests_api.routes import router as requests_router
 from weft.server.responses.routes import router as responses_router
 from weft.server.responses.service import ResponseService
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
-from weft.server.run.memory_budget import MemoryBudget
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
 from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
 
-__all__ = ["Application", "create_app"]
+__all__ = ["create_app"]
 
 logger = logging.getLogger(__name__)
 
-CallerDependency = NamedDependency[SkipValidation[Caller]]
-
-Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
-
 StartCallback = Callable[[Exception | None], object]
-
-
-class NoEvents(BaseEventEmitterBackend):
-    """Discards events: the server emits none, and Litestar's own emitter starts tasks and imports anyio."""
-
-    async def __aenter__(self) -> Self:
-        """Does nothing."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Does nothing."""
-
-    def emit(self, event_id: str, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError."""
-        raise NotImplementedError(f"events are not supported: {event_id}")
-
-
-class Application(Litestar):
-    """The routes, behind the gateway that every request passes, including requests for unknown paths."""
-
-    service: Service
-    gateway: Gateway
-    bodies: MemoryBudget
-    """Memory budget of request bodies that are being received or wait to be decoded."""
-
-    async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
-        """Passes every HTTP request through the gateway."""
-        if scope["type"] == ScopeType.HTTP:
-            with RequestLine(cast("HTTPScope", scope), self.service.refusals) as line:
-                watch_status = line.watch_status(cast("Send", send))
-                await self.gateway(cast("HTTPScope", scope), cast("Receive", receive), watch_status, super().__call__)
-        else:
-            await super().__call__(scope, receive, send)
-
-    @property
-    def openapi_schema(self) -> OpenAPI:
-        """The OpenAPI document of all routes. Litestar reads the handlers' signatures for it, so they are resolved first."""
-        resolve_all(self)
-        return super().openapi_schema
-
-    @staticmethod
-    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
-        """Returns msgspec's plugin only, since all schemas are msgspec structs.
-
-        Litestar would also import pydantic and attrs where they are installed (OpenAI's client depends on pydantic): 100 ms and 8
-        MB for classes that no route uses.
-        """
-        return [*plugins, MsgspecDIPlugin()]
 
 
 def create_app(
@@ -118,8 +59,8 @@ def create_app(
     loading: Awaitable[None] | None = None,
     on_started: StartCallback | None = None,
     on_died: Callable[[], object] | None = None,
-    beside: Callable[["Application"], AbstractAsyncContextManager[None]] | None = None,
-) -> Application:
+    beside: Callable[[Gateway], AbstractAsyncContextManager[None]] | None = None,
+) -> Gateway:
     """Creates an ASGI application for an engine that is not running yet.
 
     The application starts the engine in the background and closes it on shutdown. Every route answers 503 until the model is
@@ -143,7 +84,6 @@ def create_app(
     )
     service = Service(engine, settings or Settings(), snapshots)
     errors = ErrorResponses({"/v1/messages": anthropic.shape, "/api": ollama.shape})
-    gateway = Gateway(service, errors)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -165,24 +105,22 @@ def create_app(
 
     response_service = ResponseService(service)
 
-    # Each dependency requires the previous one. For dependencies that are independent, Litestar starts a task group in every
-    # request, which imports anyio.
     def provide_caller(request: Request[Any, Any, Any], service: NamedDependency[SkipValidation[Service]]) -> Caller:
         conversation = request.headers.get(CONVERSATION)
         if conversation:  # The new stream cancels an earlier stream of this name.
             require_trusted_sender("X-Conversation-Id")
         return Caller(current_owner(), conversation, service.recordings)
 
-    def provide_response_service(caller: CallerDependency) -> ResponseService:  # noqa: ARG001
+    def provide_response_service() -> ResponseService:
         return response_service
 
-    def provide_event_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
+    def provide_event_formats() -> EventFormats:
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
 
-    def provide_completion_formats(caller: CallerDependency) -> EventFormats:  # noqa: ARG001
+    def provide_completion_formats() -> EventFormats:
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
 
-    app = Application(
+    litestar = Litestar(
         route_handlers=[
             *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
             *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
@@ -195,8 +133,7 @@ def create_app(
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },
-        lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
-        event_emitter_backend=NoEvents,
+        lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},
         # Routes that read a body use `JsonRequest`, whose limit depends on the model.
@@ -204,19 +141,17 @@ def create_app(
         openapi_config=OpenAPIConfig(
             title="Weft",
             version=VERSION,  # Reading the installed metadata is slow.
-            servers=[Server(url=gateway.prefix or "/")],
+            servers=[Server(url=prefix_of(service.settings) or "/")],
             use_handler_docstrings=True,
             openapi_router=document_router(documentation),
             render_plugins=[JsonRenderPlugin(path="/")],
         ),
         # Granian's log lines and ours share one handler; Litestar would replace the logging configuration.
         logging_config=None,
+        state=State({"service": service, "bodies": bodies_budget()}),
     )
-    app.service = service
-    app.gateway = gateway
-    app.bodies = bodies_budget()
-    gateway.set_routes(route.path for route in app.routes)
-    return app
+    gateway = Gateway(service, errors, litestar)
+    return gateway
 
 
 async def _run(

@@ -8,14 +8,13 @@ from contextvars import Context
 from importlib.resources import files
 from typing import Any
 
-from litestar import Litestar, MediaType, Request, Response, Router
+from litestar import Litestar, MediaType, Request, Response, Router, get
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import SkipValidation
 
 from weft.server.awake import NEEDS_NO_MODEL
-from weft.server.handlers import get
 from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["Documentation", "docs", "document_router"]

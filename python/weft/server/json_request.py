@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from litestar import Request
 from litestar.exceptions import ClientException, InternalServerException, SerializationException, ValidationException
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
-from litestar.types import Empty
 
 from weft._native import read_body
 from weft.server.errors import BodiesTooLargeError
@@ -18,9 +17,6 @@ from weft.server.run.media import MAX_BYTES
 from weft.server.run.memory_budget import MemoryBudget, Reservation
 from weft.server.run.service import Service
 from weft.server.run.writing import yield_fairly
-
-if TYPE_CHECKING:
-    from weft.server.app import Application
 
 __all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_budget", "max_body", "put_text"]
 
@@ -68,11 +64,22 @@ def bodies_budget() -> MemoryBudget:
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request with a JSON body, whose bytes are released once it has been decoded."""
+    """A request with a JSON body, whose bytes are released once it has been decoded.
+
+    The application's state holds the `service`, and the memory budget of all `bodies` that are being received or wait to be
+    decoded.
+    """
+
+    received: bytes | None = None
+    """The complete body, until it has been decoded."""
 
     @cached_property
     def _reservation(self) -> Reservation:
-        return Reservation(cast("Application", self.app).bodies)
+        return Reservation(self.app.state.bodies)
+
+    @property
+    def _service(self) -> Service:
+        return cast("Service", self.app.state.service)
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yields the body in chunks as they arrive.
@@ -81,7 +88,7 @@ class JsonRequest(Request[Any, Any, Any]):
             ClientException: The body is too large. A body that is announced as too large is not read.
             BodiesTooLargeError: The total size of all bodies would exceed its limit.
         """
-        limit = max_body(cast("Application", self.app).service)
+        limit = max_body(self._service)
         size = self.content_length or 0
         _check_size(size, limit)
         size = 0
@@ -101,24 +108,23 @@ class JsonRequest(Request[Any, Any, Any]):
             BodiesTooLargeError: The total size of all bodies would exceed its limit.
             TextsWaitingError: Too much work is queued.
         """
-        if self._body is Empty:
+        if self.received is None:
             try:
                 parts = [part async for part in self.stream()]
                 # Joining tens of megabytes takes as long as a decoding step, so it runs on a worker thread.
-                self._body = await self._run(b"".join, parts, sum(map(len, parts)))
+                self.received = await self._run(b"".join, parts, sum(map(len, parts)))
             except InternalServerException as error:
                 raise ClientException("the body was not sent to its end") from error
             finally:
-                if self._body is Empty:
+                if self.received is None:
                     self._reservation.release()
-        return cast("bytes", self._body)
+        return self.received
 
     async def _run(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
         """Runs work on `size` bytes of a body: directly if they are few, else on a worker thread."""
         if size <= LARGE_BODY:
             return work(given)
-        service = cast("Application", self.app).service
-        return await service.executor.run(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
+        return await self._service.executor.run(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
         """Returns the decoded body; for a large body, the struct that the handler takes.
@@ -133,7 +139,7 @@ class JsonRequest(Request[Any, Any, Any]):
                 return await self._value(await self.body())
             finally:
                 # The bytes are no longer needed; they would otherwise be held until the response ends.
-                self._body = self._connection_state.body = Empty
+                self.received = None
 
     async def _value(self, body: bytes) -> Any:  # noqa: ANN401 (any JSON)
         try:

@@ -1,35 +1,20 @@
-"""A router for the routes of one API that reduces Litestar's work at startup."""
+"""Router for the routes of one API."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
 
-from litestar import HttpMethod, Router
+from litestar import Router
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
-from weft.server.handlers import Handler
 from weft.server.json_request import JsonRequest
 
-__all__ = ["Routes"]
+__all__ = ["routes_of"]
 
 
-class Routes(Router):
-    """The routes of one API, for a single application."""
-
-    def __init__(self, tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> None:
-        # Litestar would generate an OPTIONS handler for each path and resolve it at startup.
-        paths = list(dict.fromkeys(path for handler in handlers for path in sorted(handler.paths)))
-        options = Handler(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_gateway)
-        super().__init__(
-            "/", route_handlers=[options, *handlers], dependencies=dependencies, request_class=JsonRequest, tags=[tag]
-        )
-        # Order in the OpenAPI document.
-        self.routes.sort(key=lambda each: paths.index(each.path))
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        """Returns itself. Litestar copies routers deeply in case several applications share them."""
-        return self
-
-
-async def _answered_by_gateway() -> None:
-    """Never called: the gateway answers OPTIONS before routing."""
+def routes_of(tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> Router:
+    """Returns a router for the handlers of one API, whose operations have this tag in the OpenAPI document."""
+    router = Router("/", route_handlers=handlers, dependencies=dependencies, request_class=JsonRequest, tags=[tag])
+    # Order of the OpenAPI document: a handler's paths are a set.
+    paths = list(dict.fromkeys(path for handler in handlers for path in sorted(handler.paths)))
+    router.routes.sort(key=lambda route: paths.index(route.path))
+    return router

@@ -26,21 +26,17 @@ class Files:
     looked up in the folder at startup, and again in the background after each request for one, for use by the next request.
     """
 
-    def __init__(self, folder: str, executor: Executor, prefix: str = "") -> None:
+    def __init__(self, folder: str, executor: Executor, prefix: str = "", routes: Iterable[str] = ()) -> None:
+        """Looks up which of the routes the folder overrides."""
         self._executor = executor
         self._root = Path(folder).resolve()
         self._prefix = prefix
-        self._route_names: frozenset[str] = frozenset()
+        self._route_names = frozenset(filter(None, map(_first_step, routes)))
         """First components of the routes' paths."""
-        self._overridden: set[str] = set()
+        self._overridden = {name for name in self._route_names if self._is_there(name)}
         """Components for which the folder had an entry at the last lookup."""
         self._in_progress: set[str] = set()
         """Components whose lookup is in progress."""
-
-    def set_routes(self, routes: Iterable[str]) -> None:
-        """Registers the paths of the routes, and looks up which of them the folder overrides."""
-        self._route_names = frozenset(filter(None, map(_first_step, routes)))
-        self._overridden = {name for name in self._route_names if self._is_there(name)}
 
     async def answer(self, path: str) -> ASGIResponse | None:
         """Returns the file at a path that begins with a slash, or None if there is none.

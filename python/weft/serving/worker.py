@@ -34,7 +34,7 @@ from weft.settings import Settings
 
 if TYPE_CHECKING:
     from weft.hub.progress import Progress
-    from weft.server.app import Application
+    from weft.server.gateway import Gateway
 
 __all__ = ["application"]
 
@@ -154,7 +154,7 @@ async def _start(engine: Engine, endpoints: Sequence[Endpoint]) -> None:
 async def _listen_also(
     endpoints: Sequence[Endpoint],
     connections: Connections,
-    app: "Application",
+    app: "Gateway",
     *,
     settings: Settings,
     config: dict[str, Any],
@@ -184,7 +184,7 @@ def _report_failure(endpoint: Endpoint, line: Connection, task: asyncio.Task[Non
         line.send(f"cannot listen on {endpoint.address.name}: {str(error).partition(chr(10))[0]}")
 
 
-def _stop_on_request(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:
+def _stop_on_request(line: Connection, app: "Gateway", loop: asyncio.AbstractEventLoop) -> None:
     """Stops the engine when the supervisor requests it, and the process if the supervisor was killed.
 
     Otherwise an orphaned worker would keep the port in use.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, cast
 
+from litestar import Router, post
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
@@ -13,8 +14,7 @@ from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import MarkedPrefix, check_version, parse
-from weft.server.handlers import post
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run.chat import submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
@@ -76,6 +76,6 @@ async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, 
     return TokensCounted(len(prompt.tokens))
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("Anthropic", [create_message, count_tokens])
+    return routes_of("Anthropic", [create_message, count_tokens])

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,8 +13,7 @@ from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
-from weft.server.handlers import delete, get, post
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedBytes, AwaitedResponse
@@ -99,6 +99,6 @@ def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(result))
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("Weft", [pin, prefixes, unpin, cache])
+    return routes_of("Weft", [pin, prefixes, unpin, cache])

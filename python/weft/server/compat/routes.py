@@ -1,5 +1,6 @@
 """Routes that exist for compatibility only."""
 
+from litestar import Router, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
 
@@ -7,8 +8,7 @@ from weft.server.compat import plain
 from weft.server.compat.prompt_files import restore_or_save
 from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.handlers import post
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run import sse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedResponse
@@ -35,6 +35,6 @@ async def stream(
     return Answer(StreamedResponse(generation, form, None, headers=headers, failure=plain.failure))
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("other servers", [stream])
+    return routes_of("other servers", [stream])

@@ -3,7 +3,7 @@
 from functools import partial
 
 import msgspec
-from litestar import Response
+from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,7 +12,6 @@ from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
-from weft.server.handlers import get, post
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import embeddings, metrics, properties, tokens
 from weft.server.llamacpp import slots as places
@@ -49,7 +48,7 @@ from weft.server.llamacpp.schemas import (
 from weft.server.llamacpp.streams import delete_stream, lookup_streams, read_stream
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
@@ -276,9 +275,9 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: ServiceDep
     return result
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes(
+    return routes_of(
         "llama.cpp",
         [
             completion,

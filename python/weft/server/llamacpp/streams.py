@@ -3,6 +3,7 @@
 import re
 from typing import Annotated
 
+from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
@@ -10,7 +11,6 @@ from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
-from weft.server.handlers import delete, get, post
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.run.caller import Caller
 from weft.server.run.recording import MAX_STREAMS, RecordingResponse

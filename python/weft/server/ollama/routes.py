@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
@@ -14,7 +15,6 @@ from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
-from weft.server.handlers import delete, get, post
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
 from weft.server.ollama.schemas import (
@@ -31,7 +31,7 @@ from weft.server.ollama.schemas import (
     ServedModels,
     Version,
 )
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import submission
 from weft.server.run.client_timeouts import n_body_bytes
@@ -301,6 +301,6 @@ async def delete_model() -> None:
     raise NotSupportedError(ONE_MODEL)
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("Ollama", [generate, chat, embed, embeddings, tags, show, ps, version, change_models, delete_model])
+    return routes_of("Ollama", [generate, chat, embed, embeddings, tags, show, ps, version, change_models, delete_model])

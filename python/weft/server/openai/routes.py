@@ -2,18 +2,18 @@
 
 from functools import partial
 
+from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.handlers import get, post
 from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run import embedding
 from weft.server.run.caller import Caller
 from weft.server.run.chat import count_tokens, submit_chat
@@ -92,9 +92,9 @@ async def retrieve_model(service: ServiceDependency) -> ModelCard:
     return service.snapshot(models.model)
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes(
+    return routes_of(
         "OpenAI",
         [
             create_completion,

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 import msgspec
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -11,11 +12,10 @@ from weft.fields.excerpt import excerpt
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
-from weft.server.handlers import delete, get, post
 from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkEncoder
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
@@ -108,6 +108,6 @@ async def _report(service: Service, generation: Generation, first: int) -> msgsp
     return await service.executor.run_in_thread(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("Weft", [requests, request, cancel, cancel_branch, fork])
+    return routes_of("Weft", [requests, request, cancel, cancel_branch, fork])

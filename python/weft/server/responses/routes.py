@@ -4,6 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -11,7 +12,6 @@ from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt, truncate
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
-from weft.server.handlers import delete, get, post
 from weft.server.responses import translate
 from weft.server.responses.schemas import (
     CompactBody,
@@ -29,7 +29,7 @@ from weft.server.responses.schemas import (
 )
 from weft.server.responses.service import ResponseService
 from weft.server.responses.store import StoredItem
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run.caller import Caller
 from weft.server.run.stream import Answer, AwaitedResponse, ChunkedResponse
 
@@ -58,7 +58,6 @@ class Page(NamedTuple):
 
 
 def page(
-    response_service: ResponseServiceDependency,  # noqa: ARG001 (orders the dependencies, see `create_app`)
     after: FromQuery[str | None] = None,
     limit: FromQuery[int] = 20,
     order: FromQuery[str] = "desc",
@@ -246,9 +245,9 @@ def _list(items: list[StoredItem], *, has_more: bool) -> ItemList:
     )
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes(
+    return routes_of(
         "OpenAI",
         [
             create,

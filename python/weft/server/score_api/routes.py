@@ -2,12 +2,12 @@
 
 from functools import partial
 
+from litestar import Router, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.handlers import post
-from weft.server.routes import Routes
+from weft.server.routes import routes_of
 from weft.server.run.scoring import score
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks
@@ -24,6 +24,6 @@ async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidat
     return Answer(AwaitedChunks(partial(score, service, translate.score_request(data), write), service.collected))
 
 
-def router() -> Routes:
+def router() -> Router:
     """Returns the routes, for one application."""
-    return Routes("Weft", [scores])
+    return routes_of("Weft", [scores])

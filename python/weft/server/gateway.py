@@ -1,14 +1,15 @@
 """The gateway before the routes: rules for web pages, CORS, path prefix, static files, engine state, and API keys."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from litestar import Request
-from litestar.enums import HttpMethod
+from litestar import Litestar, Request
+from litestar.enums import HttpMethod, ScopeType
 from litestar.exceptions import NotFoundException
 from litestar.response.base import ASGIResponse
-from litestar.types import HTTPScope, Message, Receive, Scope, Send
+from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
 from weft.server.compat import waiting
@@ -24,13 +25,15 @@ from weft.server.errors import (
     TextsWaitingError,
 )
 from weft.server.page import PATHS, SCRIPT, page, script
+from weft.server.request_line import RequestLine
 from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.service import Service
 from weft.server.static import Files
 from weft.server.web_policy import Headers, WebPolicy
+from weft.settings import Settings
 from weft.settings.keys import keys_of
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "prefix_of"]
 
 PROBES = frozenset(("/health", "/v1/health"))
 """Files never shadow these paths: a probe must not wait for the thread that reads the folder."""
@@ -41,46 +44,51 @@ NO_PAGE = b"Ollama is running"
 BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods whose body no route reads."""
 
-Next = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class Gateway:
-    """Answers a request itself, or forwards it to the routes.
+    """ASGI application of a server: answers a request itself, or forwards it to the routes.
 
-    The order is llama-server's: OPTIONS needs no key, because browsers send none with it; the page is served while the model
-    loads; everything else requires a running engine first and then a key. With `--compat srb`, the model list also reports the
-    engine's state before the engine runs.
+    Litestar's middleware does not see requests without a route, so what must hold for every request is here. The order is
+    llama-server's: OPTIONS needs no key, because browsers send none with it; the page is served while the model loads; everything
+    else requires a running engine first and then a key. With `--compat srb`, the model list also reports the engine's state
+    before the engine runs.
     """
 
-    def __init__(self, service: Service, errors: ErrorResponses) -> None:
+    def __init__(self, service: Service, errors: ErrorResponses, litestar: Litestar) -> None:
         settings = service.settings
-        prefix = settings.api_prefix.strip("/")
-        self.prefix = f"/{prefix}" if prefix else ""
-        self._service = service
+        self.service = service
+        self.litestar = litestar
+        """The routes."""
+        self._prefix = prefix_of(settings)
         self._errors = errors
         self._policy = WebPolicy(settings)
         self._cors = Cors(settings, self._policy)
         self._keys = Keys(keys_of(settings))
         self._settings = settings
         self._files = (
-            Files(settings.static_path, service.executor, self.prefix)
+            Files(settings.static_path, service.executor, self._prefix, (route.path for route in litestar.routes))
             if settings.ui and settings.static_path is not None
             else None
         )
 
-    def set_routes(self, routes: Iterable[str]) -> None:
-        """Registers the paths of the routes, so that requests for them do not wait for a lookup in the folder."""
-        if self._files is not None:
-            self._files.set_routes(routes)
-
-    async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Next) -> None:
-        """Handles one request."""
+    async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
+        """Handles one request, or the application's lifespan."""
+        if scope["type"] != ScopeType.HTTP:
+            await self.litestar(scope, receive, send)
+            return
+        scope, receive = cast("HTTPScope", scope), cast("Receive", receive)
         has_body = scope["method"] not in BODILESS
-        timeout_s = self._service.settings.timeout_s
-        with ClientTimeouts(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
-            await self._answered(scope, client, routes)
+        timeout_s = self.service.settings.timeout_s
+        with RequestLine(scope, self.service.refusals) as line:
+            send = line.watch_status(cast("Send", send))
+            with ClientTimeouts(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
+                await self._answer_client(scope, client)
 
-    async def _answered(self, scope: HTTPScope, client: ClientTimeouts, routes: Next) -> None:
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        """Returns a context manager that starts the engine in the background, and closes it at the end."""
+        return self.litestar.lifespan()
+
+    async def _answer_client(self, scope: HTTPScope, client: ClientTimeouts) -> None:
         path = self._below_prefix(scope["path"])
         answer, is_open = await self._checked(scope, path)
         headers = list(scope["headers"])
@@ -92,7 +100,7 @@ class Gateway:
         if answer is not None:
             await answer(scope, receive, send)
         else:
-            await routes({**scope, "path": path or ""}, receive, send)
+            await self.litestar({**scope, "path": path or ""}, receive, send)
 
     async def _checked(self, scope: HTTPScope, path: str | None) -> tuple[ASGIResponse | None, bool]:
         """Applies the rules for web pages, then answers requests that need no route.
@@ -119,17 +127,17 @@ class Gateway:
 
     def _below_prefix(self, path: str) -> str | None:
         """Returns the path without the configured prefix, or None if it has another beginning."""
-        below = path.removeprefix(self.prefix)
-        return below if path.startswith(self.prefix) and below.startswith("/") else None
+        below = path.removeprefix(self._prefix)
+        return below if path.startswith(self._prefix) and below.startswith("/") else None
 
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """Returns the response to a request that needs no route, or None."""
         is_get = scope["method"] in ("GET", "HEAD")
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
-        if (refusal := self._service.refusal()) is not None:
+        if (refusal := self.service.refusal()) is not None:
             if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
-                return waiting.waiting(self._service)
+                return waiting.waiting(self.service)
             return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return self._refused(scope, path, InvalidKeyError())
@@ -156,6 +164,12 @@ class Gateway:
     ) -> ASGIResponse:
         request = Request[Any, Any, Any]({**scope, "path": path or ""})
         return self._errors.response(request, error, also).to_asgi_response(None, request)
+
+
+def prefix_of(settings: Settings) -> str:
+    """Returns the path below which the routes are served, without a slash at its end."""
+    prefix = settings.api_prefix.strip("/")
+    return f"/{prefix}" if prefix else ""
 
 
 def _content_length(scope: HTTPScope) -> int | None:
