@@ -39,7 +39,7 @@
 //! (`cache_manager/guards.rs`); dropping one queues a release, which the cache manager carries out before it reads its bookkeeping. If
 //! cells or ids are short, `cache_manager/reclaim.rs` evicts idle prefixes (`cache/path_removal.rs` chooses them,
 //! `cache_manager/moves.rs` offloads and drops them); then the scheduler releases held prompts, and preempts junior sequences. When a
-//! client disconnects, `Completions` is dropped, which sends `Command::Cancel` (`control.rs`); `Scheduler::remove_stream` releases
+//! client disconnects, `Completions` is dropped, which sends `Command::Cancel`; `Scheduler::disconnect` releases
 //! what the stream holds.
 //!
 //! | part | purpose |

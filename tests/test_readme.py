@@ -337,7 +337,7 @@ def range_of(name: str) -> list[float]:
     return [abs(about.low), about.high]
 
 
-CONFIG, BACKLOG, VECTORS = "config/mod.rs", "engine/output/backlog.rs", "embedding/queue.rs"
+CONFIG, BACKLOG, VECTORS = "config/mod.rs", "engine/output/slow_consumers.rs", "embedding/queue.rs"
 WAKES = "engine/output/wake_handle.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/vocabulary/grammar.rs"

@@ -10,24 +10,22 @@
 //! | --- | --- |
 //! | `features` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
-//! | `output/wake_handle` `output/fork` `output/backlog` `output/stream` `output/completions` `output/slow_consumers` | both ends of a stream, forks as its reader requests them, readers that lag |
+//! | `output/wake_handle` `output/fork` `output/slow_consumers` `output/stream` `output/completions` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; streams and metrics |
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
-//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity/distinct` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
+//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/step_budget/rows` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
-//! | `model_capabilities` `validation` `control` `features/forks/control` | capabilities of the model, checks of requests, streams and commands of their readers |
+//! | `validation` `features/forks/control` | checks of requests, commands of the readers of streams |
 
 mod cache_manager;
-mod control;
 mod execute;
 mod features;
 mod histograms;
-mod model_capabilities;
 mod output;
 mod publish;
 mod queries;
@@ -44,9 +42,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use histograms::{Histogram, RequestHistograms};
-pub use output::backlog::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND};
-pub use output::completions::{Completions, ForkResult, PendingFork, Ready};
+pub use output::completions::{Completions, ForkResult, PendingFork, ReadyEvents};
 pub use output::fork::{Fork, ForkDestination, ForkKind, ForkPoint, ForkTextBoundary, MAX_ENDED_BYTES};
+pub use output::slow_consumers::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND};
 pub use output::wake_handle::{MAX_WAKE_INTERVAL, WAKE_INTERVAL, WakeHandle};
 pub use scheduler::scheduling_key::STARTS_PER_PRIORITY;
 pub use stats::{
@@ -59,16 +57,15 @@ use crate::error::{Error, Result, each_branch};
 use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
-use control::open_stream;
 use features::hooks;
 use features::state::SequenceFeatures;
-use model_capabilities::ModelCapabilities;
 use output::SharedState;
+use output::completions;
 use output::stream::Sender;
 use queries::Query;
 use runner::{DefaultAdapters, MemoryKind, Runner};
 use scheduler::request_group::{QueuePermit, RequestGroup};
-use validation::{PromptGroup, check_branches, merge};
+use validation::{ModelCapabilities, PromptGroup, check_branches, merge};
 use worker::{Command, Worker};
 
 /// Handle to the worker thread. Clones share it. Dropping the last one stops the worker and ends every open stream with
@@ -174,7 +171,7 @@ impl Engine {
         let prompt_groups = merge(each_branch(requests.into_iter(), |request| inner.validate(request))?);
         let permits = prompt_groups.iter().map(|_| inner.queue_permit()).collect::<Result<Vec<QueuePermit>>>()?;
         let request_id = inner.n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
-        let (sender, completions) = open_stream(inner, request_id, n, wake_handle);
+        let (sender, completions) = inner.open_stream(request_id, n, wake_handle);
         let completions = completions.with_prompt(prompt_groups[0].requests[0].1.prompt.n_tokens());
         let sender = Arc::new(sender);
         let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, prompt_group), permit)| {
@@ -318,6 +315,19 @@ impl Engine {
 }
 
 impl Inner {
+    /// Returns both ends of a new stream of `n` branches, which the request groups from `request_id` on write to.
+    fn open_stream(self: &Arc<Self>, request_id: u64, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>) -> (Sender, Completions) {
+        let canceller = self.commands.clone();
+        // If the worker has stopped, there is nothing to cancel.
+        let cancel = move |branch: Option<u32>| {
+            let command = branch.map_or(Command::Cancel(request_id), |index| Command::CancelBranch(request_id, index));
+            canceller.send(command).unwrap_or_default();
+        };
+        let (sender, mut completions) = completions::open_stream(request_id, n, wake_handle, Box::new(cancel));
+        hooks::on_open_stream(self, request_id, &mut completions);
+        (sender, completions)
+    }
+
     fn request_group(&self, group_id: u64, prompt_group: PromptGroup, sender: Arc<Sender>, permit: QueuePermit) -> RequestGroup {
         let PromptGroup { requests, adapter_schedule, requested_adapters, features } = prompt_group;
         let requests = requests.into_iter().map(|(first, mut request)| {

@@ -59,7 +59,7 @@ impl QueryQueue {
     }
 
     /// Starts a step: deducts the units that earlier answers owe, and returns the remaining units of the step.
-    pub(super) fn begin_step(&mut self) -> usize {
+    pub(super) fn take_budget(&mut self) -> usize {
         let n_left = WORK_PER_STEP.saturating_sub(self.n_owed);
         self.n_owed = self.n_owed.saturating_sub(WORK_PER_STEP);
         n_left

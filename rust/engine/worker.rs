@@ -116,7 +116,7 @@ impl<R: Runner> Worker<R> {
     /// Handles commands and answers queries; blocks while there is no work. Returns the start of the step, `None` for none.
     fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         let started_at = self.take_commands(sleep)?;
-        let mut n_left = self.queries.begin_step();
+        let mut n_left = self.queries.take_budget();
         if self.queries.are_waiting() && n_left > 0 {
             self.output.wake_all();
         }
@@ -146,7 +146,7 @@ impl<R: Runner> Worker<R> {
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
-        let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+        let mut started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
         loop {
             if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
                 return Some(started_at);
@@ -162,7 +162,7 @@ impl<R: Runner> Worker<R> {
                     continue;
                 }
                 Err(TryRecvError::Empty) if self.use_idle_time() => {
-                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+                    started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
@@ -171,7 +171,7 @@ impl<R: Runner> Worker<R> {
                     #[cfg(test)]
                     self.check_idle();
                     let command = self.commands.recv().ok()?;
-                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
+                    started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
                     command
                 }
             };
@@ -253,7 +253,6 @@ impl<R: Runner> Worker<R> {
 
     fn publish(&mut self) -> Instant {
         let ended = self.scheduler.take_ended();
-        self.output.watch_pins(&ended);
         self.publish_metrics();
         let has_moved = !self.cache.spent().is_zero();
         let is_urgent = has_moved || !ended.is_empty() || self.scheduler.has_urgent_events();
@@ -321,7 +320,7 @@ fn lap<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>, stage:
 }
 
 /// Starts a step; earlier copying belongs to no step. Returns the current time.
-fn begin_step<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) -> Instant {
+fn start_stopwatch<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) -> Instant {
     count_copying(stopwatch, cache);
     stopwatch.begin()
 }

@@ -11,7 +11,7 @@ use pyo3::types::PyList;
 use super::events::{self, LogprobFormat};
 use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, Watch};
-use crate::engine::Ready;
+use crate::engine::ReadyEvents;
 
 /// Maximum size in bytes of one batch of events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts, so that the
 /// event loop is blocked for about a millisecond: some two thousand tokens, or five with a thousand logprobs each.
@@ -97,18 +97,18 @@ impl PyNext {
             WaitTarget::Nothing => Ok(Some(py.None())),
             WaitTarget::Readiness => Ok(stream.is_ready().then(|| py.None())),
             WaitTarget::Event => match stream.take(0)? {
-                Ready::Pending => Ok(None),
-                Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
-                Ready::Events(events) => {
+                ReadyEvents::Pending => Ok(None),
+                ReadyEvents::Ended => Err(PyStopAsyncIteration::new_err(())),
+                ReadyEvents::Events(events) => {
                     let format = LogprobFormat { token_strings: &stream.token_strings, is_compact: false };
                     let event = events.into_iter().next().map(|event| events::to_python(py, event, format));
                     event.transpose().map(|event| event.map(Bound::unbind))
                 }
             },
             &WaitTarget::Batch { is_compact } => match stream.take(MAX_BATCH_BYTES)? {
-                Ready::Pending => Ok(None),
-                Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
-                Ready::Events(events) => {
+                ReadyEvents::Pending => Ok(None),
+                ReadyEvents::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
+                ReadyEvents::Events(events) => {
                     let format = LogprobFormat { token_strings: &stream.token_strings, is_compact };
                     let events = events.into_iter().map(|event| events::to_python(py, event, format));
                     let events = events.collect::<PyResult<Vec<_>>>()?;

@@ -12,7 +12,7 @@ use super::events;
 use super::forking::{self, Arguments, StreamSettings};
 use super::process_fork::ThisProcess;
 use super::wake::{Awaitable, LoopWakers};
-use crate::engine::{Completions, ForkTextBoundary, Ready, WakeHandle};
+use crate::engine::{Completions, ForkTextBoundary, ReadyEvents, WakeHandle};
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
@@ -29,7 +29,7 @@ impl Stream {
     ///
     /// # Errors
     /// The error that ended the stream before its branches finished, once, after all preceding events.
-    pub(super) fn take(&self, max_bytes: usize) -> Result<Ready> {
+    pub(super) fn take(&self, max_bytes: usize) -> Result<ReadyEvents> {
         self.completions.try_events(max_bytes)
     }
 

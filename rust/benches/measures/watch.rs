@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use weft::engine::{Completions, Engine, Ready, WakeHandle};
+use weft::engine::{Completions, Engine, ReadyEvents, WakeHandle};
 use weft::request::{Event, Finished, Request, Token};
 
 /// One branch of a request.
@@ -124,12 +124,12 @@ impl Watch {
         for stream in self.streams.iter_mut().filter(|stream| !stream.has_ended) {
             loop {
                 match stream.completions.try_events(usize::MAX).map_err(|error| error.to_string())? {
-                    Ready::Pending => break,
-                    Ready::Ended => {
+                    ReadyEvents::Pending => break,
+                    ReadyEvents::Ended => {
                         stream.has_ended = true;
                         break;
                     }
-                    Ready::Events(events) => events.into_iter().for_each(|event| match event {
+                    ReadyEvents::Events(events) => events.into_iter().for_each(|event| match event {
                         Event::Token(token) => {
                             let branch = &mut stream.branches[token.index as usize];
                             branch.tokens.push(token.token);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention, ResolvedConfig};
-use weft::engine::{Completions, Engine, Ready};
+use weft::engine::{Completions, Engine, ReadyEvents};
 use weft::llama::{self, Model};
 use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
 
@@ -108,7 +108,7 @@ impl EngineSide {
             return Err(format!("a branch ended after {} tokens of {n_timed} ({reason:?})", usage.n_predicted));
         }
         for stream in &streams {
-            let Ready::Events(events) = stream.try_events(usize::MAX).map_err(|error| error.to_string())? else {
+            let ReadyEvents::Events(events) = stream.try_events(usize::MAX).map_err(|error| error.to_string())? else {
                 return Err("a sequence had not begun when others were timed".to_owned());
             };
             if events.len() < n_timed || events.iter().any(|event| matches!(event, Event::Finished(_))) {

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft::engine::{Completions, Engine, Ready};
+use weft::engine::{Completions, Engine, ReadyEvents};
 use weft::request::{Event, Prompt, Request, SamplingParams};
 
 use super::{aims, idle};
@@ -141,7 +141,7 @@ impl Streams {
         while !is_so(&self.engine) {
             for stream in &self.running {
                 match stream.try_events(usize::MAX).map_err(|error| error.to_string())? {
-                    Ready::Events(events) if events.iter().any(|event| matches!(event, Event::Finished(_))) => {
+                    ReadyEvents::Events(events) if events.iter().any(|event| matches!(event, Event::Finished(_))) => {
                         return Err("a stream came to its end before idle cells had left".to_owned());
                     }
                     _ if started.elapsed() > DEADLINE => return Err("the engine is behind by far".to_owned()),

@@ -79,8 +79,8 @@ pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
 
 // Stage `receive`.
 
-pub(crate) fn begin_step(features: &mut SchedulerFeatures) {
-    features.forks.begin_step();
+pub(crate) fn before_commands(features: &mut SchedulerFeatures) {
+    features.forks.reset_budget();
 }
 
 pub(crate) fn on_command(scheduler: &mut Scheduler, runner: &impl Runner, command: FeatureCommand) {
@@ -144,19 +144,19 @@ pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterat
 }
 
 /// Sequence `nth` with the parameters `spec` was created.
-pub(crate) fn on_create(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
-    diversity::on_create(sequence, spec, nth);
-    beams::on_create(sequence, nth);
+pub(crate) fn on_new_sequence(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
+    diversity::on_new_sequence(sequence, spec, nth);
+    beams::on_new_sequence(sequence, nth);
 }
 
-pub(crate) fn on_new_sequence<R: Runner>(
+pub(crate) fn before_start<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
     sequence: &mut Sequence,
     matched: &PrefixMatch,
 ) {
-    forks::commands::on_new_sequence(scheduler, sequence);
-    explanations::on_new_sequence(scheduler, cache, sequence, matched);
+    forks::commands::before_start(scheduler, sequence);
+    explanations::before_start(scheduler, cache, sequence, matched);
 }
 
 pub(crate) fn on_start(features: &mut SchedulerFeatures, group: &mut RequestGroup, sequence: &mut Sequence) {

@@ -62,19 +62,16 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
                         scheduler.lower_n_cached(key);
                     }
                 }
-                group_tokens(cache, grouping, scheduler.sequence_mut(key));
+                let running = scheduler.sequence_mut(key);
+                let n_due = n_due(grouping, running);
+                let n_before = std::mem::replace(&mut running.sequence.features.self_extend, n_due);
+                if n_before < n_due {
+                    cache.group(running.id(), n_before..n_due, grouping.n);
+                }
             }
         }
         // Only now: the next one may have been preempted.
         next = scheduler.next_key(Some(key));
-    }
-}
-
-fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, running: &mut RunningSequence) {
-    let n_due = n_due(grouping, running);
-    let n_before = std::mem::replace(&mut running.sequence.features.self_extend, n_due);
-    if n_before < n_due {
-        cache.group(running.id(), n_before..n_due, grouping.n);
     }
 }
 

@@ -48,7 +48,7 @@ impl GroupFeatures {
 /// State of branches with equal parameters.
 #[derive(Default)]
 pub(crate) struct SpecFeatures {
-    pub(crate) diversity: Option<Arc<diversity::distinct::DistinctFirstTokens>>,
+    pub(crate) diversity: Option<Arc<diversity::DistinctFirstTokens>>,
 }
 
 /// State of a sequence. A group has the state that its next sequence begins with.

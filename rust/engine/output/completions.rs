@@ -13,7 +13,7 @@ use crate::request::{Event, Explanation};
 
 /// Result of [`Completions::try_events`].
 #[derive(Debug, PartialEq)]
-pub enum Ready {
+pub enum ReadyEvents {
     /// Events, in order; at least one.
     Events(Vec<Event>),
     /// Nothing yet.
@@ -150,11 +150,11 @@ impl Completions {
     ///
     /// # Errors
     /// The error that ended the stream, once; afterwards the stream has ended.
-    pub fn try_events(&self, max_bytes: usize) -> Result<Ready> {
+    pub fn try_events(&self, max_bytes: usize) -> Result<ReadyEvents> {
         let mut queue = self.shared.lock();
         let floor = queue.n_bytes.saturating_sub(max_bytes);
         let Some(first) = queue.pop() else {
-            return queue.take_end().map_or(Ok(Ready::Pending), |end| end.map(|()| Ready::Ended));
+            return queue.take_end().map_or(Ok(ReadyEvents::Pending), |end| end.map(|()| ReadyEvents::Ended));
         };
         let mut events = vec![first];
         while queue.n_bytes > floor
@@ -162,10 +162,10 @@ impl Completions {
         {
             events.push(event);
         }
-        Ok(Ready::Events(events))
+        Ok(ReadyEvents::Events(events))
     }
 
-    /// Returns true if [`Completions::try_events`] would not return [`Ready::Pending`].
+    /// Returns true if [`Completions::try_events`] would not return [`ReadyEvents::Pending`].
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let queue = self.shared.lock();

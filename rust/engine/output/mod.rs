@@ -1,6 +1,5 @@
 //! Events, metrics and wakes that the worker publishes.
 
-pub(crate) mod backlog;
 pub(crate) mod completions;
 pub(crate) mod fork;
 pub(crate) mod slow_consumers;
@@ -14,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
 use crate::engine::features::state::SharedFeatures;
-use crate::engine::output::backlog::Backlog;
-use crate::engine::output::slow_consumers::{SlowConsumers, SlowStreams};
+use crate::engine::output::slow_consumers::{Backlog, SlowConsumers, SlowStreams};
 use crate::engine::output::stream::Sender;
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
@@ -80,6 +78,7 @@ impl Output {
 
     pub(crate) fn end(&mut self, mut ended: Vec<EndedGroup>) {
         for (group, _) in &mut ended {
+            self.unread_pins.extend(UnreadPin::of(group));
             self.send(group);
         }
         for (group, outcome) in ended {
@@ -91,10 +90,10 @@ impl Output {
 
     pub(crate) fn review_slow_consumers(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         backlog_of: impl Fn(u64) -> Option<Backlog>,
     ) -> SlowStreams {
-        self.slow_consumers.review(Instant::now(), patience, backlog_of)
+        self.slow_consumers.review(Instant::now(), timeout, backlog_of)
     }
 
     /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
@@ -122,10 +121,6 @@ impl Output {
         if has_woken {
             self.last_wake_at = Some(Instant::now());
         }
-    }
-
-    pub(crate) fn watch_pins(&mut self, ended: &[EndedGroup]) {
-        self.unread_pins.extend(ended.iter().filter_map(|(group, _)| UnreadPin::of(group)));
     }
 
     /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.

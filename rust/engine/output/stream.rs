@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 use crate::engine::features::state::StreamFeatures;
-use crate::engine::output::backlog::{Backlog, MAX_EVENTS_BEHIND};
+use crate::engine::output::slow_consumers::{Backlog, MAX_EVENTS_BEHIND};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::error::{Error, Result};
 use crate::request::{Event, MAX_COMPLETIONS};

@@ -40,7 +40,8 @@ impl Scheduler {
     fn end_branch(&mut self, mut sequence: Sequence, slot: u32, n_held: u32, reason: FinishReason, result: Option<TaskResult>) {
         let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
         let (usage, result) = (sequence.usage(n_held, reason == FinishReason::Cancelled), result.map(Box::new));
-        let text = sequence.remaining_text();
+        // Empty if a token ended the text, whose event has it.
+        let text = sequence.text.finish();
         self.count_shared(&sequence, &usage);
         let (index, slot) = (sequence.branch, Some(slot));
         let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result, score: None, explanation: None };

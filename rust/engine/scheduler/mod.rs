@@ -150,7 +150,7 @@ impl Scheduler {
 
     pub(crate) fn begin_step(&mut self) {
         self.has_changed = false;
-        hooks::begin_step(&mut self.features);
+        hooks::before_commands(&mut self.features);
     }
 
     pub(crate) fn enqueue(&mut self, group: RequestGroup) {

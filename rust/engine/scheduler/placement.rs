@@ -25,7 +25,7 @@ pub(crate) fn new_sequence<R: Runner>(
     let (group, token_strings) = (scheduler.queue.group(group_id), cache.runner().token_strings());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
-    hooks::on_new_sequence(scheduler, cache, &mut sequence, matched);
+    hooks::before_start(scheduler, cache, &mut sequence, matched);
     sequence
 }
 

@@ -141,6 +141,11 @@ impl PromptHolder {
     }
 }
 
+/// Returns the tokens of a prompt that can be sampled, to which penalties apply.
+pub(crate) fn without_media(prompt: &Arc<[Token]>, media: &[PlacedMedia]) -> Arc<[Token]> {
+    if media.is_empty() { Arc::clone(prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() }
+}
+
 impl RequestGroup {
     /// Creates the group of `requests` that begin like the first, each with the index of its first branch in the stream and a
     /// sampler that has accepted nothing. O(prompt length), on the submitting thread; starting a branch is O(1).
@@ -155,9 +160,7 @@ impl RequestGroup {
         let mut prompt = std::mem::take(&mut first.prompt).into_tokens();
         prompt.append(&mut first.suffix);
         let prompt: Arc<[Token]> = prompt.into();
-        // Penalties apply to tokens that can be sampled.
-        let can_be_sampled =
-            if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
+        let can_be_sampled = without_media(&prompt, &media);
         let mut pending = SequenceFeatures::default();
         hooks::on_new_request(first, &mut pending);
         let branch_spec = |(first, request, mut sampler): (u32, Request, Sampler)| {

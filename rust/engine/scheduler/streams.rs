@@ -1,7 +1,6 @@
 //! Streams: which are paused, and which end with a step.
 
-use crate::engine::output::backlog::Backlog;
-use crate::engine::output::slow_consumers::SlowStreams;
+use crate::engine::output::slow_consumers::{Backlog, SlowStreams};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::outbox::Outbox;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::Ready;
+use crate::engine::ReadyEvents;
 
 #[test]
 fn a_dropped_stream_frees_its_slots_before_the_next_decode() {
@@ -67,7 +67,7 @@ fn a_closed_stream_has_ended() {
     let stream = engine.submit(greedy(&prompt(1, 20), 100), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 3);
     stream.close();
-    assert_eq!(stream.try_events(1), Ok(Ready::Ended));
+    assert_eq!(stream.try_events(1), Ok(ReadyEvents::Ended));
     control.allow(None);
     wait_until(&engine, is_idle);
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, Ready};
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ReadyEvents};
 use crate::fake_runner::FailureMode;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
@@ -338,9 +338,9 @@ impl Told {
         let mut has_read = false;
         while !self.has_ended {
             let events = match completions.try_events(usize::MAX) {
-                Ok(Ready::Pending) => break,
-                Ok(Ready::Events(events)) => events,
-                Ok(Ready::Ended) => {
+                Ok(ReadyEvents::Pending) => break,
+                Ok(ReadyEvents::Events(events)) => events,
+                Ok(ReadyEvents::Ended) => {
                     self.has_ended = true;
                     return true;
                 }

@@ -95,10 +95,10 @@ fn step_stream_among_others(engine: &Engine, control: &FakeControl) {
 #[test]
 fn the_work_that_an_answer_owes_is_bounded() {
     let mut queries = crate::engine::queries::QueryQueue::default();
-    let n_left = queries.begin_step();
+    let n_left = queries.take_budget();
     assert_eq!((n_left, queries.spend(n_left, usize::MAX / 2)), (WORK_PER_STEP, 0));
     for _ in 0..MAX_STEPS_OWED {
-        assert_eq!(queries.begin_step(), 0);
+        assert_eq!(queries.take_budget(), 0);
     }
-    assert_eq!(queries.begin_step(), WORK_PER_STEP);
+    assert_eq!(queries.take_budget(), WORK_PER_STEP);
 }

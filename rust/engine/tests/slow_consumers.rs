@@ -1,7 +1,7 @@
 //! Slow consumers are waited for, without delaying other streams.
 
 use super::*;
-use crate::engine::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
+use crate::engine::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, ReadyEvents};
 use crate::fake_runner::N_VOCAB;
 
 /// More tokens than may be unread.
@@ -45,7 +45,7 @@ fn unread_bytes_are_limited_too() {
     let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let stream = engine.submit(with_probabilities(), None).unwrap();
     wait_for_sleeps(&engine);
-    let Ready::Events(events) = stream.try_events(usize::MAX).unwrap() else { panic!("nothing was told") };
+    let ReadyEvents::Events(events) = stream.try_events(usize::MAX).unwrap() else { panic!("nothing was told") };
     let n_bytes: usize = events.iter().map(Event::n_bytes).sum();
     assert!(events.len() < MAX_EVENTS_BEHIND);
     assert!((MAX_BYTES_BEHIND..MAX_BYTES_BEHIND + 32_768).contains(&n_bytes), "{n_bytes} bytes waited");

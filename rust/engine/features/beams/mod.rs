@@ -51,7 +51,7 @@ pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), 
     Ok(())
 }
 
-pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
+pub(crate) fn on_new_sequence(sequence: &mut Sequence, nth: u32) {
     let search = sequence.request.diversity.beams().copied();
     sequence.features.beams = search.map(|search| Box::new(Beam::new(search, nth, &sequence.text)));
 }

@@ -22,7 +22,7 @@ use crate::sampling::TokenStrings;
 /// Maximum tokens compared by bytes to detect equal text in other tokens.
 const MAX_COMPARED: u32 = 64;
 
-pub(crate) fn on_new_sequence<R: Runner>(
+pub(crate) fn before_start<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
     sequence: &mut Sequence,
@@ -104,7 +104,9 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
             start = n_same;
         }
         if start < n_prompt {
-            runs.push(self.unknown(start, n_same.max(n_known)));
+            let (cause, nearest, at) = self.difference(n_same.max(n_known));
+            let earlier = self.earlier(nearest, at);
+            runs.push(ComputedRun { at: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
         }
         runs
     }
@@ -145,12 +147,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         })
     }
 
-    fn unknown(&self, start: u32, at: u32) -> ComputedRun {
-        let (cause, nearest, at) = self.difference(at);
-        let earlier = self.earlier(nearest, at);
-        ComputedRun { at: at.min(self.group.n_prompt()), earlier, ..ComputedRun::new(start..self.group.n_prompt(), cause) }
-    }
-
+    /// Returns why the prompt diverges after `at` tokens, the text from which it does, and the position there.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();

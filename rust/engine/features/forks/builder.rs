@@ -8,10 +8,10 @@ use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSour
 use crate::engine::features::state::SpecFeatures;
 use crate::engine::output::fork::ForkTextBoundary;
 use crate::engine::runner::Runner;
-use crate::engine::scheduler::request_group::BranchSpec;
+use crate::engine::scheduler::request_group::{BranchSpec, without_media};
 use crate::engine::scheduler::sequence::{Sequence, append_text, incomplete_tail};
 use crate::error::{Error, Result};
-use crate::request::{Request, Token, is_of_medium};
+use crate::request::{Request, Token};
 use crate::sampling::Sampler;
 
 /// Minimum replay cost of one set of parameters, in tokens; longer prompts cost more. A step builds at most 256 of them.
@@ -151,7 +151,7 @@ impl ForkReplay {
         let mut held_back = Vec::new();
         let (fork_state, unreplayed, branches) = match (branches, running) {
             (ForkBranches::Restart { requests, with_own_seeds }, _) => {
-                let can_be_sampled = can_be_sampled(source, prompt);
+                let can_be_sampled = without_media(prompt, &source.media);
                 let branches = ReplayedBranches::Restart { requests, n_replayed: 0, with_own_seeds, can_be_sampled };
                 held_back = held_back_at(source, cut.n_sampled, runner);
                 (restart_state(source, cut.n_sampled, runner), 0..0, branches)
@@ -295,13 +295,6 @@ fn held_back_at(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Ve
     let longest = stops.iter().map(String::len).max().unwrap_or(0);
     let (before, tokens) = last_sampled(source, n_sampled, longest, runner);
     ForkState::pending_after(&before, stops, tokens, request, runner)
-}
-
-fn can_be_sampled(source: &ForkSource, prompt: &Arc<[Token]>) -> Arc<[Token]> {
-    if source.media.is_empty() {
-        return Arc::clone(prompt);
-    }
-    prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
 }
 
 fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {

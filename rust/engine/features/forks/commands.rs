@@ -45,7 +45,7 @@ pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
     }
 }
 
-pub(crate) fn on_new_sequence(scheduler: &Scheduler, sequence: &mut Sequence) {
+pub(crate) fn before_start(scheduler: &Scheduler, sequence: &mut Sequence) {
     if let Some(fork_state) = scheduler.features().forks.state_of(sequence.group_id) {
         sequence.resume_from(fork_state);
     }
@@ -103,7 +103,7 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     }
     let n_most = scheduler.features().forks.n_replayable();
     let (n_read, found) = search.replay(n_most, runner)?;
-    scheduler.features_mut().forks.count_replayed(n_read);
+    scheduler.features_mut().forks.n_replayed += n_read;
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, source, .. } = *search;
     // The branch may have advanced, ended, or lost its reader in the meantime.
@@ -125,7 +125,7 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
     }
     let has_own_stream = own_stream.is_some();
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
-    scheduler.features_mut().forks.count_copied(n_prompt);
+    scheduler.features_mut().forks.n_copied += n_prompt;
     let running = cut.running_branch.and_then(|branch| sequence_of(scheduler, branch));
     let replay = ForkReplay::new(runner, cut, running, (group_id, has_own_stream), branches, append, &prompt)?;
     let ForkReplay { cut, append, .. } = &replay;
@@ -153,7 +153,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     let forks = &mut scheduler.features_mut().forks;
     while forks.n_replayable() > 0 && !replay.is_complete() {
         let n_read = replay.replay(forks.n_replayable(), runner)?;
-        forks.count_replayed(n_read);
+        forks.n_replayed += n_read;
     }
     if !replay.is_complete() {
         return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));

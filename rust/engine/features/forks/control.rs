@@ -5,7 +5,6 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 
 use crate::engine::Inner;
-use crate::engine::control::open_stream;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
 use crate::engine::features::state::FeatureCommand;
 use crate::engine::output::completions::{Completions, PendingFork};
@@ -37,7 +36,7 @@ fn request_fork(
     let (sender, stream) = match destination {
         ForkDestination::SameStream => (None, None),
         ForkDestination::OwnStream(wake_handle) => {
-            let (sender, completions) = open_stream(&inner, group_id, n, wake_handle);
+            let (sender, completions) = inner.open_stream(group_id, n, wake_handle);
             (Some(Arc::new(sender)), Some(completions))
         }
     };

@@ -48,16 +48,8 @@ pub(crate) struct ForkRegistry {
 }
 
 impl ForkRegistry {
-    pub(crate) fn begin_step(&mut self) {
+    pub(crate) fn reset_budget(&mut self) {
         (self.n_copied, self.n_replayed) = (0, 0);
-    }
-
-    pub(crate) fn count_copied(&mut self, n: usize) {
-        self.n_copied += n;
-    }
-
-    pub(crate) fn count_replayed(&mut self, n: usize) {
-        self.n_replayed += n;
     }
 
     pub(crate) fn is_step_full(&self) -> bool {

@@ -127,9 +127,9 @@ fn report_logprobs(
 
 fn report_progress(scheduler: &mut Scheduler, key: SchedulingKey, n_processed: u32) {
     let sequence = &scheduler.sequence(key).sequence;
-    let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
-    let group_id = sequence.group_id;
-    scheduler.emit(group_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
+    let ms = sequence.clock.since_start(Instant::now()).as_secs_f64() * 1e3;
+    let progress = Progress { n_prompt: sequence.n_prompt, n_cached: sequence.n_cached(), n_processed, ms };
+    scheduler.emit(sequence.group_id, Event::Progress(progress));
 }
 
 fn count(logprobs: &[Option<Logprobs>]) -> u32 {

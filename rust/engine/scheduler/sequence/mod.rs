@@ -19,7 +19,6 @@ use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, R
 use crate::sampling::{self, ReasoningConstraint, Sampler, TokenStrings};
 use clock::Clock;
 use context_window::ContextWindow;
-use smol_str::SmolStr;
 pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
 pub(crate) use tokens::{Tokens, TokensView};
@@ -96,7 +95,7 @@ impl Sequence {
             features: SequenceFeatures::default(),
             request,
         };
-        hooks::on_create(&mut sequence, spec, nth);
+        hooks::on_new_sequence(&mut sequence, spec, nth);
         sequence
     }
 
@@ -262,21 +261,12 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
-        self.clock.since_start(now).as_secs_f64() * 1e3
-    }
-
     pub(crate) fn is_truncated(&self) -> bool {
         self.window.is_truncated(self.n_tokens())
     }
 
     pub(crate) fn n_cached(&self) -> u32 {
         self.n_cached.unwrap_or(0)
-    }
-
-    /// Returns the text that was held back. Empty if a token ended the text, whose event has it.
-    pub(crate) fn remaining_text(&mut self) -> SmolStr {
-        self.text.finish()
     }
 }
 
