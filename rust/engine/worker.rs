@@ -180,27 +180,25 @@ impl<R: Runner> Worker<R> {
     }
 
     fn schedule(&mut self, budget: &mut AdmissionBudget) {
-        let Self { scheduler, cache, output, planner, .. } = self;
+        let Self { scheduler, cache, output, planner, stopwatch, .. } = self;
         planner.begin_moving(scheduler, cache);
         let slow =
             output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |request_id| scheduler.backlog_of(request_id));
         scheduler.pause(slow);
         hooks::before_admission(scheduler, cache.runner());
         admit(scheduler, cache, budget);
-        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
-        let Self { scheduler, cache, .. } = self;
+        lap(stopwatch, cache, |times| &mut times.place);
         move_between_tiers(scheduler, cache);
         hold_prompts(scheduler, cache);
         hooks::before_planning(scheduler, cache);
-        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
-        let Self { scheduler, cache, planner, .. } = self;
+        lap(stopwatch, cache, |times| &mut times.place);
         scheduler.fail_unencodable();
         cache.settle();
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
         planner.take_cells(scheduler, cache);
         scheduler.stats_mut().n_adapter_changes += u64::from(planner.changes_adapters);
-        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.plan);
+        lap(stopwatch, cache, |times| &mut times.plan);
     }
 
     /// Saves and reports what the decode computed of prompts too. Returns its time, or `None` if there was none.
@@ -237,17 +235,17 @@ impl<R: Runner> Worker<R> {
 
     /// Free slots are filled after each round: branches whose prompt this step has computed sample their first token in it too.
     fn sample(&mut self, budget: &mut AdmissionBudget) {
-        while is_due(&self.scheduler) {
-            sample_tokens(&mut self.scheduler, self.cache.runner(), &self.samplers);
-            let sampled_at = lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.sample);
-            let Self { scheduler, cache, .. } = self;
+        let Self { scheduler, cache, samplers, stopwatch, .. } = self;
+        while is_due(scheduler) {
+            sample_tokens(scheduler, cache.runner(), samplers);
+            let sampled_at = lap(stopwatch, cache, |times| &mut times.sample);
             scheduler.emit_tokens(cache.runner(), sampled_at);
             hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
-            lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.text);
-            admit(&mut self.scheduler, &mut self.cache, budget);
-            lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
+            lap(stopwatch, cache, |times| &mut times.text);
+            admit(scheduler, cache, budget);
+            lap(stopwatch, cache, |times| &mut times.place);
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct TranscriptCache {
 }
 
 #[derive(Debug)]
-pub(crate) struct Transcript {
+struct Transcript {
     owner: Option<Arc<str>>,
     adapter_set: AdapterSet,
     tokens: Tokens,
@@ -47,16 +47,16 @@ pub(crate) struct Transcript {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RetokenizedPrompt {
+struct RetokenizedPrompt {
     pub(crate) tokens: Vec<Token>,
-    pub(crate) generated_ranges: Vec<Range<u32>>,
+    generated_ranges: Vec<Range<u32>>,
     /// Ranges of prompt tokens that were replaced, each with the end of its replacement.
     replaced: Vec<(Range<u32>, u32)>,
 }
 
 impl RetokenizedPrompt {
     /// Maps a position of the prompt; `None` inside a replaced range.
-    pub(crate) fn map_position(&self, at: u32) -> Option<u32> {
+    fn map_position(&self, at: u32) -> Option<u32> {
         match self.replaced.iter().rev().find(|(range, _)| range.start < at) {
             None => Some(at),
             Some((range, _)) if at < range.end => None,
@@ -108,13 +108,7 @@ fn lock(shared: &SharedFeatures) -> MutexGuard<'_, TranscriptCache> {
 }
 
 impl TranscriptCache {
-    pub(crate) fn add(
-        &mut self,
-        owner: Option<Arc<str>>,
-        adapter_set: AdapterSet,
-        tokens: Tokens,
-        generated_ranges: Vec<Range<u32>>,
-    ) {
+    fn add(&mut self, owner: Option<Arc<str>>, adapter_set: AdapterSet, tokens: Tokens, generated_ranges: Vec<Range<u32>>) {
         self.n_tokens += tokens.len() as usize;
         self.texts.push_back(Arc::new(Transcript { owner, adapter_set, tokens, generated_ranges }));
         while self.n_tokens > MAX_TRANSCRIPT_TOKENS || self.texts.len() > MAX_TRANSCRIPTS {
@@ -124,7 +118,7 @@ impl TranscriptCache {
     }
 
     /// Newest first; shared, so that searching them does not block additions.
-    pub(crate) fn texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
+    fn texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
         let matches = |text: &&Arc<Transcript>| text.owner.as_deref() == owner && text.adapter_set == *adapter_set;
         self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
     }
@@ -135,11 +129,11 @@ impl TranscriptCache {
     }
 }
 
-pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &TokenStrings) -> Option<RetokenizedPrompt> {
+fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &TokenStrings) -> Option<RetokenizedPrompt> {
     let mut n_left = MAX_COMPARED;
     let mut candidates: Vec<(u32, &Transcript)> = Vec::new();
     for text in texts {
-        let n_common = text.n_common(prompt);
+        let n_common = text.tokens.common_prefix(prompt);
         if (n_common as usize) < prompt.len() && text.boundary(prompt, n_common, n_common, token_strings).is_some() {
             candidates.push((n_common, text));
         }
@@ -156,14 +150,6 @@ pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_stri
 }
 
 impl Transcript {
-    fn n_common(&self, prompt: &[Token]) -> u32 {
-        let [shared, own] = self.tokens.slices(0..self.tokens.len());
-        let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        let n = n_common(shared, prompt);
-        let n = if n < shared.len() { n } else { n + n_common(own, &prompt[n..]) };
-        u32::try_from(n).expect("a sequence fits its context")
-    }
-
     /// Returns the number of tokens of `prompt` from `at` on, and of this text from `here` on, up to their next common
     /// boundary, within a generated range. `None` if their bytes differ before.
     fn boundary(&self, prompt: &[Token], at: u32, here: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {

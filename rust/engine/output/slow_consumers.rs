@@ -28,7 +28,7 @@ impl Backlog {
     }
 
     /// Returns true if at most half of each limit is unread.
-    pub(crate) fn is_caught_up(&self) -> bool {
+    fn is_caught_up(&self) -> bool {
         self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
     }
 

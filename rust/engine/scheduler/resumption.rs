@@ -21,7 +21,7 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SequencePlacement {
+pub(super) struct SequencePlacement {
     /// The more senior sequence that provides its prefix, and the length of the prefix.
     pub(crate) provider: Option<(SchedulingKey, u32)>,
     /// Maximum number of tokens that are forked or reloaded when it enters its slot.
@@ -30,15 +30,15 @@ pub(crate) struct SequencePlacement {
     n_cells: i64,
 }
 
-pub(crate) struct Resumption {
+pub(super) struct Resumption {
     /// In order; `None` for a sequence without a text.
-    pub(crate) placements: Vec<Option<SequencePlacement>>,
+    pub(super) placements: Vec<Option<SequencePlacement>>,
     /// Their demand for free or evictable cells, including headroom.
     pub(crate) n_cells: i64,
 }
 
 /// Plans how the first `n` preempted sequences resume. If it `recomputes`, common prefixes of beams are computed once.
-pub(crate) fn plan_resumption<R: Runner>(
+pub(super) fn plan_resumption<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
     n: usize,

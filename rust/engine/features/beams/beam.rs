@@ -4,7 +4,7 @@ use crate::engine::features::beams::selection::{BeamScore, Proposal, drawn, like
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens, append_text};
-use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
+use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Request, Token};
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
 use smol_str::SmolStr;
@@ -26,7 +26,7 @@ pub(crate) struct Beam {
 
 /// The first beam keeps them, whether or not it is live.
 pub(crate) struct SearchResults {
-    pub(crate) cursor: TextCursor,
+    pub(super) cursor: TextCursor,
     /// All texts of the search begin with these tokens.
     pub(crate) published: Vec<Token>,
     /// Finished texts, best first; at most one per beam.
@@ -47,7 +47,7 @@ pub(crate) struct ProposedToken {
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
-pub(crate) struct BeamPrefix {
+pub(super) struct BeamPrefix {
     tokens: Tokens,
     n_predicted: u32,
     sampler: Sampler,
@@ -105,7 +105,7 @@ impl Sequence {
         self.finish_reason(&delta, token, 1, runner)
     }
 
-    pub(crate) fn prefix(&self) -> BeamPrefix {
+    pub(super) fn prefix(&self) -> BeamPrefix {
         BeamPrefix {
             tokens: self.tokens.clone(),
             n_predicted: self.n_predicted,
@@ -117,7 +117,7 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn adopt_prefix(&mut self, prefix: BeamPrefix) {
+    pub(super) fn adopt_prefix(&mut self, prefix: BeamPrefix) {
         (self.tokens, self.n_predicted, self.sampler) = (prefix.tokens, prefix.n_predicted, prefix.sampler);
         (self.constraint, self.text) = (prefix.constraint, prefix.text);
         if let Some(beam) = &mut self.features.beams {
@@ -149,16 +149,16 @@ impl Sequence {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct TextCursor {
+pub(super) struct TextCursor {
     text: Text,
     pub(crate) n_published: u32,
 }
 
 impl TextCursor {
     /// Returns the text that can be published with `token`; with the last one, all that was held back too.
-    pub(crate) fn advance(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
+    pub(crate) fn advance(&mut self, request: &Request, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_published += 1;
-        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, &of.request, runner, bytes));
+        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, request, runner, bytes));
         if is_last { self.text.finish_after(text) } else { text }
     }
 

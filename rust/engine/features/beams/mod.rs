@@ -278,12 +278,10 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
 
 fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &ScoredToken) {
     let n = scheduler.group(group_id).request.n;
-    let RunningSequence { sequence, slot, .. } = scheduler.sequence_mut(first);
-    let slot = *slot;
-    let Some(mut results) = sequence.features.beams.as_mut().and_then(|beam| beam.results.take()) else { return };
-    let text = results.cursor.advance(sequence, chosen.token, false, runner);
-    let n_predicted = results.cursor.n_published;
-    beam_mut(scheduler, first).results = Some(results);
+    let RunningSequence { sequence: Sequence { features, request, .. }, slot, .. } = scheduler.sequence_mut(first);
+    let Some(results) = features.beams.as_mut().and_then(|beam| beam.results.as_mut()) else { return };
+    let text = results.cursor.advance(request, chosen.token, false, runner);
+    let (n_predicted, slot) = (results.cursor.n_published, *slot);
     for index in 0..n {
         let (text, logprobs) = (text.clone(), chosen.logprobs.clone());
         let event = TokenEvent { index, token: chosen.token, text, slot, n_predicted, logprobs };
@@ -306,7 +304,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
         let n_unpublished = unpublished.len();
         for (nth, ScoredToken { token, logprobs }) in unpublished.into_iter().enumerate() {
             let RunningSequence { sequence, slot, .. } = scheduler.sequence(all[0]);
-            let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, runner);
+            let text = cursor.advance(&sequence.request, token, nth + 1 == n_unpublished, runner);
             tokens.push(token);
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
             scheduler.emit(group_id, Event::Token(event));

@@ -42,7 +42,7 @@ pub(crate) struct History {
     evicted: VecDeque<(Instant, EvictedRun)>,
 }
 
-pub(crate) struct RequestRecord {
+pub(super) struct RequestRecord {
     pub(crate) request_id: u64,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) adapter_schedule: AdapterSchedule,
@@ -93,7 +93,7 @@ impl RequestRecord {
 /// The recorded text with the longest common prefix with a prompt.
 #[derive(Clone, Copy)]
 pub(crate) struct NearestText<'a> {
-    pub(crate) record: &'a RequestRecord,
+    pub(super) record: &'a RequestRecord,
     pub(crate) tokens: TokensView<'a>,
     pub(crate) n_common: u32,
 }

@@ -123,7 +123,7 @@ pub(crate) struct ForkReplay {
     pub(crate) has_own_stream: bool,
     pub(crate) append: Vec<Token>,
     pub(crate) fork_state: ForkState,
-    pub(crate) branches: ReplayedBranches,
+    pub(super) branches: ReplayedBranches,
     /// Bytes held back before the fork that the forks do not publish.
     held_back: Vec<u8>,
     /// Range of sampled tokens still to be replayed through text, grammar and sampler.
@@ -131,7 +131,7 @@ pub(crate) struct ForkReplay {
     n_appended: usize,
 }
 
-pub(crate) enum ReplayedBranches {
+pub(super) enum ReplayedBranches {
     Continue { n: u32, sampler: Box<Sampler> },
     Restart { requests: Vec<(Request, Sampler)>, n_replayed: usize, with_own_seeds: bool, can_be_sampled: Arc<[Token]> },
 }

@@ -267,7 +267,7 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<Fo
     Ok(source)
 }
 
-pub(crate) fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) -> Option<&Sequence> {
+fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) -> Option<&Sequence> {
     let running = scheduler.running().iter().map(|running| &running.sequence);
     let preempted = scheduler.queue().preempted().iter().map(|preempted| &preempted.sequence);
     running.chain(preempted).find(|sequence| sequence.group_id == group_id && sequence.index == index)

@@ -75,7 +75,7 @@ impl Tokens {
         self.slices(0..n).concat()
     }
 
-    pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
+    pub(crate) fn common_prefix(&self, other: &[Token]) -> u32 {
         self.view().common_prefix(other)
     }
 
@@ -115,8 +115,8 @@ impl<'a> TokensView<'a> {
     }
 
     /// Returns the length of the common prefix with a prompt. O(1) if it is the same allocation, as for branches of one request.
-    pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
-        if Arc::ptr_eq(self.shared, other) {
+    pub(crate) fn common_prefix(&self, other: &[Token]) -> u32 {
+        if self.shared.as_ptr_range() == other.as_ptr_range() {
             return u32::try_from(other.len()).expect("a prompt fits its context");
         }
         let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_common_prefix_may_extend_beyond_the_prompt() {
         for (other, n) in [(&[1, 2, 3, 4, 5, 6][..], 5), (&[1, 2, 3, 4, 9], 4), (&[1, 2], 2), (&[1, 9, 3], 1), (&[], 0)] {
-            assert_eq!(tokens().common_prefix(&other.into()), n, "{other:?}");
+            assert_eq!(tokens().common_prefix(other), n, "{other:?}");
         }
     }
 
