@@ -19,7 +19,6 @@ pub(crate) enum Query {
     Cached(SyncSender<Vec<CachedNode>>),
     /// The most recently used nodes, up to a limit, and the number of all nodes.
     RecentlyUsed(usize, SyncSender<(Vec<CachedNode>, usize)>),
-    /// A part of the cached blocks, hashed with a key, and the cursor of the next part.
     Blocks(Arc<[u8]>, DigestCursor, SyncSender<(Vec<CachedBlock>, Option<DigestCursor>)>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),

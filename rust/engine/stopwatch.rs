@@ -11,7 +11,6 @@ pub(super) type TimeField = fn(&mut StepTimes) -> &mut Duration;
 pub(super) struct Stopwatch {
     times: StepTimes,
     last: Instant,
-    /// Time within the current stage that was counted separately.
     counted_separately: Duration,
 }
 
@@ -24,7 +23,6 @@ impl Stopwatch {
         self.times
     }
 
-    /// Starts a step, discarding earlier time. Returns the current time.
     pub(super) fn begin(&mut self) -> Instant {
         self.last = Instant::now();
         self.counted_separately = Duration::ZERO;
@@ -37,7 +35,6 @@ impl Stopwatch {
         self.counted_separately += took;
     }
 
-    /// Ends the current stage, `part`. Returns the current time.
     pub(super) fn lap(&mut self, part: TimeField) -> Instant {
         let now = Instant::now();
         *part(&mut self.times) += (now - self.last).saturating_sub(self.counted_separately);

@@ -36,7 +36,6 @@ const MAX_SLEEP: Duration = Duration::from_millis(10);
 pub(crate) enum Command {
     /// Queues the request groups of a new stream; counted in [`SharedState::n_waiting`].
     Submit(Vec<RequestGroup>),
-    /// Cancels this stream, because its reader has left.
     Cancel(u64),
     CancelBranch(u64, u32),
     Feature(FeatureCommand),

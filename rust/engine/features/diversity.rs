@@ -34,7 +34,6 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     true
 }
 
-/// Returns the first token; `None` if all possible ones are taken.
 fn draw(sequence: &mut Sequence, first: &FirstToken, logits: &[f32]) -> Option<Token> {
     let token = match sampling::next_allowed(sequence.constraint.as_deref_mut(), logits) {
         AllowedTokens::Forced(token) => (first.nth == 0).then_some(token)?,

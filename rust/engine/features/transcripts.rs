@@ -42,7 +42,6 @@ struct Transcript {
     owner: Option<Arc<str>>,
     adapter_set: AdapterSet,
     tokens: Tokens,
-    /// Generated ranges, in order.
     generated_ranges: Vec<Range<u32>>,
 }
 

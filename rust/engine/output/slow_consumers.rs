@@ -17,7 +17,6 @@ pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 pub(crate) struct Backlog {
     pub(crate) n_events: usize,
     pub(crate) n_bytes: usize,
-    /// Number of events that were read.
     pub(crate) n_read: u64,
     pub(crate) max_events: usize,
 }
@@ -27,7 +26,6 @@ impl Backlog {
         self.n_events > self.max_events || self.n_bytes > MAX_BYTES_BEHIND
     }
 
-    /// Returns true if at most half of each limit is unread.
     fn is_caught_up(&self) -> bool {
         self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
     }
@@ -55,7 +53,6 @@ pub(crate) struct SlowStreams {
 #[derive(Debug)]
 struct SlowConsumer {
     n_read: u64,
-    /// Time at which progress to `n_read` was observed.
     since: Instant,
 }
 

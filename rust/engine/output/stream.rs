@@ -18,9 +18,7 @@ pub(super) struct UnreadEvents {
     n_read: u64,
     /// End of the stream after `events`; set once.
     pub(super) end: Option<Result<()>>,
-    /// True if the reader left before the end.
     is_cancelled: bool,
-    /// True if the reader left with unread events.
     was_abandoned: bool,
     pub(super) n_waiting: usize,
     will_wake: bool,
@@ -82,7 +80,6 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
     wake_handle: Option<Arc<dyn WakeHandle>>,
     n_branches: AtomicU32,
-    /// Number of forks of its branches that got new streams.
     n_own_stream_forks: AtomicU32,
     reader: Weak<()>,
 }
@@ -97,14 +94,12 @@ impl Sender {
         self.reader.strong_count() > 0
     }
 
-    /// Adds `n` branches and returns their indices; `None` if there would be too many.
     pub(crate) fn add_branches(&self, n: u32) -> Option<Range<u32>> {
         let add = |has: u32| has.checked_add(n).filter(|&all| all <= MAX_COMPLETIONS);
         let first = self.n_branches.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).ok()?;
         Some(first..first + n)
     }
 
-    /// Counts `n` forks with new streams; returns the previous number of such forks.
     pub(crate) fn add_own_stream_forks(&self, n: u32) -> u32 {
         self.n_own_stream_forks.fetch_add(n, Ordering::AcqRel)
     }

@@ -83,7 +83,6 @@ impl Scheduler {
         self.slots.running().iter().any(|running| highest.is_some_and(|highest| running.sequence.request.priority < highest))
     }
 
-    /// Returns the running sequences that yield to a group, most junior first.
     fn junior_to(&self, group: &RequestGroup) -> impl Iterator<Item = &RunningSequence> {
         self.slots.running().iter().rev().filter(move |running| precedes(group, &running.sequence))
     }
@@ -193,7 +192,6 @@ fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group
     is_enough.then_some(candidates.len())
 }
 
-/// Resumes the most senior preempted sequence. Returns `false` if there is no room for it yet.
 fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) -> bool {
     let sequence = &scheduler.queue.preempted()[0].sequence;
     let key = sequence.scheduling_key();

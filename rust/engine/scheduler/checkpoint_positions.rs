@@ -7,7 +7,6 @@ pub(crate) struct CheckpointPositions {
     pub(crate) positions: Vec<u32>,
     /// Where the prompt diverges from cached ones; later prompts may diverge there too.
     pub(crate) diverges_at: Option<u32>,
-    /// For later requests with the same prompt.
     pub(crate) end: PromptEndWindow,
 }
 
@@ -16,7 +15,6 @@ pub(crate) struct CheckpointPositions {
 pub(crate) enum PromptEndWindow {
     #[default]
     NotCopied,
-    /// In cells that are shared with the prompt's own sequence.
     InDeviceCache,
     InHostCache,
 }

@@ -20,7 +20,6 @@ impl Scheduler {
         self.end_branch(sequence, slot, n_held, reason, result);
     }
 
-    /// Finishes the sequences that end with the token that they sampled.
     pub(crate) fn finish_ended(&mut self) {
         let ended = self.slots.running().iter().filter_map(|running| Some((running.key(), running.finish_reason.clone()?)));
         for (key, reason) in ended.collect::<Vec<_>>() {
@@ -162,7 +161,6 @@ impl Scheduler {
         self.outbox.groups_with_events.push(group_id);
     }
 
-    /// Ends a stream whose reader has left.
     pub(crate) fn disconnect(&mut self, request_id: u64) {
         drop(self.remove_stream(request_id));
         hooks::on_disconnect(&mut self.features, request_id);

@@ -238,7 +238,6 @@ impl Scheduler {
     }
 }
 
-/// Returns the number of rows of tokens that were sampled in the previous step.
 fn n_sampled_before(running: &[RunningSequence]) -> u32 {
     count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted > 0))
 }

@@ -65,7 +65,6 @@ pub(crate) struct Start {
 }
 
 impl Scheduler {
-    /// Starts a branch, and reserves slots for the other sequences that run together with it.
     pub(crate) fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
         let Start { mut sequence, slot, path, matched, vacant } = start;
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);

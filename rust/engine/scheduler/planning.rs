@@ -21,7 +21,6 @@ pub(crate) struct Planner {
     pub(crate) budget: StepBudget,
     pub(crate) adapters: AdapterRoundRobin,
     pub(crate) plan: Plan,
-    /// True if this step's adapters differ from the last decode's.
     pub(crate) changes_adapters: bool,
     sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,

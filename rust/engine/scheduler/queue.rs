@@ -39,7 +39,6 @@ enum WaitState {
     Failed,
 }
 
-/// All requests that have not ended, and all sequences that wait to resume.
 #[derive(Default)]
 pub(crate) struct Queue {
     /// By group id, assigned in order of submission.
@@ -61,7 +60,6 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue. Requests with several completions start while fewer than `max_open` of them wait for further slots.
     pub(crate) fn new(max_open: u32) -> Self {
         Self { max_open: max_open as usize, ..Self::default() }
     }
@@ -272,7 +270,6 @@ impl Queue {
         Some(group)
     }
 
-    /// Returns the requests that hold their prompt's cells, or should, for waiting branches.
     pub(crate) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
         self.open.values().flatten().map(|&group_id| self.group(group_id))
     }
@@ -283,7 +280,6 @@ impl Queue {
         self.groups.values().map(|(group, _)| group).filter(is_held_there).map(|group| group.group_id).collect()
     }
 
-    /// Returns the sequences that wait to resume, most senior first.
     pub(crate) fn preempted(&self) -> &[PreemptedSequence] {
         &self.preempted
     }

@@ -19,7 +19,6 @@ use crate::error::Result;
 use crate::request::{Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
 
-/// A request, from its submission to the end of its last branch.
 pub(crate) struct RequestGroup {
     /// Id of the group. The id of a stream's first group is also the id of the stream.
     pub(crate) group_id: u64,
@@ -36,7 +35,6 @@ pub(crate) struct RequestGroup {
     pub(crate) requested_adapters: AdapterSet,
     pub(crate) sender: Arc<Sender>,
     pub(crate) branches: Vec<BranchState>,
-    /// Time of the submission.
     pub(crate) submitted: Instant,
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
@@ -337,8 +335,7 @@ pub(crate) struct QueuePermit {
 }
 
 impl QueuePermit {
-    /// # Errors
-    /// The number of waiting requests, if there are `max_queue`.
+    /// Fails with the number of waiting requests, if there are `max_queue`.
     pub(crate) fn acquire(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> std::result::Result<Self, usize> {
         let increment = |n| (n < max_queue).then_some(n + 1);
         n_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment)?;

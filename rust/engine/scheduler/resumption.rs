@@ -26,14 +26,12 @@ pub(super) struct SequencePlacement {
     pub(crate) provider: Option<(SchedulingKey, u32)>,
     /// Maximum number of tokens that are forked or reloaded when it enters its slot.
     pub(crate) at_most: u32,
-    /// Demand for free or evictable cells, without its headroom.
     n_cells: i64,
 }
 
 pub(super) struct Resumption {
     /// In order; `None` for a sequence without a text.
     pub(super) placements: Vec<Option<SequencePlacement>>,
-    /// Their demand for free or evictable cells, including headroom.
     pub(crate) n_cells: i64,
 }
 
@@ -80,7 +78,6 @@ struct CachedTokens {
     n_device: u32,
     /// Of these, tokens that running sequences hold.
     n_pinned: u32,
-    /// Tokens in either tier.
     n_tokens: u32,
 }
 

@@ -15,7 +15,6 @@ use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Task, Token};
 pub(crate) const HEADROOM: u32 = 64;
 
 pub(crate) enum Phase {
-    /// Its saved cells are being reloaded; nothing is computed.
     Reloading {
         entries: VecDeque<Reload>,
         /// Logits after all of its tokens, if the last entry has them.
@@ -26,15 +25,12 @@ pub(crate) enum Phase {
     /// Its prompt, or the part of a preempted sequence that is not cached, is being computed.
     Prefilling,
     ReadyToSample(Arc<[f32]>),
-    /// Its last token is computed in each step, and the next one sampled.
     Decoding,
-    /// It waits in its slot without tokens and cells.
     Vacant,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Saving(SavedPrefix),
 }
 
-/// A prefix that a more senior running sequence is computing or reloading.
 #[derive(Debug)]
 pub(crate) struct PrefixDependency {
     pub(crate) provider: SchedulingKey,
@@ -122,7 +118,6 @@ impl RunningSequence {
         self.sequence.adapter_schedule.at(self.n_held)
     }
 
-    /// Returns the medium that the next decode begins or continues.
     pub(crate) fn available_media(&self) -> Option<&PlacedMedia> {
         self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
     }
@@ -174,7 +169,6 @@ impl RunningSequence {
     }
 }
 
-/// Returns the number of cells that a running sequence will still take.
 pub(crate) fn n_expected_cells(running: &RunningSequence) -> i64 {
     let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
     i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))

@@ -17,7 +17,6 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 struct SlotRecord {
-    /// Order in which slots were vacated.
     vacated_at: u64,
     adapter_schedule: AdapterSchedule,
     /// Its tokens, of which the first `n_held` were computed.
@@ -178,7 +177,6 @@ impl Slots {
         (contents.tokens, contents.n_held) = (Tokens::default(), 0);
     }
 
-    /// Reserves `slot` for a client that will retry to erase it when it is free.
     pub(crate) fn hold_for_erasing(&mut self, slot: u32) {
         self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
     }

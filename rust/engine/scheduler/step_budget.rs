@@ -38,13 +38,11 @@ const NEWEST_WEIGHT: f64 = 0.1;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamLoad {
     pub(crate) n_decoding: u32,
-    /// Number of sequences with the default gap.
     pub(crate) n_by_default: u32,
     /// Shortest gap that one of the others requests.
     pub(crate) max_token_gap: Option<Duration>,
     /// Maximum time of the step on behalf of streams that are not in this step.
     pub(crate) max_step: Option<Duration>,
-    /// Highest priority among them.
     pub(crate) priority: i32,
 }
 
@@ -70,7 +68,6 @@ impl StepBudget {
         Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, logprob_s: 0.0 }
     }
 
-    /// Records the time of a decode of `n_decoding` single rows and `n_prefill` prompt rows.
     pub(crate) fn observe(&mut self, n_decoding: u32, n_prefill: u32, n_cells: u32, took: Duration) {
         self.decode.observe(StepShape { n_decoding, n_prefill, n_cells }, took.as_secs_f64());
     }
@@ -88,7 +85,6 @@ impl StepBudget {
         self.rest_spread_s += NEWEST_WEIGHT * (off_s.abs() - self.rest_spread_s);
     }
 
-    /// Records the time of reporting the logprobs of `n_tokens` prompt tokens, at least one.
     pub(crate) fn observe_prompt_logprobs(&mut self, n_tokens: u32, took: Duration) {
         let one_s = took.as_secs_f64() / f64::from(n_tokens);
         self.logprob_s = if self.logprob_s == 0.0 { one_s } else { self.logprob_s + NEWEST_WEIGHT * (one_s - self.logprob_s) };
@@ -150,7 +146,6 @@ impl StepBudget {
         safe.max(on_average).max(if covers_first { n_first } else { 0 })
     }
 
-    /// Returns the maximum mean seconds of a decode with `streams`, on any machine.
     fn mean_limit_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
         (2.0 * self.mean_s(streams.n_decoding, n_cells)).min(MAX_MEAN_SHARE * self.limit_s(streams, n_cells))
     }

@@ -6,7 +6,6 @@
 
 #[derive(Clone, Copy)]
 pub(crate) struct StepShape {
-    /// Rows of decoding sequences, one each.
     pub(crate) n_decoding: u32,
     pub(crate) n_prefill: u32,
     /// Cells that each row scans, without the cells of this step's rows.

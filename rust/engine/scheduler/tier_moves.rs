@@ -111,7 +111,6 @@ impl Scheduler {
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.runs_with(running))
     }
 
-    /// Lowers the number of cached prompt tokens of a sequence to those it has: the rest is computed.
     pub(crate) fn lower_n_cached(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence_mut(key);
         let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));

@@ -9,7 +9,6 @@ use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
 use smol_str::SmolStr;
 
-/// A beam, or a slot reserved for one.
 pub(crate) struct Beam {
     pub(crate) search: BeamSearch,
     /// True if it has a text; if not, its slot waits for one to continue.
@@ -20,7 +19,6 @@ pub(crate) struct Beam {
     pub(crate) unpublished: Vec<ScoredToken>,
     /// `Some` once its last token is computed.
     pub(crate) proposals: Option<Vec<ProposedToken>>,
-    /// Set for the first beam only.
     pub(crate) results: Option<Box<SearchResults>>,
 }
 
@@ -34,7 +32,6 @@ pub(crate) struct SearchResults {
 }
 
 pub(crate) struct FinishedText {
-    /// Tokens after the published ones.
     pub(crate) unpublished: Vec<ScoredToken>,
     pub(crate) reason: FinishReason,
     /// Order among the texts; greater is better.
@@ -155,7 +152,6 @@ pub(super) struct TextCursor {
 }
 
 impl TextCursor {
-    /// Returns the text that can be published with `token`; with the last one, all that was held back too.
     pub(crate) fn advance(&mut self, request: &Request, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_published += 1;
         let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, request, runner, bytes));

@@ -74,7 +74,6 @@ pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
     features.beams.as_ref().is_some_and(|beam| !beam.is_live)
 }
 
-/// Advances the searches all of whose beams have computed their last tokens, at `now`.
 pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     let running = scheduler.running();
     let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.features.beams.is_some());
@@ -102,7 +101,6 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     }
 }
 
-/// Returns true if all beams of a search are in slots and have proposed successors.
 fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
     let beams = running.iter().filter(|running| running.sequence.group_id == group_id);
     let mut n_left = None;
@@ -182,7 +180,6 @@ fn add_finished_text(
     texts.truncate(width as usize);
 }
 
-/// Assigns the successors to slots. If that fails, the search cannot continue.
 fn arrange<R: Runner>(
     scheduler: &mut Scheduler,
     cache: &mut CacheManager<R>,

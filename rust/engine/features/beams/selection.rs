@@ -99,7 +99,6 @@ pub(crate) fn choose_likeliest<E>(
     choose(proposals, width, ends, |_, _, n_live| n_live == width)
 }
 
-/// Selects the successors that are among the `width` first, counting the texts that ended before with these `ranks`.
 pub(crate) fn choose_drawn<E>(
     proposals: &[Vec<Proposal>],
     ranks: &[f64],

@@ -35,7 +35,6 @@ const MAX_BEGINNING: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct History {
-    /// By group id, which is the order of submission.
     records: BTreeMap<u64, RequestRecord>,
     n_tokens: usize,
     /// Oldest first.
@@ -56,7 +55,6 @@ struct BranchText {
     index: u32,
     shared: Arc<[Token]>,
     own: Range<usize>,
-    /// Number of its first tokens that were computed at some time.
     n_held: u32,
 }
 
@@ -103,7 +101,6 @@ pub(crate) struct PromptHistory<'a> {
     /// `None` if no text begins with the same token. Among equal common prefixes, a text that ends there, or whose prompt does,
     /// wins, then the newest.
     pub(crate) nearest: Option<NearestText<'a>>,
-    /// Number of its first tokens that were computed for earlier requests.
     pub(crate) n_computed: u32,
     pub(crate) with_other_adapters: Option<NearestText<'a>>,
 }
@@ -218,7 +215,6 @@ impl History {
         })
     }
 
-    /// Iterates over the texts of the first branches of earlier requests with the same owner and adapters.
     fn first_texts<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (&'a RequestRecord, TokensView<'a>)> {
         let records = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
         records.filter_map(|record| Some((record, record.tokens(record.texts.first()?))))

@@ -136,7 +136,6 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         (if kind.is_a_state() { Cause::NoCheckpoint } else { Cause::Evicted(None) }, nearest)
     }
 
-    /// Returns true if another sequence of the same owner is about to complete the first `n_same` tokens.
     fn is_being_computed(&self, n_same: u32) -> bool {
         let group = self.group;
         self.scheduler.running().iter().any(|running| {
@@ -147,7 +146,6 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         })
     }
 
-    /// Returns why the prompt diverges after `at` tokens, the text from which it does, and the position there.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();

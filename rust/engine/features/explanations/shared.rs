@@ -13,7 +13,6 @@ const MAX_EXCERPT: usize = 400;
 
 /// An explanation that the worker may still change while the reader reads it.
 pub(crate) struct SharedExplanation {
-    /// Without text positions and excerpts.
     explanation: Mutex<Explanation>,
     prompt: Arc<[Token]>,
     token_strings: TokenStrings,

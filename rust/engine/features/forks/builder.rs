@@ -47,9 +47,7 @@ pub(crate) struct ForkBuild {
 }
 
 pub(crate) enum BuildStage {
-    /// The fork position is being searched; nothing is in the queue yet.
     Searching(Box<CutSearch>),
-    /// Their group is in the queue and starts once they are built.
     Replaying(Box<ForkReplay>),
 }
 
@@ -64,12 +62,10 @@ impl ForkBuild {
 
 pub(crate) struct CutSearch {
     pub(crate) spec: ForkSpec,
-    /// The branch at the time of the command.
     pub(crate) source: ForkSource,
     at: usize,
     bytes: Vec<u8>,
     n_tokens: u32,
-    /// Last valid position before the requested one, in bytes.
     last_valid: usize,
 }
 
@@ -126,7 +122,6 @@ pub(crate) struct ForkReplay {
     pub(super) branches: ReplayedBranches,
     /// Bytes held back before the fork that the forks do not publish.
     held_back: Vec<u8>,
-    /// Range of sampled tokens still to be replayed through text, grammar and sampler.
     unreplayed: Range<u32>,
     n_appended: usize,
 }
@@ -289,7 +284,6 @@ fn last_sampled(
     (before, source.tokens.of(start..sampled_range.end))
 }
 
-/// Returns the bytes that a branch held back after its first `n_sampled` sampled tokens: a possible start of a stop string.
 fn held_back_at(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Vec<u8> {
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
     let longest = stops.iter().map(String::len).max().unwrap_or(0);

@@ -20,7 +20,6 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Task};
 
-/// Handles a fork command: it waits behind earlier ones of the same stream, and [`advance_forks`] builds it.
 pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: ForkRequest) {
     let ForkRequest { spec, answer } = request;
     let request_id = spec.request_id;
@@ -34,7 +33,6 @@ pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: For
     }
 }
 
-/// Builds forks, stream by stream, within the limits of a step, and handles the commands queued behind them.
 pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
     while let Some((request_id, next)) = scheduler.features_mut().forks.next_command() {
         scheduler.mark_changed();
@@ -71,7 +69,6 @@ pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u3
     has_queue
 }
 
-/// Builds forks as far as this step permits: afterwards they are answered, or at the front of their queue again.
 fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, build: ForkBuild) {
     let ForkBuild { answer, stage } = build;
     let progress = match stage {
@@ -111,7 +108,6 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
 }
 
-/// Starts to build forks at a known token position: their group enters the queue, where it waits until they are built.
 fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, source: ForkSource) -> Result<BuildStage> {
     let ForkSpec { request_id, branch, at, append, branches, group_id, own_stream, permit } = spec;
     let cut = find_cut(scheduler, runner, (request_id, branch), at, source)?;
@@ -222,8 +218,6 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
     Ok((branches.clone(), branches.start))
 }
 
-/// Makes a fork at the end of a branch (`is_next`), or after tokens appended there, wait for the next tokens that the branch
-/// computes.
 fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, branch: u32, is_next: bool) {
     let Some((of, index)) = scheduler.queue().find_branch(request_id, branch) else { return };
     let group = scheduler.group(of);

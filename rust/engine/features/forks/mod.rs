@@ -1,5 +1,4 @@
-//! Registry of forks: the states that forks begin with, forks that wait for logits, forks that are being built, and ended
-//! branches that can still be forked. Values in, values out: no model, no clock.
+//! Registry of forks, unbuilt ones included, and of ended branches that can still be forked. No model, no clock.
 
 pub(crate) mod builder;
 pub(crate) mod commands;
@@ -39,7 +38,6 @@ pub(crate) struct ForkRegistry {
     due: Vec<DueFork>,
     ended: BTreeMap<u64, EndedBranches>,
     n_bytes: usize,
-    /// Queued commands for branches, by stream, from the first unbuilt fork on.
     queues: BTreeMap<u64, VecDeque<QueuedFork>>,
     /// Stream id from which on queues are served next.
     next_request_id: u64,
@@ -72,7 +70,6 @@ impl ForkRegistry {
         self.queues.entry(request_id).or_default().push_back(command);
     }
 
-    /// Takes the next command, round-robin over the streams, as long as this step may replay tokens.
     pub(crate) fn next_command(&mut self) -> Option<(u64, QueuedFork)> {
         if self.n_replayable() == 0 {
             return None;
@@ -146,7 +143,6 @@ impl ForkRegistry {
         self.end(group.request_id, group.index_in_stream(index), source);
     }
 
-    /// Adds an ended branch, which may be forked while the stream has a reader.
     pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource) {
         self.drop_unread_streams();
         let new = || EndedBranches { sender: Arc::clone(&source.sender), branches: BTreeMap::new(), n_bytes: 0 };

@@ -37,7 +37,6 @@ pub(crate) struct ForkSpec {
     pub(crate) at: ForkPoint,
     pub(crate) append: Vec<Token>,
     pub(crate) branches: ForkBranches,
-    /// Id of the group that the forks become.
     pub(crate) group_id: u64,
     pub(crate) own_stream: Option<Arc<Sender>>,
     pub(crate) permit: QueuePermit,

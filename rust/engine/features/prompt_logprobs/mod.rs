@@ -19,7 +19,6 @@ use crate::sampling::{self, Threads};
 /// Maximum bytes of an event with the logprobs of more than one token, so that a reader never blocks long on one event.
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
-/// Reports on the prompts that this decode computed a part of. Returns the number of tokens whose logprobs were reported.
 pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
     let (mut first_row, mut n_reported) = (0, 0);
     let mut next = scheduler.next_key(None);
@@ -103,7 +102,6 @@ fn report_logprobs(
         return;
     };
     let (group_id, n_probs, start) = (*group_id, *n_probs, *n_reported);
-    // The first token has no logprob.
     let first = start.max(1);
     if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
         return;

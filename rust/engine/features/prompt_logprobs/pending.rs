@@ -25,7 +25,6 @@ pub(crate) struct PendingPromptLogprobs {
     /// `[from, n_reported)` of the prompt has been reported.
     pub(crate) from: u32,
     pub(crate) n_reported: u32,
-    /// Insertion point in the logprob cache for the next tokens.
     pub(crate) cache_position: Option<LogprobPosition>,
 }
 
@@ -84,7 +83,6 @@ pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
     Some(running.n_uncomputed().saturating_sub(n_reported.saturating_sub(running.n_held + 1) + 1))
 }
 
-/// Returns the maximum number of rows of the next decode, of which `n_more` may have logits in addition to the last.
 pub(crate) fn max_rows(running: &RunningSequence, n_more: u32) -> u32 {
     let Some(n_reported) = n_reported(&running.sequence) else { return u32::MAX };
     let n_probs = running.sequence.request.prompt_logprobs.unwrap_or(0) as usize;

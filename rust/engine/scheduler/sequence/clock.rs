@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// Submission of the request.
     pub(crate) submitted: Instant,
     started: Instant,
     first_token: Option<Instant>,
@@ -24,7 +23,6 @@ impl Clock {
         last
     }
 
-    /// Records the end of a prompt without tokens.
     pub(crate) fn end_prompt(&mut self, now: Instant) {
         self.last_token = now;
     }

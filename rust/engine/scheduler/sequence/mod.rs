@@ -45,12 +45,10 @@ pub(crate) struct Sequence {
     pub(crate) sampler: Sampler,
     pub(crate) runs_together: bool,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
-    /// Token that ends it when the constraint allows no other.
     pub(crate) end_token: Option<Token>,
     /// True if the constraint allows no token and there is no end token.
     is_stuck: bool,
     pub(crate) text: Text,
-    /// Sampled token that is not detokenized yet.
     sampled: Option<ScoredToken>,
     pub(crate) clock: Clock,
     /// Cached tokens at its first start; `None` before. Later starts do not change it.
@@ -137,7 +135,6 @@ impl Sequence {
         self.window.shifted_at
     }
 
-    /// Returns true if it cannot continue before its context is shifted.
     pub(crate) fn is_full(&self) -> bool {
         self.window.is_full(self.n_tokens())
     }

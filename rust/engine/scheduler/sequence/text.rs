@@ -1,5 +1,4 @@
-//! Detokenization: bytes are held back until they are complete UTF-8 and cannot be the start of a stop string. Also detects
-//! where the content ends the text.
+//! Detokenization: bytes are held back until they are complete UTF-8 and cannot begin a stop string.
 
 use std::sync::Arc;
 
