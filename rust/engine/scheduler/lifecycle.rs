@@ -200,7 +200,7 @@ impl Scheduler {
             self.queue.push_preempted(PreemptedSequence { sequence, reservation, slot, n_held: 0 });
             return;
         }
-        if matches!(sequence.request.task, Task::Load(_)) {
+        if sequence.is_load() {
             let group_id = sequence.group_id;
             self.queue.reset(group_id);
             hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);

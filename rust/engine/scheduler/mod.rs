@@ -166,10 +166,6 @@ impl Scheduler {
         self.has_changed = true;
     }
 
-    pub(crate) fn task(&self, key: SchedulingKey) -> &Task {
-        &self.slots.sequence(key).sequence.request.task
-    }
-
     pub(crate) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
         self.queue.group(self.slots.sequence(key).sequence.group_id)
     }

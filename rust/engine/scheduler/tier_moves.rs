@@ -27,7 +27,7 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
             match reload_next(scheduler, cache, key) {
                 ReloadOutcome::One => {}
                 ReloadOutcome::None => break,
-                ReloadOutcome::Impossible(error) if matches!(scheduler.task(key), Task::Load(_)) => {
+                ReloadOutcome::Impossible(error) if scheduler.slots.sequence(key).sequence.is_load() => {
                     scheduler.fail_sequence(key, error);
                     break;
                 }
@@ -59,12 +59,12 @@ enum ReloadOutcome {
 }
 
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> ReloadOutcome {
-    let Some(next) = scheduler.slots.sequence(key).next_reload() else { return ReloadOutcome::None };
+    let running = scheduler.slots.sequence(key);
+    let Some(next) = running.next_reload() else { return ReloadOutcome::None };
     let [n_entry, n_kept] = [&next.range, &next.kept].map(|range| range.end - range.start);
-    let must_load = matches!(scheduler.task(key), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
-    let n_wanted = if must_load { n_entry } else { n_kept };
+    let n_wanted = if running.sequence.is_load() { n_entry } else { n_kept };
     if cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key)) < n_wanted {
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
             return ReloadOutcome::None;
@@ -114,7 +114,7 @@ impl Scheduler {
     pub(crate) fn lower_n_cached(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence_mut(key);
         let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
-        if *self.task(key) == Task::Complete {
+        if running.sequence.request.task == Task::Complete {
             self.stats.n_cached = self.stats.n_cached.saturating_sub(n_lost);
             self.stats.n_reloaded = self.stats.n_reloaded.saturating_sub(n_lost);
         }

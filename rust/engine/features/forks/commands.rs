@@ -177,7 +177,7 @@ fn find_cut(
     source: ForkSource,
 ) -> Result<ForkCut> {
     let n_sampled = n_sampled(&source, at, runner)?;
-    let Some(n_tokens) = source.length_at(n_sampled) else {
+    let Some(n_tokens) = source.n_tokens_at(n_sampled) else {
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
         let message =
             format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");

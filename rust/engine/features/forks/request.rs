@@ -124,14 +124,14 @@ impl ForkSource {
     }
 
     /// Returns the length of the text after `n_sampled` sampled tokens; `None` if a context shift has dropped that position.
-    pub(crate) fn length_at(&self, n_sampled: u32) -> Option<u32> {
+    pub(crate) fn n_tokens_at(&self, n_sampled: u32) -> Option<u32> {
         let n_tokens = self.tokens.len().checked_sub(self.n_predicted.checked_sub(n_sampled)?)?;
         Some(n_tokens).filter(|&n_tokens| self.shifted_at.is_none_or(|shifted_at| n_tokens > shifted_at))
     }
 
     /// Returns the range in `tokens` of the first `n_sampled` sampled tokens, without dropped ones.
     pub(crate) fn sampled_range(&self, n_sampled: u32) -> Range<u32> {
-        let Some(end) = self.length_at(n_sampled) else { return 0..0 };
+        let Some(end) = self.n_tokens_at(n_sampled) else { return 0..0 };
         self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_sampled))..end
     }
 

@@ -106,6 +106,10 @@ impl Sequence {
         self.scheduling_key
     }
 
+    pub(crate) fn is_load(&self) -> bool {
+        matches!(self.request.task, Task::Load(_))
+    }
+
     pub(crate) fn n_tokens(&self) -> u32 {
         self.tokens.len()
     }
