@@ -12,7 +12,7 @@
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
 //! | `output/wake_handle` `output/fork` `output/slow_consumers` `output/stream` `output/completions` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
-//! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
+//! | `scheduler/queue` `scheduler/slots` `scheduler/step_events` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; streams and metrics |
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
 //! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |

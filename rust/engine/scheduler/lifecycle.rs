@@ -129,7 +129,7 @@ impl Scheduler {
             self.queue.group_mut(group_id).release_holder();
             self.queue.block_starts(group_id);
         }
-        self.outbox.failed.push((request_id, error));
+        self.events.failed.push((request_id, error));
     }
 
     fn take_running_of(&mut self, group_id: u64) -> Vec<RunningSequence> {
@@ -158,7 +158,7 @@ impl Scheduler {
     pub(crate) fn abandon(&mut self, group_id: u64) {
         // So that the queue length is correct immediately.
         drop(self.queue.group_mut(group_id).permit.take());
-        self.outbox.groups_with_events.push(group_id);
+        self.events.groups_with_events.push(group_id);
     }
 
     pub(crate) fn disconnect(&mut self, request_id: u64) {

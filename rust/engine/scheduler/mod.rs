@@ -5,7 +5,6 @@ pub(crate) mod admission;
 pub(crate) mod checkpoint_positions;
 pub(crate) mod checkpoints;
 pub(crate) mod lifecycle;
-pub(crate) mod outbox;
 pub(crate) mod placement;
 pub(crate) mod planning;
 pub(crate) mod prefix_match;
@@ -19,6 +18,7 @@ pub(crate) mod sequence;
 pub(crate) mod slots;
 pub(crate) mod step_budget;
 pub(crate) mod step_cost;
+pub(crate) mod step_events;
 pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod tier_moves;
@@ -34,13 +34,13 @@ use crate::engine::features::hooks;
 use crate::engine::features::state::SchedulerFeatures;
 use crate::engine::output::SharedState;
 use crate::engine::runner::Runner;
-use crate::engine::scheduler::outbox::Outbox;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
+use crate::engine::scheduler::step_events::StepEvents;
 use crate::engine::stats::Stats;
 use crate::request::{Event, Finished, SlotContents, Task};
 
@@ -48,7 +48,7 @@ pub(crate) struct Scheduler {
     limits: Limits,
     queue: Queue,
     slots: Slots,
-    outbox: Outbox,
+    events: StepEvents,
     features: SchedulerFeatures,
     shared: Arc<SharedState>,
     /// Streams that are not computed until their readers have caught up.
@@ -66,7 +66,7 @@ impl Scheduler {
         Self {
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
-            outbox: Outbox::default(),
+            events: StepEvents::default(),
             features: SchedulerFeatures::default(),
             shared,
             paused: BTreeSet::new(),
@@ -220,7 +220,7 @@ impl Scheduler {
         {
             self.stats.histograms.observe_end(group.submitted, reason, usage, Instant::now());
         }
-        self.outbox.add(group, event);
+        self.events.add(group, event);
     }
 
     pub(crate) fn count_full_decode(&mut self, n_rows: u32) {

@@ -92,7 +92,7 @@ impl Scheduler {
             }
         }
         for index in indices {
-            self.outbox.admitted.extend(self.queue.start(group_id, index));
+            self.events.admitted.extend(self.queue.start(group_id, index));
         }
         if let Some(logits) = logits {
             self.slots.sequence_mut(key).phase = Phase::ReadyToSample(logits);

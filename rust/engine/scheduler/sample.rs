@@ -52,7 +52,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
 
 impl Scheduler {
     pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
-        let Self { slots, queue, outbox, stats, .. } = self;
+        let Self { slots, queue, events, stats, .. } = self;
         for running in slots.running_mut() {
             let Some(SampledToken { event, last, finished }) = running.sequence.detokenize(runner, running.slot, now) else {
                 continue;
@@ -61,7 +61,7 @@ impl Scheduler {
             if let Some(event) = event {
                 stats.n_predicted += 1;
                 stats.histograms.observe_token(running.sequence.clock.submitted, last, now);
-                outbox.add(queue.group_mut(running.sequence.group_id), Event::Token(event));
+                events.add(queue.group_mut(running.sequence.group_id), Event::Token(event));
             }
         }
     }

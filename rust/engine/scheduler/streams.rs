@@ -2,9 +2,9 @@
 
 use crate::engine::output::slow_consumers::{Backlog, SlowStreams};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::outbox::Outbox;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::step_events::StepEvents;
 
 impl Scheduler {
     pub(crate) fn backlog_of(&self, request_id: u64) -> Option<Backlog> {
@@ -21,10 +21,10 @@ impl Scheduler {
 
     pub(crate) fn take_ended(&mut self) -> Vec<EndedGroup> {
         let mut ended = Vec::new();
-        for (request_id, error) in std::mem::take(&mut self.outbox.failed) {
+        for (request_id, error) in std::mem::take(&mut self.events.failed) {
             ended.extend(self.remove_stream(request_id).into_iter().map(|group| (group, Some(Err(error.clone())))));
         }
-        let updated = std::mem::take(&mut self.outbox.groups_with_events);
+        let updated = std::mem::take(&mut self.events.groups_with_events);
         for &group_id in &updated {
             if self.queue.get(group_id).is_some_and(RequestGroup::is_done)
                 && let Some(group) = self.remove(group_id)
@@ -34,23 +34,23 @@ impl Scheduler {
                 ended.push((group, is_last.then_some(Ok(()))));
             }
         }
-        self.outbox.groups_with_events = updated;
+        self.events.groups_with_events = updated;
         ended
     }
 
     pub(crate) fn has_events(&self) -> bool {
-        !(self.outbox.groups_with_events.is_empty() && self.outbox.failed.is_empty())
+        !(self.events.groups_with_events.is_empty() && self.events.failed.is_empty())
     }
 
     /// Anything but a further token for each sequence wakes readers regardless of the rate limit.
     pub(crate) fn has_urgent_events(&self) -> bool {
         let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Vacant);
-        self.outbox.is_urgent || !self.slots.running().iter().all(only_decodes)
+        self.events.is_urgent || !self.slots.running().iter().all(only_decodes)
     }
 
     /// Called after the metrics are published: releases the permits of admitted requests. Returns the number of groups.
     pub(crate) fn drain_events(&mut self, mut send: impl FnMut(&mut RequestGroup)) -> usize {
-        let Outbox { groups_with_events, admitted, is_urgent, .. } = &mut self.outbox;
+        let StepEvents { groups_with_events, admitted, is_urgent, .. } = &mut self.events;
         admitted.clear();
         *is_urgent = false;
         let n_groups = groups_with_events.len();

@@ -292,7 +292,10 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     let SearchResults { cursor, published, texts } = *results;
     let mut texts = texts.into_iter();
     for index in 0..n {
-        let (mut cursor, mut tokens) = (cursor.clone(), published.clone());
+        let (mut cursor, mut tokens) = (cursor.clone(), scheduler.sequence(all[0]).sequence.tokens.of_prompt());
+        for &token in &published {
+            tokens.push(token);
+        }
         let (unpublished, reason, score) = match texts.next() {
             Some(FinishedText { unpublished, reason, score, .. }) => (unpublished, reason, Some(score)),
             // With fewer texts than branches, the remaining branches are cancelled.
@@ -306,44 +309,26 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
             scheduler.emit(group_id, Event::Token(event));
         }
-        let mut text_tokens = scheduler.sequence(all[0]).sequence.tokens.of_prompt();
-        for token in tokens {
-            text_tokens.push(token);
-        }
         if score.is_some() {
-            hooks::on_text(&scheduler.shared().features, scheduler.group(group_id), &text_tokens);
+            hooks::on_text(&scheduler.shared().features, scheduler.group(group_id), &tokens);
         }
-        end_branch(
-            scheduler,
-            group_id,
-            all[0],
-            BeamEnd { index, n_predicted: cursor.n_published, text: cursor.remaining_text(), reason, score },
-        );
+        let ended = Finished { text: cursor.remaining_text(), score, ..Finished::without_tokens(index, reason) };
+        end_branch(scheduler, group_id, all[0], cursor.n_published, ended);
     }
     scheduler.finish_group(group_id);
 }
 
-struct BeamEnd {
-    index: u32,
-    n_predicted: u32,
-    text: smol_str::SmolStr,
-    reason: FinishReason,
-    score: Option<f64>,
-}
-
-fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, ended: BeamEnd) {
-    let BeamEnd { index, n_predicted, text, reason, score } = ended;
+/// Publishes the end of a branch of `n_predicted` tokens; adds the usage of the search, whose first beam is `first`.
+fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, n_predicted: u32, mut ended: Finished) {
     let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence_mut(first);
-    let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
-    let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
-    if index > 0 {
+    let mut usage = sequence.usage(*n_held, ended.reason == FinishReason::Cancelled);
+    if ended.index > 0 {
         (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
     }
-    (usage.n_predicted, usage.n_held) = (n_predicted, n_prompt + n_predicted.saturating_sub(1));
-    let is_truncated = reason == FinishReason::ContextFull;
-    let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation: None };
-    hooks::add_reports(&mut sequence.features, &mut finished);
-    scheduler.emit(group_id, Event::Finished(finished));
+    (usage.n_predicted, usage.n_held) = (n_predicted, sequence.n_prompt + n_predicted.saturating_sub(1));
+    (ended.slot, ended.usage, ended.is_truncated) = (Some(*slot), usage, ended.reason == FinishReason::ContextFull);
+    hooks::add_reports(&mut sequence.features, &mut ended);
+    scheduler.emit(group_id, Event::Finished(ended));
 }
 
 /// Ends a search that fills the device cache by itself with the texts it has. Returns `false` if a live beam has no token yet.
@@ -377,15 +362,13 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
     let (n_predicted, text) =
         results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
     let preempted = scheduler.queue().preempted().iter().find(|preempted| preempted.sequence.group_id == group_id);
-    let (slot, usage) = preempted.map_or_else(Default::default, |of| (Some(of.slot), of.sequence.usage(of.n_held, true)));
+    let (slot, usage) = preempted
+        .map_or_else(Default::default, |of| (Some(of.slot), Usage { n_predicted, ..of.sequence.usage(of.n_held, true) }));
     for index in 0..n {
-        let (text, reason) = (text.clone(), FinishReason::Cancelled);
-        if let Some(first) = first {
-            end_branch(scheduler, group_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
-        } else {
-            let usage = Usage { n_predicted, ..usage };
-            let finished = Finished { slot, text, usage, ..Finished::without_tokens(index, reason) };
-            scheduler.emit(group_id, Event::Finished(finished));
+        let ended = Finished { text: text.clone(), ..Finished::without_tokens(index, FinishReason::Cancelled) };
+        match first {
+            Some(first) => end_branch(scheduler, group_id, first, n_predicted, ended),
+            None => scheduler.emit(group_id, Event::Finished(Finished { slot, usage, ..ended })),
         }
     }
     scheduler.finish_group(group_id);

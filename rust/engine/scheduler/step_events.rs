@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::request::Event;
 
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub(crate) struct StepEvents {
     pub(crate) groups_with_events: Vec<u64>,
     pub(crate) failed: Vec<(u64, Error)>,
     /// Permits of requests that got their last slot, held until the metrics show them there: each request is always counted.
@@ -14,7 +14,7 @@ pub(crate) struct Outbox {
     pub(crate) is_urgent: bool,
 }
 
-impl Outbox {
+impl StepEvents {
     /// Adds an event of a group. Only tokens after the first one may wait for the rate limit.
     pub(crate) fn add(&mut self, group: &mut RequestGroup, event: Event) {
         self.is_urgent |= !matches!(&event, Event::Token(token) if token.n_predicted > 1);
