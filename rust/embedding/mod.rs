@@ -1,17 +1,7 @@
 //! Embeddings and reranking scores of texts.
 //!
-//! A worker thread with its own context over the engine's weights; both are created for the first request. It serves the
-//! requests round-robin, computes as many texts together as a batch holds, and keeps only common prefixes of texts between
-//! batches.
-//!
-//! | file | contents |
-//! | --- | --- |
-//! | `shape.rs` | the dimensions of the context, derived from the model |
-//! | `queue.rs` | waiting requests, and the choice of the next batch; pure |
-//! | `normalize.rs` | scaling of embeddings; pure |
-//! | `shared_prefixes.rs` | common prefixes of the texts of a batch; pure |
-//! | `prefix_cache.rs` | computes common prefixes once and keeps them for later batches; pure |
-//! | `worker.rs` | the thread |
+//! A worker thread with its own context over the engine's weights; both are created for the first request. It serves requests
+//! round-robin and keeps only common prefixes of texts between batches.
 
 mod normalize;
 mod prefix_cache;
@@ -28,7 +18,6 @@ pub use worker::{Embedder, PendingEmbeddings, Stats};
 
 use crate::request::{Prompt, Token};
 
-/// The result of a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EncodedBatch {
     /// For each text, its rows one after the other, each of [`EmbedderShape::width`] numbers.
@@ -41,16 +30,10 @@ pub struct EncodedBatch {
 pub trait Encoder {
     /// Computes the embeddings of at most [`EmbedderShape::n_sequences`] non-empty texts, of at most [`EmbedderShape::n_batch`]
     /// tokens together.
-    ///
-    /// # Errors
-    /// The backend's error message.
     fn encode(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String>;
 
     /// Computes the embeddings of one text with images or audio, which are all encoded. It has at most
     /// [`EmbedderShape::n_longest`] positions.
-    ///
-    /// # Errors
-    /// The backend's error message.
     fn encode_mixed(&mut self, prompt: &Prompt) -> Result<EncodedBatch, String>;
 
     /// Bytes of the context, without the weights.

@@ -17,7 +17,6 @@ pub enum Normalization {
 }
 
 impl Normalization {
-    /// The normalization with this number; `None` below −1.
     #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {

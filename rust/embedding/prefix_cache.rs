@@ -1,8 +1,7 @@
 //! Computes common prefixes of texts once, within a batch and across batches, for causal models whose embedding is the output
 //! of the last token. Pure: the model's memory is a parameter.
 //!
-//! The bookkeeping is the completions' [`KvCache`] without a host cache: the prefix tree, the holders of cells, the order of
-//! last use, and the positions at which sliding-window memory can be forked.
+//! The bookkeeping is the completions' [`KvCache`] without a host cache.
 
 use crate::cache::{
     AdapterSchedule, AdapterSet, CacheOp, EvictionReason, KvCache, KvSeqId, MIN_SHARED, MemoryKind, PrefixMatch, PrefixQuery,
@@ -14,13 +13,11 @@ use crate::request::Token;
 /// Most prefixes that are kept for later batches.
 pub const MAX_KEPT: usize = 32;
 
-/// Most prefixes that one batch computes separately.
 const MAX_COMPUTED_PREFIXES: usize = 32;
 
 // llama.cpp builds its graphs for a multiple of the sequence ids.
 const _: () = assert!((MAX_KEPT + MAX_COMPUTED_PREFIXES + MAX_SEQUENCES as usize).is_power_of_two());
 
-/// Memory of sequences that can be forked.
 pub trait ForkableMemory {
     /// Returns whether a sequence can continue after the first `n_tokens` of the `n_held` tokens of `from`.
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
@@ -32,16 +29,12 @@ pub trait ForkableMemory {
     fn truncate(&mut self, id: KvSeqId, n_kept: u32);
 
     /// Computes at least one token for each sequence, after the tokens that it holds.
-    ///
-    /// # Errors
-    /// The backend's error message.
     fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> Result<(), String>;
 
     /// The embedding of the tokens of `id`, whose last tokens were computed last.
     fn vector(&self, id: KvSeqId) -> Vec<f32>;
 }
 
-/// The tokens of each sequence.
 #[derive(Debug)]
 pub struct PrefixCache {
     cache: KvCache,
@@ -50,7 +43,6 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// Creates the bookkeeping of an empty memory of this kind.
     #[must_use]
     pub fn new(shape: EmbedderShape, kind: MemoryKind) -> Self {
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
@@ -82,17 +74,13 @@ impl PrefixCache {
         id
     }
 
-    /// Drops the id from [`PrefixCache::take_id`] with all its tokens.
     pub fn release_id(&mut self, memory: &mut impl ForkableMemory, id: KvSeqId) {
         self.cache.discard(id);
         self.flush(memory);
     }
 
-    /// Computes the embeddings of texts with these adapters, as specified by
-    /// [`Encoder::encode`](crate::embedding::Encoder::encode).
-    ///
-    /// # Errors
-    /// The backend's error message. The caller must then clear the memory and call [`PrefixCache::clear`].
+    /// As [`Encoder::encode`](crate::embedding::Encoder::encode), with these adapters. After an error, the caller must clear the
+    /// memory and call [`PrefixCache::clear`].
     pub fn encode(
         &mut self,
         memory: &mut impl ForkableMemory,
@@ -147,7 +135,6 @@ impl PrefixCache {
         prefixes.map(cached_prefix).collect()
     }
 
-    /// The longest prefix that can be forked.
     fn find(&self, memory: &impl ForkableMemory, adapters: &AdapterSchedule, tokens: &[Token]) -> PrefixMatch {
         let query = PrefixQuery { adapters, tokens, at_least: MIN_SHARED, at_most: u32::MAX, takes_logits: false };
         self.cache.find(&query, |id, n_held, n_tokens| memory.can_fork(id, n_held, n_tokens)).unwrap_or_default()
@@ -172,7 +159,6 @@ impl PrefixCache {
         Ok(rows.iter().map(|(_, tokens)| tokens.len()).sum())
     }
 
-    /// Evicts the least recently used prefixes that exceed the limits.
     fn evict_excess(&mut self, memory: &mut impl ForkableMemory) {
         while self.cache.n_used() > self.shape.n_longest || self.cache.n_ids_used() > MAX_KEPT {
             let removal =

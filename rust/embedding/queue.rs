@@ -18,16 +18,13 @@ pub const MAX_NUMBERS: usize = 1 << 24;
 /// complete.
 const MAX_OVERTAKEN: usize = 16;
 
-/// The embeddings of a request's texts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Embeddings {
     /// All rows, one after the other.
     pub numbers: Vec<f32>,
-    /// Numbers of one row.
     pub width: usize,
     /// The rows of text `i` are `[starts[i], starts[i + 1])`: one, or one for each token without pooling.
     pub starts: Vec<usize>,
-    /// Number of tokens of each text.
     pub n_tokens: Vec<usize>,
 }
 
@@ -54,10 +51,8 @@ pub(super) struct BatchText {
     text_index: usize,
 }
 
-/// Texts that are computed together.
 #[derive(Debug, PartialEq)]
 pub(super) enum Batch {
-    /// Texts without media.
     Texts(Vec<Vec<Token>>),
     /// A text with images or audio, which are all encoded.
     Mixed(Prompt),
@@ -67,7 +62,6 @@ pub(super) enum Batch {
 pub(super) struct Queue {
     shape: EmbedderShape,
     requests: HashMap<u64, EmbeddingRequest>,
-    /// Results that were not taken yet.
     answers: HashMap<u64, Result<Embeddings>>,
     /// Requests whose next text can be computed, by turn.
     ready: BTreeMap<u64, u64>,
@@ -92,10 +86,6 @@ impl Queue {
     }
 
     /// Adds a request for the embeddings of `texts`, truncated to their first `dimensions` numbers.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::NotSupported`] for images and audio if the shape
-    /// takes none, [`Error::QueueFull`] if the queue is full.
     pub(super) fn push(
         &mut self,
         id: u64,

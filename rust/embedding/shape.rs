@@ -2,7 +2,6 @@
 
 use crate::config::Pooling;
 
-/// Most texts of one batch.
 pub const MAX_SEQUENCES: u32 = 64;
 
 /// Most tokens of a batch of several texts. A batch delays running streams, so it is short; a longer text is a separate batch.
@@ -11,16 +10,13 @@ const FILL: u32 = 512;
 /// Length limit of a text, unless `-ub` is larger.
 const DEFAULT_LONGEST: u32 = 2048;
 
-/// The dimensions of the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedderShape {
-    /// Combination of the outputs of a text's tokens.
     pub pooling: Pooling,
     /// True if a text may contain images or audio: not for encoder models, which read a text in one decode.
     pub takes_media: bool,
     /// Numbers of one row.
     pub width: usize,
-    /// Size of the vocabulary.
     pub n_vocab: usize,
     /// Most tokens of one text.
     pub n_longest: usize,
@@ -28,7 +24,6 @@ pub struct EmbedderShape {
     pub n_trained: usize,
     /// Most tokens of one batch, at least `n_longest`: llama.cpp's `n_ctx`, `n_batch` and `n_ubatch`.
     pub n_batch: usize,
-    /// Most texts of one batch.
     pub n_sequences: usize,
 }
 
@@ -51,7 +46,6 @@ impl EmbedderShape {
         }
     }
 
-    /// Most tokens of a batch of several texts.
     #[must_use]
     pub fn n_fill(&self) -> usize {
         self.n_batch.min(FILL as usize)

@@ -15,9 +15,7 @@ pub(super) struct CachedPrefix {
 /// A position at which texts diverge, up to which one of them is computed for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BranchPoint {
-    /// Index of the text that is computed.
     pub(super) text: usize,
-    /// Number of its tokens that are computed.
     pub(super) n_tokens: usize,
 }
 

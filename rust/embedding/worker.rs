@@ -13,24 +13,18 @@ use crate::worker_thread::WorkerThread;
 /// Polling interval while an image or audio is encoded, which takes tens of milliseconds and more.
 const MEDIA_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Creates the context, on the worker's thread.
 type EncoderFactory = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
 
 /// Called on the worker's thread when requests are answered; it must not block.
 pub type OnDone = Arc<dyn Fn() + Send + Sync>;
 
-/// Metrics since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Texts whose embeddings were computed.
     pub n_texts: u64,
-    /// Tokens of these texts.
     pub n_tokens: u64,
     /// Tokens that were computed; fewer than `n_tokens` if texts have common prefixes.
     pub n_computed: u64,
-    /// Batches.
     pub n_batches: u64,
-    /// Tokens in the queue.
     pub n_waiting: usize,
     /// Bytes of the context without the weights; 0 until it is created.
     pub n_bytes: u64,
@@ -66,8 +60,7 @@ impl Shared {
 }
 
 impl Embedder {
-    /// Creates a worker for contexts of this shape, which `make` creates on its thread. `on_done` is called whenever requests
-    /// are answered.
+    /// `make` creates the context on the worker's thread, which calls `on_done` whenever requests are answered.
     pub fn new(
         shape: EmbedderShape,
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
@@ -84,18 +77,12 @@ impl Embedder {
         }
     }
 
-    /// The shape of the context.
     #[must_use]
     pub fn shape(&self) -> &EmbedderShape {
         &self.shared.shape
     }
 
-    /// Queues texts and returns immediately. Their embeddings are truncated to the first `dimensions` numbers and then
-    /// normalized.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] if the queue is full,
-    /// [`Error::Stopped`] after the worker was stopped.
+    /// Queues texts and returns immediately. Their embeddings are truncated to `dimensions` numbers and then normalized.
     pub fn submit(
         &self,
         texts: Vec<Prompt>,
@@ -130,7 +117,6 @@ impl Embedder {
         Ok(())
     }
 
-    /// The current metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
@@ -162,7 +148,6 @@ pub struct PendingEmbeddings {
 }
 
 impl PendingEmbeddings {
-    /// Returns whether [`PendingEmbeddings::take`] returns a result.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.lock().queue.is_answered(self.id)

@@ -25,8 +25,7 @@ const MAX_STATES: u32 = 8;
 /// more levels and permanently busy streams, a third as many embeddings were computed.
 const NICENESS: i32 = 5;
 
-/// Creates the embedding worker of `model`, which allocates nothing until the first request. It calls `on_done` on its thread
-/// whenever requests are answered, and reads the engine's default `adapters` when it computes a batch.
+/// Creates the embedding worker of `model`, which allocates nothing until the first request.
 #[must_use]
 pub fn embedder(
     model: &Arc<Model>,
@@ -50,10 +49,7 @@ pub fn embedder(
 }
 
 /// Returns whether the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
-/// two embeddings of one text is at least 0.999999; on GPUs nothing is promised. `engine_uses_own_kernels` is
-/// [`Engine::uses_own_kernels`] of an engine on the same model with the same configuration.
-///
-/// [`Engine::uses_own_kernels`]: crate::engine::Engine::uses_own_kernels
+/// two embeddings of one text is at least 0.999999; on GPUs nothing is promised.
 #[must_use]
 pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_uses_own_kernels: bool) -> bool {
     let keeps_states = model.is_recurrent() || model.is_hybrid();
@@ -72,14 +68,10 @@ fn shares_prefixes(model: &Model, pooling: Pooling) -> bool {
     !model.is_encoder() && !keeps_states && matches!(pooling, Pooling::Last | Pooling::Rank)
 }
 
-/// Attention kernel for embeddings.
-///
-/// llama.cpp's fused kernel for CPUs sums V in 16 bits for up to 63 rows, and in tiles and 32 bits for more. So a large batch would
-/// change the embedding of a text (cosine 0.9994). With quantised weights, activations are rounded to 8 bits, which amplifies even
-/// differences in the last bit (cosine 0.99997 without the fused kernel).
+/// llama.cpp's fused kernel for CPUs sums V in 16 bits for up to 63 rows, and in 32 bits for more, so a large batch would change
+/// the embedding of a text (cosine 0.9994; with quantised weights 0.99997 even without the fused kernel).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EmbeddingAttention {
-    /// Our kernel, which computes each row independently.
     Own,
     /// llama.cpp's fused kernel with different 16-bit formats of K and V: then it uses no tiles and sums V in 32 bits.
     ByRow,
@@ -101,36 +93,31 @@ impl EmbeddingAttention {
     }
 }
 
-/// A context whose decodes return embeddings, used on the thread that created it.
 pub(super) struct EmbeddingContext {
     // Dropped first: it uses the threads.
     raw: RawContext,
     batch: Batch,
     media: MediaBatch,
     shape: EmbedderShape,
-    /// True if the mean of a text's rows is computed here. llama.cpp sums over all rows of a batch, so that rounding depends on the
-    /// other texts.
+    /// llama.cpp would sum over all rows of a batch, so that rounding depends on the other texts.
     computes_mean: bool,
-    /// True if each decode has a single text, since the rounding of its attention would depend on other texts.
+    /// The rounding of its attention would depend on other texts.
     is_single_text: bool,
     n_ctx: u32,
     enabled_kernels: EnabledKernels,
     /// T5's encoder has a KV memory too, and is computed by `llama_encode`.
     is_t5: bool,
-    /// Set if sequences share the cells of their prefixes.
     prefix_cache: Option<PrefixCache>,
     memory_kind: MemoryKind,
     seq_lens: Vec<u32>,
     adapters: DefaultAdapters,
-    /// Maximum number of rows computed so far: llama.cpp keeps buffers for as many.
+    /// llama.cpp keeps buffers for as many rows.
     n_rows_max: usize,
     _pool: ThreadPool,
-    /// Keeps the thread that created the context, which decodes, off the processors of the others.
     _affinity: AffinityGuard,
 }
 
 impl EmbeddingContext {
-    /// Creates the context with the threads for prompts of `config`, but with lower priority.
     pub(super) fn new(
         model: &Arc<Model>,
         config: &ResolvedConfig,
@@ -147,7 +134,6 @@ impl EmbeddingContext {
         Self::make(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
     }
 
-    /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
     fn leaves_attention(&mut self) -> Result<bool> {
         let token = self.raw.model.bos_token().unwrap_or(0);
         let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])], token_index));
@@ -249,7 +235,6 @@ impl EmbeddingContext {
         ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 
-    /// `position_of(id, index)` is the position of the token at `index` of a sequence.
     fn compute_rows(
         &mut self,
         sequences: &[(KvSeqId, &[Token])],
@@ -271,7 +256,7 @@ impl EmbeddingContext {
         Ok(())
     }
 
-    /// Computes the `n_rows` of a batch. `hints` describes these rows; `None` for rows of media that share positions.
+    /// `hints` is `None` for rows of media that share positions.
     fn run(&mut self, n_rows: usize, batch: sys::llama_batch, hints: Option<DecodeHints>) -> std::result::Result<(), String> {
         self.check_memory(n_rows)?;
         self.n_rows_max = self.n_rows_max.max(n_rows);
@@ -304,8 +289,7 @@ impl EmbeddingContext {
         (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
     }
 
-    /// Computes a text in the empty sequence `id`, one decode per run, since a decode holds either tokens or media. Each run uses
-    /// the adapters of its first token. Returns the pooled result of all runs.
+    /// One decode per run, since a decode holds either tokens or media. Each run uses the adapters of its first token.
     fn compute_runs(
         &mut self,
         id: KvSeqId,
@@ -343,7 +327,6 @@ impl EmbeddingContext {
         Ok(EncodedBatch { vectors: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
     }
 
-    /// Computes texts that share no prefix, and clears the context after each decode.
     fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         let mut all = EncodedBatch::default();
         for texts in texts.chunks(if self.is_single_text { 1 } else { texts.len().max(1) }) {
@@ -360,7 +343,6 @@ impl EmbeddingContext {
         Ok(all)
     }
 
-    /// Computes a text in a temporary sequence, which is then cleared.
     fn encode_runs(&mut self, prompt: &Prompt, schedule: &AdapterSchedule) -> std::result::Result<EncodedBatch, String> {
         let prompt = &split_before(prompt, schedule.change());
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
@@ -375,7 +357,7 @@ impl EmbeddingContext {
         encoded
     }
 
-    /// Returns the embedding of a text: one row, or without pooling the `n` rows of the batch from `first` on.
+    /// Returns one row, or without pooling the `n` rows of the batch from `first` on.
     fn rows(&self, id: KvSeqId, first: usize, n: usize) -> Vec<f32> {
         let copy = |row: *mut f32| {
             assert!(!row.is_null(), "llama.cpp returned no embedding for a text that it has computed");
@@ -462,7 +444,6 @@ impl EmbeddingContext {
         encoded
     }
 
-    /// Computes each text with its adapters; texts with the same adapters are batched.
     fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         let active = self.active_adapters();
         let (invoking, others): (Vec<usize>, Vec<usize>) =
@@ -507,12 +488,11 @@ impl Encoder for EmbeddingContext {
 
 struct ActiveAdapters {
     unconditional: AdapterSet,
-    /// All adapters and the invocation of the activated one (aLoRA), of which there is at most one.
+    /// All adapters and the invocation of the activated one (aLoRA); at most one is active.
     activated: Option<(AdapterSet, Vec<Token>)>,
 }
 
 impl ActiveAdapters {
-    /// Selects from the `loaded` adapters those in `active`, with their scales.
     fn new(active: &[AdapterScale], loaded: &[Adapter]) -> Self {
         let invocation = |id: u32| loaded.get(id as usize).map_or(&[][..], |adapter| &adapter.invocation);
         let all = || active.iter().copied().filter(|&(_, scale)| scale != 0.0);
@@ -531,7 +511,6 @@ impl ActiveAdapters {
     }
 }
 
-/// Returns `prompt` with the run that contains the token at `index` split in front of that token.
 fn split_before(prompt: &Prompt, index: Option<u32>) -> Prompt {
     let (mut parts, mut start) = (Prompt::default(), 0);
     for run in prompt.runs() {
@@ -548,7 +527,6 @@ fn split_before(prompt: &Prompt, index: Option<u32>) -> Prompt {
     parts
 }
 
-/// Position of the token at `index` in a sequence without media.
 fn token_index(_: usize, index: u32) -> u32 {
     index
 }
@@ -563,7 +541,6 @@ fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, width: usize) -> Vec
     sums.into_iter().map(|sum| (sum / f64::from(n_rows)) as f32).collect()
 }
 
-/// Combines the embeddings of a text's runs, each with its number of rows, into the embedding of all rows.
 #[expect(clippy::cast_precision_loss, reason = "a context has fewer cells than 2²⁴")]
 fn pool(pooling: Pooling, runs: Vec<(usize, Vec<f32>)>) -> Vec<f32> {
     let n: usize = runs.iter().map(|(n_rows, _)| n_rows).sum();
@@ -583,7 +560,6 @@ fn pool(pooling: Pooling, runs: Vec<(usize, Vec<f32>)>) -> Vec<f32> {
     }
 }
 
-/// Rejects a context whose cells exceed free memory, as [`EmbeddingContext::check_memory`] does for rows.
 fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<()> {
     // llama.cpp stores them in 16 bits by default. Of encoders, only T5 has cells.
     let has_cells = !model.is_encoder() || is_t5(model.architecture());

@@ -1,5 +1,4 @@
-//! Runner of a model that encodes texts but generates none. No sequence runs on it; the engine still provides its slots,
-//! metrics and queries.
+//! Runner of an encoder; the engine still provides its slots, metrics and queries.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use crate::llama::{model::Model, token_strings};
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 
-/// An encoder. It has no cells.
 pub(super) struct EncoderOnlyRunner {
     pub(super) model: Arc<Model>,
 }

@@ -1,7 +1,7 @@
 //! Forwards llama.cpp's log lines to `tracing`, target `llama.cpp`.
 //!
-//! Errors and warnings keep their level. llama.cpp's "info" is about two hundred lines per load, so it becomes `DEBUG`, and its
-//! "debug" becomes `TRACE`. Errors also contain the reason why a call failed: [`errors_during`] collects them.
+//! llama.cpp's "info" is about two hundred lines per load, so it becomes `DEBUG`, and its "debug" `TRACE`. Errors also contain the
+//! reason why a call failed: [`errors_during`] collects them.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -11,13 +11,11 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use tracing::Level;
 
-/// Log state of a thread: llama.cpp logs on the thread that calls it.
 #[derive(Default)]
 struct ThreadLog {
     /// The incomplete line and its level; llama.cpp may send a line in pieces.
     line: String,
     level: sys::ggml_log_level,
-    /// Error lines since [`errors_during`] began; `None` outside of it.
     errors: Option<Vec<String>>,
 }
 
@@ -35,7 +33,6 @@ pub(super) fn install() {
     });
 }
 
-/// Runs `call`. Returns its result and the error lines that llama.cpp logged on this thread during the call.
 pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     LOG.with_borrow_mut(|log| log.errors = Some(Vec::new()));
     let result = call();
@@ -43,7 +40,7 @@ pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, errors)
 }
 
-/// Joins the texts of llama.cpp's error lines, without function names; `None` if they are empty.
+/// Without function names; `None` if there is no text.
 fn reason(errors: &[String]) -> Option<String> {
     let reasons = errors.iter().map(|line| {
         // Lines begin with the name of the function that logs them.
@@ -56,22 +53,18 @@ fn reason(errors: &[String]) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join("; "))
 }
 
-/// Returns `words` with the [`reason`], if there is one.
 pub(super) fn explain(words: &str, errors: &[String]) -> String {
     reason(errors).map_or_else(|| words.to_owned(), |reason| format!("{words}: {reason}"))
 }
 
-/// Returns the pointer that llama.cpp's function `create` returns; if it is null, the reason.
 pub(super) fn non_null<T>(create: impl FnOnce() -> *mut T) -> Result<NonNull<T>, String> {
     let (pointer, errors) = errors_during(create);
     NonNull::new(pointer).ok_or_else(|| reason_or_none(&errors))
 }
 
-/// As [`reason`], with words for a failure without one.
 pub(super) fn reason_or_none(errors: &[String]) -> String {
     reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
 }
-/// Runs `call` with a buffer for the message of a C++ exception and its size. Returns its result and the message.
 pub(super) fn with_exception_text<T>(call: impl FnOnce(*mut c_char, usize) -> T) -> (T, String) {
     let mut message = [0_u8; 256];
     let result = call(message.as_mut_ptr().cast(), message.len());
@@ -79,7 +72,6 @@ pub(super) fn with_exception_text<T>(call: impl FnOnce(*mut c_char, usize) -> T)
     (result, text)
 }
 
-/// Log callback of llama.cpp, called with a line or a piece of one.
 unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user_data: *mut c_void) {
     if text.is_null() {
         return;
@@ -96,7 +88,6 @@ unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _u
 }
 
 impl ThreadLog {
-    /// Appends a piece of text and moves completed lines to `lines`.
     fn push(&mut self, level: sys::ggml_log_level, text: &str, lines: &mut Vec<(sys::ggml_log_level, String)>) {
         if level != sys::GGML_LOG_LEVEL_CONT {
             if !self.line.is_empty() {

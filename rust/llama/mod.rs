@@ -1,8 +1,8 @@
 //! Bindings to llama.cpp; no other folder names it.
 //!
-//! The backend is started by `llama-cpp-2`; all else is a thin layer of our own on `llama-cpp-sys-2`. Violations that make llama.cpp
-//! end the process are checked before the call: tokens, sequence ids, positions and the size of a plan in `context/batch.rs`,
-//! operations on sequences in `context`, adapter files in `model/adapters.rs`.
+//! A thin layer of our own on `llama-cpp-sys-2`. Violations that make llama.cpp end the process are checked before the call: tokens,
+//! sequence ids, positions and the size of a plan in `context/batch.rs`, operations on sequences in `context`, adapter files in
+//! `model/adapters.rs`.
 //!
 //! | folder or file | content |
 //! | --- | --- |
@@ -15,7 +15,7 @@
 //! | `embedding`, `encoder_only` | the context for embeddings, and models that cannot generate |
 //! | `start`, `tune` | from a configuration to a running engine; timing of a model's steps on this machine |
 
-/// Declares a type that owns one of llama.cpp's pointers and frees it when it is dropped. Nothing else may free it.
+/// Owns one of llama.cpp's pointers; nothing else may free it.
 macro_rules! owned_pointer {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident($raw:ty), freed by $free:path) => {
         $(#[$attribute])*
@@ -30,7 +30,6 @@ macro_rules! owned_pointer {
     };
 }
 
-/// Implements the functions of [`Runner`](crate::engine::runner::Runner) that return properties of `self.model`.
 macro_rules! runner_functions_of_model {
     () => {
         fn n_vocab(&self) -> usize {
@@ -133,11 +132,7 @@ impl LlamaRunner {
     /// Creates the device cache and probes the capabilities of its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the cache does not fit into memory or the model cannot have a cache of this format;
-    /// [`Error::ModelLoad`] if the model cannot continue a text; [`Error::Decode`] if it cannot compute two tokens.
-    ///
-    /// # Panics
-    /// If `config.limits` break a rule of llama.cpp, such as more than 256 sequence ids.
+    /// [`Error::InvalidConfig`] for the cache, [`Error::ModelLoad`] or [`Error::Decode`] for the model.
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let n_seq_max = n_sequences(&model, config);
@@ -196,7 +191,6 @@ impl LlamaRunner {
         Ok(Self { context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
     }
 
-    /// Returns whether `id` holds all of its first `n_tokens` tokens that the next token attends to.
     fn holds_window_before(&self, id: KvSeqId, n_tokens: u32) -> bool {
         self.memory.holds_window(self.context.whole_from(id), n_tokens)
     }
@@ -214,7 +208,6 @@ struct Probe {
     layout: Option<Layout>,
     /// Size of the saved state without its cells, in bytes.
     n_state_bytes: u64,
-    /// Counts of operations that our kernels computed or left to llama.cpp.
     kernel_counts: kernels::KernelCounts,
 }
 
@@ -259,7 +252,6 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> 
     Ok(Probe { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), kernel_counts })
 }
 
-/// Checks that tokens can be grouped in this memory; the error is the reason why not.
 fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
     if memory.forks != ForkRule::Anywhere {
         return Err(format!("{} models have a recurrent state or a sliding window", model.architecture()));

@@ -1,10 +1,8 @@
 //! Finds the fastest settings for a model on this machine by short timings.
 //!
-//! Compares numbers of threads and, if our attention does not compute every layer, llama.cpp's two attention implementations.
-//!
-//! The objective is the time of a prompt of 1,000 tokens and of eight branches of it with 128 tokens each. Both are measured in
-//! part: a chunk of the prompt with half of its cells present, and single steps of the branches with their average number of cells.
-//! The cells are filled by writing one computed cell run repeatedly: their contents do not affect the time.
+//! The objective is the time of a prompt of 1,000 tokens and of eight branches of it with 128 tokens each. Both are measured in part:
+//! a chunk of the prompt with half of its cells present, and single steps of the branches with their average number of cells. The
+//! cells are filled by writing one computed cell run repeatedly: their contents do not affect the time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,13 +14,10 @@ use crate::llama::context::{Context, batch::rows_of, memory};
 use crate::llama::{Model, host::threads, resolve};
 use crate::request::Token;
 
-/// Length of the prompt, in tokens.
 pub const N_PROMPT: u32 = 1_000;
 
-/// Number of branches of the prompt.
 pub const N_BRANCHES: u16 = 8;
 
-/// Tokens of each branch.
 pub const N_BRANCH: u32 = 128;
 
 /// Cells that are computed once and written repeatedly. Few, so that a large model computes them quickly.
@@ -32,7 +27,6 @@ const N_RUN: u32 = 16;
 /// with fewer positions.
 const CHUNKS: [u32; 5] = [16, 64, 128, 256, 512];
 
-/// Target time of a timed chunk, if a chunk of 64 tokens is not slower.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 
 const N_STEPS: u32 = 3;
@@ -40,7 +34,6 @@ const N_STEPS: u32 = 3;
 /// Above this time of a step, only one is measured.
 const SLOW_STEP: Duration = Duration::from_secs(1);
 
-/// Maximum number of measurements of one candidate, of which the median counts.
 const MAX_ROUNDS: usize = 7;
 
 /// Share of the time budget for prompts; the rest is for branches, whose steps are a server's most frequent work.
@@ -59,7 +52,6 @@ const SPARE: KvSeqId = KvSeqId(2);
 
 const FIRST_BRANCH: u16 = 3;
 
-/// The measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// A prompt of [`N_PROMPT`] tokens.
@@ -68,12 +60,10 @@ pub enum Workload {
     Branches,
 }
 
-/// Timing of one candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
     /// True if llama.cpp's fused attention kernel was used; `None` with our own attention.
     pub flash_attention: Option<bool>,
-    /// The measured work.
     pub work: Workload,
     /// Number of threads.
     pub n_threads: u32,
@@ -81,22 +71,14 @@ pub struct Timing {
     pub took: Option<Duration>,
 }
 
-/// Result of the measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
-    /// Every candidate.
     pub timings: Vec<Timing>,
-    /// The fastest settings.
     pub best: TunedSettings,
 }
 
-/// Measures the candidates for `model` with the cache formats and the kernels of `config`, in separate contexts, for about
-/// `budget`: each attention once with all cores in any case, then the other candidates round-robin while time remains. `progress`
-/// receives the elapsed share of the budget, 0 to 1, and 1 at the end; if it returns false, the result is `None`.
-///
-/// # Errors
-/// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::ModelLoad`] if the model has too few positions,
-/// [`Error::Decode`] if it cannot compute.
+/// Measures the candidates for about `budget`: each attention once with all cores in any case, then the others round-robin while
+/// time remains. `progress` receives the elapsed share of the budget, 0 to 1; if it returns false, the result is `None`.
 pub fn measure(
     model: &Arc<Model>,
     config: &EngineConfig,
@@ -171,7 +153,6 @@ fn expected_s(trials: &[Trial], index: usize) -> f64 {
     trial.samples.last().copied().or_else(|| Some(with_all.samples.last()? * slower)).unwrap_or(0.0)
 }
 
-/// Numbers of threads to try, the default first: all cores, half of them, all but one, and all hardware threads.
 fn candidates(n_cores: u32, n_allowed: u32) -> Vec<u32> {
     let mut candidates = vec![n_cores];
     for n in [n_cores.div_ceil(2), n_cores - 1, n_allowed] {
@@ -187,7 +168,6 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
     samples.get(samples.len() / 2).copied()
 }
 
-/// Returns the attention with the least total time for prompt and branches, each with its best number of threads.
 fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedSettings {
     let fastest = |flash_attention, work| {
         let matching = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
@@ -205,7 +185,6 @@ fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedS
     chosen.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one attention is possible").1
 }
 
-/// A context that is filled to the state that the work requires.
 struct Bench {
     context: Context,
     token: Token,
@@ -280,7 +259,6 @@ impl Bench {
         }
     }
 
-    /// Writes cell runs for `id` until `n_cells` are used.
     fn fill(&mut self, id: KvSeqId, n_cells: u32) -> Result<()> {
         let Some(cell_run) = &self.cell_run else { return Ok(()) };
         while self.n_cells + N_RUN <= n_cells {
@@ -293,7 +271,6 @@ impl Bench {
         Ok(())
     }
 
-    /// The extrapolated seconds of `work` with `n_threads`.
     fn measure(&mut self, work: Workload, n_threads: u32) -> Result<f64> {
         self.context.set_threads(n_threads);
         match work {
@@ -322,7 +299,6 @@ impl Bench {
         }
     }
 
-    /// Duration of a measurement, if `work` takes `seconds` in total.
     fn measured_part(&self, work: Workload, seconds: f64) -> Duration {
         let part = match work {
             Workload::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),

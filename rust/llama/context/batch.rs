@@ -7,12 +7,9 @@ use crate::request::Token;
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct Bounds {
-    /// Upper bound of tokens (exclusive).
     pub n_vocab: usize,
-    /// Upper bound of sequence ids (exclusive).
     pub n_seq_max: usize,
     pub n_rows: usize,
-    /// Maximum number of rows that want logits.
     pub n_outputs: usize,
     /// True if rows are passed to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids
     /// together (`llama_batch_allocr::split_equal`); each break of that order costs one more pass over the weights.
@@ -38,8 +35,7 @@ impl RowArrays {
         self.wants_logits.clear();
     }
 
-    /// Returns the arrays with these tokens or embeddings for llama.cpp, which only reads them. Valid until the arrays are changed
-    /// or moved.
+    /// Returns a batch that is valid until the arrays are changed or moved; llama.cpp only reads it.
     pub(in crate::llama) fn as_raw(&mut self, token: *mut sys::llama_token, embd: *mut f32) -> sys::llama_batch {
         self.n_ids.resize(self.ids.len(), 1);
         self.id_pointers.clear();
@@ -58,13 +54,11 @@ impl RowArrays {
 
 pub(in crate::llama) struct Batch {
     bounds: Bounds,
-    /// The plan's rows in llama.cpp's order.
     order: Vec<usize>,
     /// The index in llama.cpp's batch of each row of the plan.
     batch_indices: Vec<usize>,
     tokens: Vec<sys::llama_token>,
     rows: RowArrays,
-    /// The length of each sequence after the rows that have been checked.
     seq_lens_after: Vec<u32>,
 }
 
@@ -172,7 +166,6 @@ impl Batch {
         &self.rows.ids
     }
 
-    /// As [`RowArrays::as_raw`].
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(self.tokens.as_mut_ptr(), std::ptr::null_mut())
     }

@@ -18,7 +18,6 @@ pub(in crate::llama) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
     }
 }
 
-/// Dimensions of the keys and values that a model caches for each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) struct KvShape {
     /// Maximum number of query heads of a layer; 0 if no layer has attention.

@@ -35,8 +35,8 @@ impl Gpu {
     }
 }
 
-/// Free bytes for the cells of `n_layers` layers (`None`: all) on the participating `gpus`; the remaining layers need host memory,
-/// of which `on_host` bytes are free. `n_free` is called only for participating GPUs: the query may allocate memory on a card.
+/// Free bytes for the cells of `n_layers` layers (`None`: all); layers on no GPU need host memory, of which `on_host` bytes are
+/// free. `n_free` is called only for participating GPUs: the query may allocate memory on a card.
 fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
     if n_layers == Some(0) {
         return on_host;
@@ -62,7 +62,6 @@ fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
     if placement.split == Split::None {
         return selected.get(placement.main_gpu as usize).copied().into_iter().collect();
     }
-    // Counts the memory of a GPU once, however often it is named.
     let mut names = HashSet::new();
     selected.retain(|gpu| names.insert(&gpu.name));
     selected
@@ -70,7 +69,6 @@ fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
 
 /// The backend must have been started, as for all of the following functions that name devices.
 pub(in crate::llama) fn free_on_host() -> u64 {
-    // Falls back to llama.cpp's value if the system does not report available memory.
     let on_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
     available_bytes().or_else(on_cpus).unwrap_or(u64::MAX)
 }
@@ -85,7 +83,6 @@ pub(in crate::llama) fn has_gpus(placement: &Placement) -> bool {
     placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
 }
 
-/// The devices that layers of a model can be offloaded to.
 pub(in crate::llama) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
     devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
 }
@@ -104,8 +101,7 @@ fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
     free as u64
 }
 
-/// The bytes that this process can allocate before the machine swaps or its control group is full. `None` on systems other than
-/// Linux.
+/// Bytes that this process can allocate before the machine swaps or its control group is full; `None` without Linux.
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     Some(control_groups().iter().filter_map(|folder| free_in_group(folder)).fold(on_machine, u64::min))
@@ -126,13 +122,11 @@ fn control_groups() -> Vec<PathBuf> {
     group.iter().flat_map(|path| path.ancestors()).map(Path::to_owned).collect()
 }
 
-/// Parses the line `name` of `/proc/meminfo`, in bytes.
 fn parse_meminfo(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Parses the folder of this process's control group from `/proc/self/cgroup`.
 fn parse_group(cgroup: &str) -> Option<PathBuf> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))

@@ -49,7 +49,6 @@ pub(in crate::llama) struct RawContext {
 }
 
 impl RawContext {
-    /// The error is llama.cpp's reason.
     pub(in crate::llama) fn new(model: &Arc<Model>, params: sys::llama_context_params) -> std::result::Result<Self, String> {
         // Creating a context may write to the model, so contexts are created one at a time.
         static MAKING: Mutex<()> = Mutex::new(());
@@ -63,7 +62,6 @@ impl RawContext {
         self.pointer.0.as_ptr()
     }
 
-    /// Its memory, valid while the context lives; null for an encoder without cells.
     pub(in crate::llama) fn memory(&self) -> sys::llama_memory_t {
         // SAFETY: the context is alive.
         unsafe { sys::llama_get_memory(self.as_ptr()) }
@@ -118,31 +116,25 @@ pub(in crate::llama) struct Context {
     raw: RawContext,
     batch: Batch,
     media: MediaBatch,
-    /// Number of tokens in each sequence. llama.cpp has this number too, but would have to be asked for every row.
     seq_lens: Vec<u32>,
-    /// For each sequence, the position from which its sliding-window cache has no hole. Reloaded states contain only the end of
-    /// their window, and llama.cpp reports the first position, not the holes above it. 0 for a memory without a window.
+    /// First position from which a sequence's sliding-window cache has no hole: reloaded states contain only the end of their
+    /// window, and llama.cpp does not report holes. 0 without a window.
     whole_from: Vec<u32>,
     positions: Vec<Positions>,
     n_ctx: u32,
-    /// Number of threads for a decode in which every sequence computes one token, and for one with prompt rows.
     n_threads: u32,
     n_threads_batch: u32,
-    /// Thread settings of the former and, if they differ, of the latter.
     thread_configs: Vec<Threads>,
     enabled_kernels: EnabledKernels,
     /// Thread pools by number of threads and index into `thread_configs`; the pool of the last decode is first.
     thread_pools: Vec<((u32, usize), ThreadPool)>,
     priority: PriorityGuard,
-    /// Reduces the number of threads while other processes compete for the processors, if enabled.
     contention_tuner: Option<ContentionTuner>,
-    /// Keeps the decoding thread off the processors of the pool's other threads.
     affinity: AffinityGuard,
 }
 
 impl Context {
-    /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences. The error is [`Error::InvalidConfig`] or
-    /// [`Error::ModelLoad`].
+    /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
     pub(in crate::llama) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
         let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
         let params = params(config, n_seq_max);
@@ -197,14 +189,12 @@ impl Context {
         Ok(context)
     }
 
-    /// Computes every following decode, of few rows or many, with `n_threads`.
     pub(in crate::llama) fn set_threads(&mut self, n_threads: u32) {
         (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
         self.contention_tuner = None;
     }
 
-    /// Selects the threads for `plan`. By default llama.cpp would use the threads for prompts for every batch of two rows or
-    /// more.
+    /// By default llama.cpp would use the threads for prompts for every batch of two rows or more.
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
         let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
@@ -213,8 +203,8 @@ impl Context {
         self.use_threads(if is_reduced { n_threads.div_ceil(2) } else { n_threads }, kind);
     }
 
-    /// Attaches the pool of `n_threads` threads, which is created on first use: in a larger pool, threads without work would
-    /// poll. `kind` is 0 for a decode without prompt rows, 1 for one with them.
+    /// Attaches a pool of exactly `n_threads` threads: in a larger pool, threads without work would poll. `kind` is 0 for a decode
+    /// without prompt rows, 1 for one with them.
     fn use_threads(&mut self, n_threads: u32, kind: usize) {
         let key = (n_threads, kind.min(self.thread_configs.len() - 1));
         if self.thread_pools.first().is_some_and(|(existing, _)| *existing == key) {
@@ -276,8 +266,7 @@ impl Context {
         unsafe { DecodeHints::new(&[], self.memory()) }.has_positions()
     }
 
-    /// Computes the rows of `plan` that hold media embeddings: one decode per medium with non-causal attention, one for all
-    /// others.
+    /// Computes the rows of media: one decode per medium with non-causal attention, one for all others.
     fn decode_media(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         let (non_causal, others): (Vec<_>, Vec<_>) = plan.media.iter().cloned().partition(|rows| rows.media.sees_ahead());
         for media in non_causal {
@@ -316,7 +305,7 @@ impl Context {
         Ok(())
     }
 
-    /// Reads back the lengths of the sequences `ids` of a failed batch, and returns an error that describes `code`.
+    /// Reads back the lengths of the sequences `ids` after a failed decode.
     fn failed(&mut self, ids: &[sys::llama_seq_id], code: i32, errors: &[String]) -> DecodeError {
         for &id in ids {
             // SAFETY: the id was checked when the batch was filled.
@@ -330,7 +319,6 @@ impl Context {
         DecodeError { reason: reason_of(code, errors, self.n_ctx, ids.len()) }
     }
 
-    /// Returns the logits after row `row` of the last plan.
     pub(in crate::llama) fn logits(&self, row: usize) -> &[f32] {
         let index = self.batch.output(row);
         let index = index.unwrap_or_else(|| panic!("row {row} of the last plan did not request logits"));
@@ -435,9 +423,8 @@ impl Context {
         // positions equal token indices, as in llama.cpp's tools.
         unsafe {
             sys::llama_memory_seq_add(memory, raw_id, signed(first), -1, signed(n_fewer));
-            // One call per token: `llama_memory_seq_div` would rotate the keys by the same amount in the other direction. Moves
-            // of longer ranges cannot replace these, since each changes the distance of only two neighbours. All in this step:
-            // a remainder in later steps would make each of their decodes scan the keys of all cells again, which costs more.
+            // One call per token: `llama_memory_seq_div` would rotate the keys in the other direction, and moves of longer ranges
+            // change the distance of only two neighbours. All in this step: otherwise later decodes scan all keys again.
             for index in range.clone() {
                 sys::llama_memory_seq_add(memory, raw_id, signed(index), signed(index) + 1, signed(index / n) - signed(index));
             }
@@ -484,7 +471,6 @@ impl Context {
         unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
     }
 
-    /// Removes the positions of `range` from `id` without changing its length. Requires a memory that can be cut.
     pub(in crate::llama) fn unshare(&mut self, id: KvSeqId, range: Range<u32>) {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: the id is in range.
@@ -492,7 +478,6 @@ impl Context {
         assert!(is_done, "the memory was found to support truncation when it was created");
     }
 
-    /// Removes all cells from `id` without changing its length.
     pub(in crate::llama) fn unshare_all(&mut self, id: KvSeqId) {
         // SAFETY: the id is in range, and every memory can remove a whole sequence.
         unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), -1, -1) };
@@ -505,7 +490,6 @@ impl Context {
         self.whole_from[usize::from(id.0)] = whole_from;
     }
 
-    /// Returns a copy of the state of `id`, in llama.cpp's format.
     pub(in crate::llama) fn read_state(&mut self, id: KvSeqId) -> std::result::Result<Arc<[u8]>, StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive and the id in range.
@@ -594,7 +578,6 @@ pub(in crate::llama) fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::
     params
 }
 
-/// llama.cpp's parameters that are the same for generating and for embeddings.
 pub(in crate::llama) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params {
     // SAFETY: plain data.
     let mut params = unsafe { sys::llama_context_default_params() };

@@ -6,11 +6,11 @@ use crate::llama::kernels;
 
 /// Returns the pages of a new device cache to the operating system, which provides zeroed pages on the next access.
 ///
-/// llama.cpp writes zeros to the whole cache, so that all of it is resident before the first token is computed: 48 MiB for 32 slots
-/// of the demo model, and gigabytes for a long context. Memories other than one plain buffer, devices other than the CPU and systems
-/// other than Linux are left unchanged.
+/// llama.cpp writes zeros to the whole cache, so that all of it would be resident before the first token: 48 MiB for 32 slots of
+/// the demo model. Memories other than one plain buffer on the CPU are left unchanged.
 ///
 /// # Safety
+/// `memory` is alive, and all of its bytes are zeros.
 /// `memory` is alive, and all of its bytes are zeros.
 pub(in crate::llama) unsafe fn release_zero_pages(memory: sys::llama_memory_t) {
     // SAFETY: the caller guarantees the memory.
@@ -41,7 +41,7 @@ mod system {
     }
 
     /// Discards the pages that lie completely within `n_bytes` from `base` on. Pages that the system refuses to discard, such as
-    /// locked ones, stay.
+    /// Pages that the system refuses to discard, such as locked ones, stay.
     ///
     /// # Safety
     /// The bytes are the process's own, backed by no file, and zeros.

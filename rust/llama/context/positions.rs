@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use crate::request::Medium;
 
-/// A medium whose tokens have their own positions, at most as many as tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dense {
     start: u32,
@@ -15,13 +14,11 @@ struct Dense {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::llama) struct Positions {
-    /// In order of `start`.
     dense: Vec<Dense>,
     /// Tokens at the beginning that share positions. A sequence with grouped tokens has no images.
     grouped: Option<Grouped>,
 }
 
-/// The first `n_tokens` tokens of a sequence share positions in groups of `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Grouped {
     n_tokens: u32,
@@ -29,10 +26,9 @@ struct Grouped {
 }
 
 impl Positions {
-    /// Every token's position is its index.
     pub(in crate::llama) const NONE: Self = Self { dense: Vec::new(), grouped: None };
 
-    /// Returns the position of the token at `index`; within a dense medium that of its first token, where such a sequence can be cut.
+    /// Returns the position of the token at `index`; within a dense medium that of its first token.
     pub(in crate::llama) fn at(&self, index: u32) -> u32 {
         if let Some(Grouped { n_tokens, n }) = self.grouped {
             return if index < n_tokens { index / n } else { index - n_tokens + n_tokens / n };
@@ -76,14 +72,12 @@ impl Positions {
         *self == Self::NONE
     }
 
-    /// The positions of the first `n_tokens` tokens.
     pub(in crate::llama) fn prefix(&self, n_tokens: u32) -> Self {
         let mut positions = self.clone();
         positions.truncate(n_tokens);
         positions
     }
 
-    /// Extends `range` so that it does not cut a dense medium.
     pub(in crate::llama) fn widened(&self, mut range: Range<u32>) -> Range<u32> {
         for medium in &self.dense {
             let end = medium.start + medium.n_tokens;
@@ -97,7 +91,6 @@ impl Positions {
         range
     }
 
-    /// The dense media in order, each with its start, number of tokens and number of positions.
     pub(in crate::llama) fn dense(&self) -> impl ExactSizeIterator<Item = [u32; 3]> {
         self.dense.iter().map(|medium| [medium.start, medium.n_tokens, medium.n_positions])
     }
@@ -122,7 +115,6 @@ impl Positions {
         self.grouped.map_or(0, |grouped| grouped.n_tokens)
     }
 
-    /// Lets the first `n_tokens` tokens share positions in groups of `n`.
     pub(in crate::llama) fn group(&mut self, n_tokens: u32, n: u32) {
         self.grouped = Some(Grouped { n_tokens, n });
     }

@@ -1,9 +1,6 @@
 //! Saved prefixes on disk, in a format of our own.
 //!
-//! A file belongs to the weights and cache formats that it was saved with; see `ModelFiles::identity` for what that check covers.
-//! It is read only if it is a regular file no longer than the longest prefix of this model and context, and nothing in it is used
-//! before its checksum is verified. The layout of V is not in the header: each saved state contains it, and
-//! [`Runner::restore`](crate::engine::runner::Runner::restore) transposes V if needed.
+//! A file belongs to the weights and cache formats that it was saved with. Nothing in it is used before its checksum is verified.
 //!
 //! Numbers are little-endian:
 //!
@@ -41,34 +38,24 @@ use crate::request::{SavedPiece, SavedPrefix, Token};
 
 const MAGIC: [u8; 8] = *b"weftpref";
 const VERSION: u32 = 1;
-/// Version 1 with a list of adapters.
 const VERSION_ADAPTED: u32 = 2;
-/// Version 2 with the start of an activated adapter.
 const VERSION_ACTIVATED: u32 = 3;
 
-/// Size of magic, version and length, which are read first.
 const START_BYTES: usize = 8 + 4 + 8;
 /// Size of the header from there to the tokens.
 const HEADER_BYTES: usize = 32 + 5 * 4;
 const CHECKSUM_BYTES: usize = 32;
 
-/// Reason why a prefix was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PrefixFileError {
-    /// The system returned an error.
     #[error("cannot {verb} {}: {source}", path.display())]
     Io {
-        /// The failed operation: `read` or `write`.
         verb: &'static str,
-        /// The file of the prefix.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// The model's own file is missing or has changed since it was loaded, so that the weights cannot be identified.
     #[error("cannot identify the weights of the model: {source}")]
     Model {
-        /// The model's file, as configured.
         path: PathBuf,
         /// The problem; names the file, or a part of it, without its folder.
         source: io::Error,
@@ -78,20 +65,16 @@ pub enum PrefixFileError {
     Refused(#[from] Error),
 }
 
-/// Writes and reads the prefixes of one model with one kind of cache. Every method may be called from any thread, and blocks.
 #[derive(Debug, Clone)]
 pub struct PrefixFiles {
     model: Arc<Model>,
     type_k: KvType,
     type_v: KvType,
-    /// Description of overridden position encodings.
     positions: String,
-    /// Maximum number of tokens of a prefix.
     n_tokens: u32,
 }
 
 impl PrefixFiles {
-    /// Creates the files of an engine with this model and configuration.
     #[must_use]
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Self {
         // No sequence is longer than the number of positions, however large the context is.
@@ -101,11 +84,8 @@ impl PrefixFiles {
         Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }
     }
 
-    /// Writes `prefix` to `path` atomically: into another file of the same folder, which is then renamed. Returns the number of
-    /// bytes written. Removes partial files of ended processes from the folder if they are more than an hour old.
-    ///
-    /// # Errors
-    /// [`PrefixFileError::Io`], [`PrefixFileError::Model`].
+    /// Writes `prefix` to `path` atomically; returns the number of bytes. Removes partial files of ended processes from the folder if
+    /// they are more than an hour old.
     pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<u64, PrefixFileError> {
         let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
         if path.file_name().is_none() {
@@ -128,11 +108,7 @@ impl PrefixFiles {
         Ok(n_bytes)
     }
 
-    /// Reads a file that [`PrefixFiles::write`] has written. Also returns the number of bytes read. Temporarily needs twice the
-    /// file's size in memory.
-    ///
-    /// # Errors
-    /// [`PrefixFileError`]; nothing of such a file is used.
+    /// Also returns the number of bytes read. Temporarily needs twice the file's size in memory.
     pub fn read(&self, path: &Path) -> Result<(SavedPrefix, u64), PrefixFileError> {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
@@ -144,10 +120,8 @@ impl PrefixFiles {
         Ok((prefix, bytes.len() as u64))
     }
 
-    /// Upper bound of the size of a prefix of this model and context, in bytes: twice an estimate, and 64 MiB. No memory is
-    /// allocated for longer files, which were not written here.
+    /// Twice an estimate, and 64 MiB. No memory is allocated for longer files, which were not written here.
     fn max_bytes(&self) -> u64 {
-        // For each token its cells, its number, and metadata of llama.cpp and of the table of saved states.
         let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
         // llama.cpp does not report the size of a state. It has fewer bytes than the weights that compute it.
         let keeps_state = self.model.is_recurrent() || self.model.is_hybrid();
@@ -156,7 +130,6 @@ impl PrefixFiles {
         2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
     }
 
-    /// The identity of the weights, including overrides of what they compute.
     fn identity(&self) -> Result<Identity, PrefixFileError> {
         let identity = self.model.identity();
         let identity = identity.map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })?;
@@ -225,8 +198,8 @@ impl PrefixFiles {
         Ok([&MAGIC[..], &version.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
     }
 
-    /// Parses the bytes between the start and the checksum, which has been verified. Still validates everything: a checksum proves
-    /// that the bytes are as written, not that we wrote them. `loaded` are the identities of the loaded adapters, from version 2 on.
+    /// The checksum has been verified, but everything is still validated: it does not prove that we wrote the bytes. `loaded` are the
+    /// identities of the loaded adapters, from version 2 on.
     fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32).ok_or(TOO_SHORT)? != identity {
@@ -270,7 +243,6 @@ impl PrefixFiles {
     }
 }
 
-/// Reads the list of adapters, each of which must be in `loaded`.
 fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
     let n = reader.size().ok_or(TOO_SHORT)?;
     let mut adapters = Vec::new();
@@ -287,7 +259,6 @@ fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f
     Ok(adapters)
 }
 
-/// Reads the saved states listed in `table`; they are contiguous from 0 on.
 fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Result<Vec<SavedPiece>, String> {
     let mut states = Vec::with_capacity(n_states);
     let mut end = 0;
@@ -320,7 +291,6 @@ fn other_format(start: &[u8; START_BYTES]) -> String {
     )
 }
 
-/// Reads the file and verifies its checksum. Reads at most `max_bytes`.
 fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError> {
     let failed = |source| PrefixFileError::Io { verb: "read", path: path.to_owned(), source };
     let refuse = |reason: String| Err(PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason }));
@@ -383,8 +353,7 @@ fn open_to_read(path: &Path) -> io::Result<File> {
 
 const PARTIAL: (&str, &str) = (".weft-", ".partial");
 
-/// Time when this process first wrote: distinguishes it from an earlier process with the same id, as in containers with a single
-/// process.
+/// Distinguishes this process from an earlier one with the same id, as in containers with a single process.
 static STARTED: LazyLock<u128> =
     LazyLock::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since_epoch| since_epoch.as_nanos()));
 
@@ -396,8 +365,7 @@ fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(format!("{prefix}{}-{}-{number}{suffix}", process::id(), *STARTED))
 }
 
-/// Removes partial files in `folder` of processes that ended during [`PrefixFiles::write`]. Files that cannot be listed or removed
-/// stay; they only occupy space.
+/// Files that cannot be listed or removed stay; they only occupy space.
 fn remove_stale(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_stale(&entry.file_name().to_string_lossy())) {
@@ -410,7 +378,6 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Returns whether `name` is a [`partial_path`] of a process that no longer runs on this system.
 fn is_stale(name: &str) -> bool {
     let (prefix, suffix) = PARTIAL;
     let parts = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(suffix));
@@ -430,7 +397,6 @@ fn format_name(number: u32) -> String {
 
 const TOO_SHORT: &str = "its sizes exceed its length";
 
-/// Returns the next `n` numbers of four bytes.
 fn read_numbers<'a>(reader: &mut Reader<'a>, n: usize) -> Option<impl Iterator<Item = [u8; 4]> + use<'a>> {
     let bytes = reader.take(n.checked_mul(4)?)?;
     Some(bytes.chunks_exact(4).map(|four| four.try_into().expect("chunks of four")))

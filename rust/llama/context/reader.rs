@@ -18,12 +18,10 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A size of 32 bits.
     pub(in crate::llama) fn size(&mut self) -> Option<usize> {
         usize::try_from(self.u32()?).ok()
     }
 
-    /// A size of 64 bits.
     pub(in crate::llama) fn long_size(&mut self) -> Option<usize> {
         usize::try_from(u64::from_le_bytes(self.array()?)).ok()
     }

@@ -12,7 +12,6 @@ use crate::llama::LlamaRunner;
 use crate::llama::context::saved_state::{CheckedState, Layout, SavedPositions};
 
 impl LlamaRunner {
-    /// See [`Runner::save`](crate::engine::runner::Runner::save).
     pub(in crate::llama) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let seq_len = self.context.seq_len(id);
         if range.is_empty() || range.end > seq_len {
@@ -57,7 +56,6 @@ impl LlamaRunner {
         Ok(saved)
     }
 
-    /// See [`Runner::restore`](crate::engine::runner::Runner::restore).
     pub(in crate::llama) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
         let seq_len = self.context.seq_len(id);
         if part.is_empty() || part.start != seq_len {
@@ -90,8 +88,7 @@ impl LlamaRunner {
         written
     }
 
-    /// Checks that `part` can be restored from a saved state. Returns the state's bytes, and the end of the hole that it leaves in a
-    /// sliding window: no row attends to cells below that.
+    /// Also returns the end of the hole that the state leaves in a sliding window: no row attends to cells below that.
     fn check_state<'a>(&self, saved: &'a [u8], part: &Range<u32>) -> Result<(Cow<'a, [u8]>, Option<u32>), StateError> {
         let CheckedState { range, whole_from, bytes } = self.layout()?.check(saved).map_err(|reason| bad_state(&reason))?;
         if part.start < range.start || part.end > range.end {
@@ -116,7 +113,6 @@ impl LlamaRunner {
         Ok((bytes, (whole_from > part.start).then(|| whole_from.min(part.end))))
     }
 
-    /// As [`Self::check_state`], for a sequence with images that have two-dimensional positions.
     fn check_with_positions<'a>(
         &self,
         id: KvSeqId,
@@ -137,7 +133,6 @@ impl LlamaRunner {
         self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))
     }
 
-    /// See [`Runner::relocate`](crate::engine::runner::Runner::relocate).
     pub(in crate::llama) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != ForkRule::Anywhere {

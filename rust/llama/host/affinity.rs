@@ -3,7 +3,6 @@
 use std::ffi::c_ulong;
 use std::thread::{self, ThreadId};
 
-/// Number of processors that a mask covers; others are ignored.
 const MAX_CPUS: usize = 1024;
 const BITS: usize = c_ulong::BITS as usize;
 
@@ -23,7 +22,6 @@ mod system {
 }
 
 impl Affinity {
-    /// The set of `cpus`, without those from [`MAX_CPUS`] on.
     pub(in crate::llama) fn of(cpus: &[usize]) -> Self {
         let mut mask = [0; MAX_CPUS / BITS];
         for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
@@ -32,7 +30,6 @@ impl Affinity {
         Self { mask }
     }
 
-    /// Affinity of this thread; `None` if the system does not report it.
     #[cfg(target_os = "linux")]
     pub(in crate::llama) fn current() -> Option<Self> {
         let mut mask = [0; MAX_CPUS / BITS];
@@ -41,7 +38,6 @@ impl Affinity {
         (n >= 0).then_some(Self { mask })
     }
 
-    /// Restricts this thread, and threads that it starts. A failure is ignored: the thread then stays where it is.
     #[cfg(target_os = "linux")]
     pub(in crate::llama) fn apply(&self) {
         // SAFETY: the mask is readable for the given number of bytes; 0 is this thread.
@@ -61,7 +57,6 @@ impl Affinity {
     }
 }
 
-/// Pins a thread until it is dropped.
 #[derive(Debug, Default)]
 pub(in crate::llama) struct AffinityGuard {
     original: Option<(ThreadId, Affinity)>,

@@ -1,16 +1,13 @@
 //! Limits on the freed memory that the system's allocator retains.
 
-/// Makes the allocator return freed memory: blocks above 1 MiB immediately, and all but some MiB of a few arenas. By default
-/// glibc retains freed blocks of up to 32 MiB, in up to eight arenas per processor: a server that has read large bodies would hold
-/// hundreds of megabytes for good. Other allocators are left unchanged.
+/// By default glibc retains freed blocks of up to 32 MiB, in up to eight arenas per processor: a server that has read large bodies
+/// would hold hundreds of megabytes for good. Other allocators are left unchanged.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn trim_allocator() {
     use std::ffi::c_int;
     unsafe extern "C" {
         fn mallopt(parameter: c_int, value: c_int) -> c_int;
     }
-    // From <malloc.h>: the number of arenas, the size from which blocks are mapped separately, and the bytes retained at an arena's
-    // end.
     const M_ARENA_MAX: c_int = -8;
     const M_MMAP_THRESHOLD: c_int = -3;
     const M_TRIM_THRESHOLD: c_int = -1;
@@ -20,8 +17,8 @@ pub(crate) fn trim_allocator() {
     }
 }
 
-/// Returns free pages in the middle of the heap to the system as well: the allocator retains them if only a few bytes behind them
-/// are in use. A gigabyte takes about 80 ms, for part of which other threads that allocate must wait.
+/// Returns free pages in the middle of the heap as well. A gigabyte takes about 80 ms, for part of which other threads that allocate
+/// must wait.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn trim_heap() {
     use std::ffi::c_int;
@@ -32,10 +29,8 @@ pub(crate) fn trim_heap() {
     let _ = unsafe { malloc_trim(0) };
 }
 
-/// Does nothing: other allocators are not supported.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn trim_heap() {}
 
-/// Does nothing: other allocators are not supported.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn trim_allocator() {}

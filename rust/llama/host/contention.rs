@@ -1,15 +1,13 @@
 //! Reduces the number of threads of a decode while other processes compete for the processors.
 //!
-//! The threads of a decode synchronize several hundred times. If one of them shares its processor with other work, all others
-//! wait for it each time; fewer threads are then faster. Which number is faster is measured on decodes that have to be computed
-//! anyway.
+//! The threads of a decode synchronize several hundred times. If one of them shares its processor with other work, all others wait
+//! for it; fewer threads are then faster. Which number is faster is measured on decodes that have to be computed anyway.
 
 use std::time::Duration;
 
-/// A class holds the numbers of rows between two powers of 2; the last class all above.
+/// Powers of 2 of the number of rows.
 const N_CLASSES: usize = 10;
 
-/// Divisor of a new time in the moving average.
 const WEIGHT: f64 = 8.0;
 
 /// A trial with fewer threads starts when the mean time exceeds this multiple of the least time.
@@ -25,8 +23,7 @@ const FORGET: f64 = 1.002;
 const TRIAL_HALF: u32 = 4;
 const TRIAL_ALL: u32 = 2;
 
-/// Decodes before the first trial with half of the threads (if decodes are slow) and with all of them. Doubled after each trial
-/// that fails, up to [`MAX_WAIT`].
+/// Decodes before the first trial. Doubled after each trial that fails, up to [`MAX_WAIT`].
 const WAIT: u32 = 8;
 const WAIT_FOR_ALL: u32 = 64;
 const MAX_WAIT: u32 = 1_024;
@@ -54,11 +51,9 @@ struct SizeClass {
     wait: u32,
 }
 
-/// Chooses the number of threads from measured decode times.
 #[derive(Debug)]
 pub(in crate::llama) struct ContentionTuner {
     classes: [SizeClass; N_CLASSES],
-    /// Decodes until all threads may be tried again.
     n_until_all: u32,
 }
 
@@ -71,7 +66,6 @@ impl Default for ContentionTuner {
 }
 
 impl ContentionTuner {
-    /// The share of the threads to use for the next decode of `n_rows`.
     pub(in crate::llama) fn thread_share(&mut self, n_rows: usize) -> ThreadShare {
         let class = &mut self.classes[size_class(n_rows)];
         let is_due = match class.share {

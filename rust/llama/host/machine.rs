@@ -8,18 +8,13 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::{backend, context::memory, host::threads};
 
-/// Properties that determine how fast a model computes here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
     /// The processor's name, as reported by Linux; otherwise its architecture, on ARM with the ids that Linux reports.
     pub cpu: String,
-    /// Number of physical cores that this process may use.
     pub n_cores: u32,
-    /// Number of threads that this process may run simultaneously.
     pub n_threads: u32,
-    /// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
     pub instructions: String,
-    /// Names of the devices that layers of a model can be offloaded to.
     pub gpus: Vec<String>,
 }
 
@@ -42,20 +37,14 @@ impl Hardware {
     }
 }
 
-/// A device other than the CPU, as ggml reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// ggml's name, such as `CUDA0`.
     pub name: String,
-    /// The manufacturer's name.
     pub description: String,
-    /// Size of its memory, in bytes.
     pub n_bytes: u64,
-    /// Free bytes of its memory.
     pub n_free: u64,
 }
 
-/// Every device other than CPUs, in ggml's order. Starts llama.cpp's backend if necessary.
 #[must_use]
 pub fn devices() -> Vec<Device> {
     backend::backend();
@@ -84,7 +73,6 @@ pub(in crate::llama) fn has_amx() -> bool {
     extra_buffer_types().contains(&c"AMX")
 }
 
-/// Names of the buffer types in which llama.cpp repacks weights for its own kernels.
 fn extra_buffer_types() -> Vec<&'static CStr> {
     let name = c"ggml_backend_dev_get_extra_bufts";
     // SAFETY: a started backend has a CPU, which lives forever, as does its registry; the name is NUL-terminated.
@@ -106,7 +94,7 @@ fn extra_buffer_types() -> Vec<&'static CStr> {
     kinds.map(|kind| unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }).collect()
 }
 
-/// Extracts the names of the processors from `/proc/cpuinfo`; on ARM it has ids of the implementer and the part.
+/// On ARM, `/proc/cpuinfo` has ids of the implementer and the part.
 fn cpu_in(cpus: &str) -> String {
     let values_of = |keys: &[&str]| -> Vec<&str> {
         let lines = cpus.lines().filter_map(|line| line.split_once(':'));

@@ -1,40 +1,32 @@
 //! Reduces the latency of threads that answer requests while compute threads are busy.
 //!
-//! Threads that compute tokens never sleep while streams run; threads that answer requests sleep most of the time, but clients wait
-//! for them when they wake. With equal scheduling, each wake-up waits for the end of a compute thread's time slice. Where Linux
-//! lets threads choose the length of their slices (EEVDF, `sched_setattr(2)`, from 6.12 on), answering threads get short slices,
-//! which are scheduled before long ones, and compute threads long ones; the shares of processor time stay the same. Elsewhere
-//! compute threads get a higher niceness.
+//! Threads that compute tokens never sleep while streams run; with equal scheduling, a thread that answers requests waits at each
+//! wake-up for the end of a compute thread's time slice. Where Linux lets threads choose the length of their slices (EEVDF, from 6.12
+//! on), answering threads get short slices, which are scheduled first. Elsewhere compute threads get a higher niceness.
 
 use std::time::Duration;
 
-/// Niceness of compute threads where slices cannot be chosen. With 10 and other work in the process, streams lose as much in token
-/// latency as they gain.
+/// With 10 and other work in the process, streams lose as much in token latency as they gain.
 const NICENESS: i32 = 5;
 
-/// Time slice of a compute thread, a fifth of Linux's maximum. It is preempted if a thread with shorter slices that has used less
-/// than its share becomes ready.
+/// A fifth of Linux's maximum.
 const COMPUTE_SLICE: Duration = Duration::from_millis(20);
 
-/// Time slice of an answering thread: Linux's minimum.
+/// Linux's minimum.
 #[cfg(any(test, feature = "python"))]
 const ANSWER_SLICE: Duration = Duration::from_micros(100);
 
-/// Configures this thread, and threads that it starts from now on, as compute threads, with `levels` of additional niceness, as in
-/// nice(2), for work that should yield to token generation.
+/// Configures this thread, and threads that it starts from now on, with `levels` of additional niceness.
 pub(crate) fn compute(levels: i32) {
     let has_slices = slices::set(COMPUTE_SLICE);
     add_niceness(levels + if has_slices { 0 } else { NICENESS });
 }
 
-/// Configures this thread, and threads that it starts from now on, to answer requests. Does nothing where slices cannot be chosen.
 #[cfg(any(test, feature = "python"))]
 pub(crate) fn answer() {
     slices::set(ANSWER_SLICE);
 }
 
-/// Adds `levels`, as in nice(2), for this thread and threads that it starts from now on. At 19 they get only processor time that
-/// others leave.
 #[cfg(target_os = "linux")]
 fn add_niceness(levels: i32) {
     use std::ffi::{c_int, c_uint};
@@ -42,8 +34,7 @@ fn add_niceness(levels: i32) {
         fn getpriority(which: c_int, who: c_uint) -> c_int;
         fn setpriority(which: c_int, who: c_uint, level: c_int) -> c_int;
     }
-    // SAFETY: both calls only access an integer of this thread (Linux treats it as a process), which Linux clamps to 19. A failure
-    // is harmless.
+    // SAFETY: both calls only access an integer of this thread (Linux treats it as a process).
     let _ = unsafe { setpriority(0, 0, getpriority(0, 0) + levels) };
 }
 
@@ -74,10 +65,8 @@ mod slices {
     const N_BYTES: u32 = 48;
     const _: () = assert!(size_of::<Attributes>() == N_BYTES as usize, "its first version");
 
-    /// Time-sharing policies: `SCHED_OTHER` and `SCHED_BATCH`.
     const TIME_SHARING: [u32; 2] = [0, 3];
 
-    /// System call numbers; the C library has no wrappers for these.
     #[cfg(target_arch = "x86_64")]
     const SETATTR: c_long = 314;
     #[cfg(target_arch = "aarch64")]
@@ -99,7 +88,6 @@ mod slices {
     pub(in crate::llama) fn set(length: Duration) -> bool {
         let runtime = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let Some(attributes) = current().filter(|attributes| TIME_SHARING.contains(&attributes.policy)) else { return false };
-        // The other attributes are left unchanged.
         let attributes = Attributes { size: N_BYTES, runtime, ..attributes };
         // SAFETY: `size` bytes are readable; 0 is this thread.
         let code = unsafe { syscall(SETATTR, 0 as c_int, &raw const attributes, 0 as c_uint) };

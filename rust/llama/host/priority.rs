@@ -24,11 +24,8 @@ mod system {
 
 /// Sets the priority of this thread, and of threads that it starts from now on.
 ///
-/// Priorities above normal use round-robin scheduling, before all other threads. llama.cpp uses `SCHED_FIFO`, under which two
-/// threads that share a processor and poll for each other would never finish.
-///
-/// # Errors
-/// The system's error. A priority above normal requires `CAP_SYS_NICE` or a sufficient limit (`ulimit -r`).
+/// llama.cpp uses `SCHED_FIFO`, under which two threads that share a processor and poll for each other would never finish. A priority
+/// above normal requires `CAP_SYS_NICE` or a sufficient limit (`ulimit -r`).
 #[cfg(target_os = "linux")]
 pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
     // llama.cpp's values.
@@ -50,7 +47,6 @@ pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
     if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// Changes the priority of one thread on demand, and restores the normal one when dropped.
 #[derive(Debug, Default)]
 pub(in crate::llama) struct PriorityGuard {
     current: ThreadPriority,

@@ -10,8 +10,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{EnabledKernels, MAX_THREADS, Threads};
 use crate::llama::{host::affinity::Affinity, kernels};
 
-/// Number of physical cores that this process may use, from 1 to [`MAX_THREADS`]: two threads of one core only share its arithmetic
-/// units.
+/// Physical cores that this process may use, at most [`MAX_THREADS`]: two threads of one core share its arithmetic units.
 pub(in crate::llama) fn n_cores() -> u32 {
     n_cores_for(&Threads::default())
 }
@@ -22,21 +21,17 @@ pub(in crate::llama) fn n_cores_for(threads: &Threads) -> u32 {
     n.map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
 }
 
-/// Number of threads that can run simultaneously on the processors that `threads` may use.
 pub(in crate::llama) fn n_processors_for(threads: &Threads) -> u32 {
     let cpus = Affinity::current().and_then(|own| u32::try_from(usable(threads, &own).len()).ok()).filter(|&n| n > 0);
     cpus.map_or(n_allowed(), |n| n.min(n_allowed()))
 }
 
-/// Returns the processors of `own`, the affinity of this thread, that `threads` may use.
 fn usable(threads: &Threads, own: &Affinity) -> Vec<usize> {
     let is_allowed = |cpu: &usize| threads.cpus.is_empty() || threads.cpus.iter().any(|allowed| *allowed as usize == *cpu);
     own.cpus().into_iter().filter(is_allowed).collect()
 }
 
-/// Number of threads that this process may run simultaneously, from 1 to [`MAX_THREADS`].
 pub(in crate::llama) fn n_allowed() -> u32 {
-    // Respects the affinity mask and, on Linux, the quota of the control group.
     thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS).min(MAX_THREADS))
 }
 
@@ -55,8 +50,7 @@ fn one_per_core(cpus: &[usize]) -> Vec<usize> {
     firsts
 }
 
-/// Returns one processor for each of `n_threads`, if there are as many threads as processors or cores. With fewer threads, the
-/// system's choice is better than a fixed one.
+/// With fewer threads than cores, the system's choice is better than a fixed one.
 fn pinned_cpus(n_threads: u32, cpus: &[usize], firsts: &[usize]) -> Option<Vec<usize>> {
     let n = n_threads as usize;
     [cpus, firsts].into_iter().find(|cpus| n > 1 && cpus.len() == n).map(<[usize]>::to_vec)
@@ -76,10 +70,8 @@ pub(in crate::llama) struct ThreadPool {
 owned_pointer!(struct RawPool(sys::ggml_threadpool), freed by sys::ggml_threadpool_free);
 
 impl ThreadPool {
-    /// Starts `n_threads - 1` threads with the settings of `threads`; the decoding thread is one too, and they inherit its
-    /// priority. `poll`, the default of `threads.poll`, is how long they poll for work before they sleep, in llama.cpp's unit: 1 is
-    /// about 131,000 iterations of a loop, 0 sleeps immediately. Its decodes must run inside [`kernels::deciding`] with the same
-    /// kernels.
+    /// Starts `n_threads - 1` threads; the decoding thread is one too, and they inherit its priority. `poll` is the default of
+    /// `threads.poll`, in llama.cpp's unit: 1 is about 131,000 iterations of a loop, 0 sleeps immediately.
     pub(in crate::llama) fn new(n_threads: u32, threads: &Threads, poll: u32, enabled_kernels: EnabledKernels) -> Self {
         let n = n_threads as usize;
         let n_threads = i32::try_from(n_threads).expect("there are 512 threads at most");
@@ -114,7 +106,6 @@ impl ThreadPool {
         Self { caller_affinity, _registered: kernels::Pool::register(pool, enabled_kernels), raw }
     }
 
-    /// Processors for the decoding thread, if the other threads are pinned.
     pub(in crate::llama) fn caller_affinity(&self) -> Option<Affinity> {
         self.caller_affinity
     }

@@ -9,7 +9,7 @@ use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format,
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, DecodeHints, GgmlTeam, NEXT_DECODE, level};
 
-/// Maximum number of cached plans: a model with sliding windows has two masks per graph.
+/// A model with sliding windows has two masks per graph.
 const MAX_PLANS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,6 @@ struct PlanSource {
     n_threads: usize,
 }
 
-/// A plan and its key in the current graph; `None` if it is outdated.
 struct CachedPlan {
     source: Option<PlanSource>,
     plan: Box<Plan>,
@@ -29,7 +28,6 @@ struct CachedPlan {
 #[derive(Default)]
 struct PlanCache {
     plans: Vec<CachedPlan>,
-    /// Sequence ids of the rows and positions of the cells, in the format of [`MaskOrder`].
     sequences: Vec<u32>,
     positions: Vec<u32>,
 }
@@ -38,7 +36,6 @@ thread_local! {
     static PLAN_CACHE: RefCell<PlanCache> = RefCell::default();
 }
 
-/// A new graph, with new masks, makes all plans outdated.
 pub(super) fn invalidate_plans() {
     PLAN_CACHE.with_borrow_mut(|cache| cache.plans.iter_mut().for_each(|entry| entry.source = None));
 }
@@ -54,7 +51,6 @@ pub(super) fn covers(shape: &Shape, keys: sys::ggml_type, values: sys::ggml_type
     formats.is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
 }
 
-/// Computes `op` together with the other threads of `team`. Returns false if it is not supported.
 pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
     let Some(shape) = shape(op) else { return false };
     // SAFETY: `shape` has checked the tensors of the attention, and ggml keeps them alive.
@@ -102,7 +98,6 @@ impl PlanCache {
         &entry.plan
     }
 
-    /// Copies the hints, if they describe these rows. Returns whether they include positions.
     fn order(&mut self, hints: DecodeHints, shape: Shape) -> Option<bool> {
         // SAFETY: both are alive during a decode, in which this is called.
         let (ids, positions) = unsafe { (hints.ids.as_ref(), hints.positions.map(|positions| positions.as_ref())) };
@@ -157,8 +152,6 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     is_ours.then_some(shape)
 }
 
-/// Converts the tensors of `op` to slices.
-///
 /// # Safety
 /// `shape` was returned by [`shape`] for `op`, whose tensors are alive, and no thread writes the inputs.
 unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
@@ -188,8 +181,6 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     }
 }
 
-/// Converts a tensor of keys or values.
-///
 /// # Safety
 /// As for [`read`].
 unsafe fn cells(tensor: &sys::ggml_tensor, shape: Shape) -> Cells<'_> {

@@ -1,5 +1,4 @@
-//! Reports which operations our kernels support, per model and before anything is computed. Each operation is checked again when it
-//! is computed; llama.cpp's own kernels compute the declined ones.
+//! Which operations our kernels support, before anything is computed. Each is checked again when it is computed.
 
 use llama_cpp_sys_2 as sys;
 
@@ -11,17 +10,14 @@ use crate::llama::kernels::{attention, products};
 /// A multiple of the block size of every weight format.
 const N_WEIGHTS: usize = 256;
 
-/// Returns whether our attention supports heads of this shape with a cache of these formats.
 pub(in crate::llama) fn covers_attention(shape: &KvShape, type_k: KvType, type_v: KvType) -> bool {
     let key_size = shape.key_length as usize;
     // If V is a view of K, it is a part of it.
     let value_size = if shape.value_length == 0 { key_size } else { shape.value_length as usize };
-    // The numbers of heads, rows and cells do not matter.
     let one_row = Shape { n_rows: 1, n_heads: 1, n_kv_heads: 1, n_cells: 1, key_size, value_size };
     attention::covers(&one_row, ggml_type(type_k), ggml_type(type_v))
 }
 
-/// Returns whether our matrix products support weights of this format.
 pub(in crate::llama) fn covers_weights(format: sys::ggml_type) -> bool {
     products::covers(format, N_WEIGHTS, N_WEIGHTS)
 }

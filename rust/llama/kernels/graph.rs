@@ -7,7 +7,6 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{EnabledKernels, Threads};
 use crate::llama::{host::threads::ThreadPool, kernels::deciding};
 
-/// Size of ggml's metadata of the tensors and the graph, in bytes; their elements are allocated separately.
 const N_BYTES: usize = 1 << 18;
 
 /// A tensor of a [`Graph`]; must not be used after the graph is dropped.
@@ -51,7 +50,6 @@ impl Graph {
         Tensor(make(self.context))
     }
 
-    /// Allocates the memory of every tensor. Must be called once, after all are created.
     pub(in crate::llama) fn allocate(&mut self) {
         assert!(self.buffer.is_null(), "a graph is allocated once");
         // SAFETY: the context is alive; the buffer is freed on drop.
@@ -62,7 +60,6 @@ impl Graph {
         }
     }
 
-    /// Writes `values`, one for each element, in the tensor's format.
     pub(in crate::llama) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
@@ -74,7 +71,6 @@ impl Graph {
         }
     }
 
-    /// Writes integers into a tensor of `GGML_TYPE_I32`.
     #[cfg(test)]
     pub(in crate::llama) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
@@ -86,7 +82,6 @@ impl Graph {
         }
     }
 
-    /// Computes `result`, an f32 tensor, on `n_threads` threads with the kernels `enabled`.
     pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         let pool = ThreadPool::new(n_threads, &Threads::default(), 0, enabled);

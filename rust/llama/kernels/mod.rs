@@ -1,21 +1,13 @@
 //! Runs our kernels inside llama.cpp, without patching it.
 //!
-//! ggml-cpu has a list of *extra buffer types*, and queries each of them before computing an operation, on its own threads: AMX
-//! and repacked weights use this hook, and so do we. The entry is C++ (`shim.cpp`, with the private headers that it needs repeated in
-//! `mirror.h`) and calls the functions of this folder; those convert a tensor's description to the slices that [`crate::kernels`]
-//! computes on.
+//! ggml-cpu queries a list of *extra buffer types* before computing an operation, on its own threads: AMX and repacked weights use
+//! this hook, and so do we. The entry is C++ (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`).
 //!
 //! # Which kernels a graph uses
 //!
 //! The list belongs to the process, not to an engine. So each context's thread pools are [registered](Pool) with the
-//! [`EnabledKernels`] of its decodes, and each decode runs [inside](deciding) the same selection. Every other graph of the process
-//! uses the [default](set_default), which enables nothing until it is set. ggml queries each operation twice, for the scratch memory
-//! before the graph and to compute it on every thread, and so gets consistent answers.
-//!
-//! # Memory
-//!
-//! Scratch is part of the context's work buffer and is freed with it: the size that [`crate::kernels`] reports for an operation,
-//! and 64 bytes. Plans of a decode's masks are stored by the decoding thread and reused.
+//! [`EnabledKernels`] of its decodes, and each decode runs [inside](deciding) the same selection; other graphs use the
+//! [default](set_default). ggml queries each operation twice: for scratch memory, and to compute it.
 
 mod attention;
 pub(super) mod coverage;
@@ -35,32 +27,27 @@ use llama_cpp_sys_2 as sys;
 pub use crate::config::EnabledKernels;
 use crate::kernels::{Level, Team};
 
-/// Kernels of this process.
+/// Result of installing the kernels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// The kernels that passed their trial.
     pub usable: EnabledKernels,
-    /// The instruction set that they were chosen for.
     pub level: Level,
     /// Short reason why some kernels are not usable.
     pub why_not: Option<String>,
 }
 
-/// Numbers of operations computed by our kernels since the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// Attention operations: one per decode and layer with attention.
     pub attention: u64,
-    /// Matrix products with weights.
     pub products: u64,
 }
 
 static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
 static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
 
-/// Installs our kernels in llama.cpp and tests them, once per process and before any model is loaded.
-///
-/// A kernel that is not called, or whose results differ from llama.cpp's own, is not [usable](Installed::usable).
+/// Installs our kernels in llama.cpp, once per process and before any model is loaded. A kernel that is not called, or whose results
+/// differ from llama.cpp's own, is not usable.
 pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -77,8 +64,7 @@ pub fn install() -> &'static Installed {
     })
 }
 
-/// The instruction set of our kernels: the best that the processor supports, or a supported one in the environment variable
-/// `WEFT_INSTRUCTIONS`.
+/// The best instruction set that the processor supports, or the one in the environment variable `WEFT_INSTRUCTIONS`.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -92,7 +78,6 @@ fn level() -> Level {
     })
 }
 
-/// Numbers of operations that our kernels have computed.
 #[must_use]
 pub fn calls() -> Calls {
     Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
@@ -107,22 +92,16 @@ pub fn set_default(enabled: EnabledKernels) {
 static DEFAULT_ATTENTION: AtomicBool = AtomicBool::new(false);
 static DEFAULT_PRODUCTS: AtomicBool = AtomicBool::new(false);
 
-/// The thread pools of our contexts, by address, with the kernels of their graphs.
 static POOLS: RwLock<Vec<(usize, EnabledKernels)>> = RwLock::new(Vec::new());
 
-/// Changes with `POOLS`, so that threads can cache lookups.
 static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Kernels of the decode that this thread is about to run, and hints about its rows.
     static NEXT_DECODE: Cell<Option<(EnabledKernels, Option<DecodeHints>)>> = const { Cell::new(None) };
-    /// Operations that this thread led since it began to count.
     static COUNTS: Cell<KernelCounts> = Cell::default();
-    /// The pool that this thread computed in last, the version of `POOLS` at its lookup, and the result.
     static LAST_POOL: Cell<(usize, u64, Option<EnabledKernels>)> = const { Cell::new((0, u64::MAX, None)) };
 }
 
-/// Registration of a thread pool with the kernels of its graphs; ends on drop.
 #[derive(Debug)]
 pub(super) struct Pool(usize);
 
@@ -150,7 +129,7 @@ fn change_pools(change: impl FnOnce(&mut Vec<(usize, EnabledKernels)>)) {
     POOLS_VERSION.fetch_add(1, Ordering::Release);
 }
 
-/// Properties of a decode's rows and cells that the mask does not contain; the pointers are valid during the decode.
+/// Properties that the mask does not contain; the pointers are valid during the decode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeHints {
     ids: NonNull<[sys::llama_seq_id]>,
@@ -183,7 +162,6 @@ pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item 
     (0..).map(move |i| unsafe { weft_kernels_buffer(memory.cast(), i) }).take_while(|buffer| !buffer.is_null())
 }
 
-/// Runs `decode` on this thread with the kernels `enabled`, in a pool registered with the same kernels.
 pub(super) fn deciding<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
     let previous = NEXT_DECODE.replace(Some((enabled, hints)));
     let result = decode();
@@ -191,7 +169,7 @@ pub(super) fn deciding<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, d
     result
 }
 
-/// Numbers of operations that our kernels computed, and that they declined and left to llama.cpp.
+/// `…_left` are operations that our kernels declined and left to llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct KernelCounts {
     pub(super) n_attentions: u64,
@@ -201,7 +179,6 @@ pub(super) struct KernelCounts {
 }
 
 impl KernelCounts {
-    /// True if our kernels computed at least one operation and declined none.
     pub(super) fn are_all_ours(self) -> bool {
         self.n_attentions + self.n_products > 0 && self.n_attentions_left + self.n_products_left == 0
     }
@@ -298,8 +275,7 @@ unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
     matches!(op.op, sys::GGML_OP_FLASH_ATTN_EXT | sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID)
 }
 
-/// Stores the scratch size of an operation, in bytes, if our kernels compute it. Called by the thread that is about to compute the
-/// graph.
+/// Stores the scratch size of an operation, in bytes. Called by the thread that is about to compute the graph.
 unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
     let enabled = NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled);
     // SAFETY: as for `takes`; sources of an operation live as long as it.
@@ -317,7 +293,6 @@ unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, si
     true
 }
 
-/// Computes an operation, if our kernels support it. Called by every thread of the graph.
 unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tensor) -> bool {
     // SAFETY: ggml passes parameters that are alive during the call.
     let params = unsafe { &*params };

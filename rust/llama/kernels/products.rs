@@ -6,15 +6,11 @@ use crate::kernels::products::{self, ExpertChoices, Experts, Format, ProductOutp
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
 
-/// A product that our kernels support, without its scratch.
 enum Product<'a> {
-    /// Every row is multiplied by the same weights.
     Plain(Weights<'a>, Rows<'a>),
-    /// Each row is multiplied by the weights of its selected experts.
     ByExpert(Experts<'a>, ExpertChoices<'a>, Rows<'a>),
 }
 
-/// Returns the scratch size of `op` in bytes, if our products support it.
 pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<usize> {
     let needed = match read(op)? {
         Product::Plain(Weights { format, n_in, n_out, .. }, Rows { n_rows, .. }) => {
@@ -27,7 +23,6 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
     Some(tensor::HEADER + needed)
 }
 
-/// Computes `op` together with the other threads of `team`. Returns false if it is not supported.
 pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
     let Some(product) = read(op) else { return false };
     let (_, scratch) = scratch(params);
@@ -47,7 +42,6 @@ pub(super) fn covers(kind: sys::ggml_type, n_in: usize, n_out: usize) -> bool {
     format(kind).is_some_and(|format| products::covers(level(), format, n_in, n_out))
 }
 
-/// Converts `op` to slices, if it is a product with a model's weights that our kernels support.
 fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let [weights, rows, choices] = tensor::sources(op);
     let (weights, rows) = (weights?, rows?);
@@ -96,13 +90,11 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     Some(Product::ByExpert(Experts { weights: matrix, n_experts, expert_stride: stride(weights, 2) }, choices, rows))
 }
 
-/// Returns whether `op` multiplies rows by a Hadamard matrix, each independently, as before a cache of few bits.
 pub(super) fn is_rotation(op: &sys::ggml_tensor) -> bool {
     op.op != sys::GGML_OP_FLASH_ATTN_EXT && op.op_params[1] != 0
 }
 
-/// Returns whether `tensor` holds a model's weights, or half of an adapter's change of them, in the file's layout and in CPU
-/// memory. A cache's keys are not weights, and repacked weights are not in a host buffer.
+/// A cache's keys are not weights, and repacked weights are not in a host buffer.
 fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     if tensor.buffer.is_null() || tensor.data.is_null() {
         return false;
@@ -115,7 +107,7 @@ fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     }
 }
 
-/// Returns whether `tensor` belongs to an adapter: llama.cpp does not set the usage of their buffers.
+/// llama.cpp does not set the usage of adapters' buffers.
 fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
     let n = tensor.name.iter().position(|&byte| byte == 0).unwrap_or(tensor.name.len());
     let name = tensor.name.map(|byte| byte.to_ne_bytes()[0]);

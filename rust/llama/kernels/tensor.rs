@@ -17,7 +17,6 @@ pub(super) fn size_of(tensor: &sys::ggml_tensor, i: usize) -> usize {
     usize::try_from(tensor.ne[i]).expect("sizes are not negative")
 }
 
-/// Distance between elements along dimension `i`, in bytes.
 pub(super) fn stride(tensor: &sys::ggml_tensor, i: usize) -> usize {
     tensor.nb[i]
 }
@@ -39,8 +38,6 @@ pub(super) fn f32_param(op: &sys::ggml_tensor, i: usize) -> f32 {
     f32::from_bits(op.op_params[i].cast_unsigned())
 }
 
-/// The elements of a contiguous f32 result.
-///
 /// # Safety
 /// `op` is such a tensor with its own memory, which only the threads that compute it read or write.
 pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
@@ -49,7 +46,6 @@ pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
     unsafe { Shared::from_raw_parts(op.data.cast(), n) }
 }
 
-/// An operation's header, of [`HEADER`] bytes, and the scratch after it.
 pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, Shared<'_, u8>) {
     assert!(params.wsize >= HEADER, "ggml provided {} bytes of scratch memory, fewer than requested", params.wsize);
     let header = params.wdata.cast::<u8>();

@@ -6,12 +6,10 @@ use llama_cpp_sys_2 as sys;
 use crate::engine::runner::{KvSeqId, MediaRows, Plan};
 use crate::llama::context::{batch::RowArrays, positions::Positions};
 
-/// Limits of a batch of embeddings.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct Bounds {
     pub(in crate::llama) n_seq_max: usize,
     pub(in crate::llama) n_rows: usize,
-    /// Length of an embedding.
     pub(in crate::llama) n_embd: usize,
     /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
     pub(in crate::llama) n_positions: usize,
@@ -33,8 +31,6 @@ impl MediaBatch {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
 
-    /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`. The error names the first
-    /// rule that is broken.
     pub(in crate::llama) fn fill(
         &mut self,
         plan: &Plan,
@@ -68,7 +64,6 @@ impl MediaBatch {
             self.rows.ids.resize(self.rows.ids.len() + n, i32::from(id));
             let positions = &positions[usize::from(id)];
             let first = positions.at(seq_len);
-            // Its own positions continue from its start.
             match media.positions(positions.at(seq_len.saturating_sub(n_before))) {
                 Some(own) if own.len() == n_total => {
                     for (dimension, positions) in dimensions.iter_mut().enumerate() {
@@ -97,7 +92,6 @@ impl MediaBatch {
         &self.rows.ids
     }
 
-    /// As [`RowArrays::as_raw`].
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(std::ptr::null_mut(), self.embeddings.as_mut_ptr())
     }

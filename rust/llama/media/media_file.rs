@@ -37,12 +37,9 @@ const MIN_DURATION_DIVISOR: u32 = 10;
 /// Samples per resampling step.
 const CHUNK: usize = 1_024;
 
-/// Kind of a media file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaKind {
-    /// An image.
     Image,
-    /// Audio.
     Audio,
 }
 
@@ -50,11 +47,9 @@ pub enum MediaKind {
 pub(in crate::llama) struct Image {
     pub(in crate::llama) width: u32,
     pub(in crate::llama) height: u32,
-    /// Red, green and blue of each pixel, row by row.
     pub(in crate::llama) rgb: Vec<u8>,
 }
 
-/// Detects the kind of `file` by its first bytes. Fails if it is not PNG, JPEG, GIF, BMP, WebP, WAV, MP3, FLAC or Ogg Vorbis.
 pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
     let is_mp3 = file.starts_with(b"ID3") || (file.len() >= 12 && file[0] == 0xFF && file[1] & 0xE0 == 0xE0);
     let is_wav = file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WAVE");
@@ -69,7 +64,6 @@ pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
     }
 }
 
-/// Decodes the image in `file`, with its orientation applied; of an animation, the first frame.
 pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
     let damaged = |error: image::ImageError| format!("the image is damaged: {error}");
     let mut reader = ImageReader::new(Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
@@ -96,7 +90,6 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
     Ok(Image { width: pixels.width(), height: pixels.height(), rgb: pixels.into_raw() })
 }
 
-/// Decodes the audio in `file`, resampled to `rate` Hz, with all channels mixed.
 pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
     let (own_rate, mut samples) = decoded(file)?;
     if samples.is_empty() {

@@ -35,7 +35,6 @@ pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 /// Limit of the media that are loaded and not yet dropped, in bytes: the embeddings of each, and until these exist their inputs.
 pub const MAX_LOADED_BYTES: u64 = 1 << 30;
 
-/// Maximum number of chunk ids that are stored. When it is reached all are dropped, and known chunks are encoded again.
 const MAX_CHUNK_IDS: usize = 65_536;
 
 /// Ids are above this.
@@ -46,52 +45,38 @@ static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
 
 static N_PROJECTORS: AtomicU64 = AtomicU64::new(0);
 
-/// Niceness of the encoder thread relative to the threads that generate tokens.
 const NICENESS: i32 = 5;
 
-/// Kinds of media that a projector supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modalities {
-    /// Images.
     pub vision: bool,
-    /// Audio.
     pub audio: bool,
 }
 
-/// Statistics of media encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MediaStats {
-    /// Number of chunks that were encoded.
     pub n_encoded: u64,
-    /// Number of chunks whose embeddings were cached.
     pub n_reused: u64,
-    /// Time spent encoding, in seconds.
     pub encode_s: f64,
-    /// Size of the cached embeddings, in bytes.
     pub n_kept_bytes: u64,
     /// Size of the chunks that requests wait for, queued or being encoded, with their future embeddings, in bytes.
     pub n_waiting_bytes: u64,
-    /// Size of the projector's weights, in bytes.
     pub n_projector_bytes: u64,
 }
 
-/// A loaded file.
 #[derive(Debug, Clone)]
 pub struct LoadedMedia {
-    /// Image or audio.
     pub kind: MediaKind,
     /// BLAKE3 of the file, in hexadecimal.
     pub digest: String,
     /// Number of the projector that it was loaded for, unique in the process.
     pub projector: u64,
-    /// Size of the file, in bytes.
     pub n_bytes: usize,
     /// Its chunks, and the tokens that the model expects around them.
     pub runs: Vec<Run>,
 }
 
 owned_pointer! {
-    /// llama.cpp's projector. Any thread may cut files into chunks; one thread encodes.
     struct RawProjector(sys::mtmd_context), freed by sys::mtmd_free
 }
 
@@ -104,7 +89,6 @@ unsafe impl Sync for RawProjector {}
 pub struct Projector {
     number: u64,
     raw: Arc<RawProjector>,
-    /// Sample rate of its audio input, in Hz.
     rate: u32,
     n_embd: usize,
     /// Bytes of input per embedding of an image; audio needs fewer.
@@ -129,16 +113,11 @@ struct Shared {
     n_encoded: AtomicU64,
     n_reused: AtomicU64,
     encode_us: AtomicU64,
-    /// Bytes of live chunks.
     n_loaded_bytes: AtomicU64,
-    /// Bytes of live chunks that have no embeddings yet.
     n_waiting_bytes: AtomicU64,
 }
 
 impl Projector {
-    /// Loads the projector that `config` names for `model`, whose embeddings have `n_embd` numbers. The error is
-    /// [`Error::InvalidConfig`].
-    ///
     /// # Safety
     /// `model` is alive for as long as the projector.
     pub(in crate::llama) unsafe fn load(config: &MediaConfig, model: *const sys::llama_model, n_embd: usize) -> Result<Self> {
@@ -181,25 +160,21 @@ impl Projector {
         Ok(Self { number, raw, rate, n_embd, n_raw_bytes, n_bytes, path, modalities, chunk_ids: Mutex::default(), shared, queue })
     }
 
-    /// Number of this projector, unique in the process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Path of its file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Supported kinds of media.
     #[must_use]
     pub fn modalities(&self) -> Modalities {
         self.modalities
     }
 
-    /// Statistics since the projector was loaded.
     #[must_use]
     pub fn stats(&self) -> MediaStats {
         let Shared { cache, n_encoded, n_reused, encode_us, n_waiting_bytes, .. } = &*self.shared;
@@ -214,11 +189,8 @@ impl Projector {
         }
     }
 
-    /// Decodes `file` and cuts it into chunks, which are not encoded yet.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] of `media` if it is not an image or audio file that this projector supports, or is too large;
-    /// [`Error::QueueFull`] if loaded media exceed [`MAX_LOADED_BYTES`].
+    /// Decodes `file` and cuts it into chunks, which are not encoded yet. [`Error::QueueFull`] if loaded media exceed
+    /// [`MAX_LOADED_BYTES`].
     pub fn read(&self, file: &[u8]) -> Result<LoadedMedia> {
         let refuse =
             |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
@@ -348,10 +320,8 @@ impl ChunkIds {
     }
 }
 
-/// The most recently used embeddings.
 #[derive(Debug, Default)]
 struct EmbeddingCache {
-    /// The most recently used is last.
     entries: VecDeque<(Token, Arc<[f32]>)>,
     n_bytes: u64,
 }
@@ -380,7 +350,6 @@ impl EmbeddingCache {
     }
 }
 
-/// A part of an image or of audio that is encoded in one piece.
 struct Chunk {
     own: Weak<Self>,
     first_id: Token,
@@ -389,20 +358,15 @@ struct Chunk {
     /// Multi-dimensional positions (M-RoPE), if the model uses them.
     grid: Option<Grid>,
     sees_ahead: bool,
-    /// Bytes of its embeddings and their input.
     n_bytes: u64,
-    /// Bytes of the input, which is released when the embeddings exist.
     n_raw_bytes: u64,
     state: Mutex<State>,
     shared: Arc<Shared>,
     queue: Sender<Weak<Self>>,
 }
 
-/// Multi-dimensional positions of the tokens of an image.
 struct Grid {
-    /// Positions if the image starts at 0.
     positions: Vec<[u32; 4]>,
-    /// Change of each dimension per position of the start.
     steps: [u32; 4],
 }
 
@@ -412,7 +376,6 @@ enum State {
     Ready(Arc<[f32]>),
     /// The next call of `encoding` returns the reason and permits another attempt.
     Failed(RawChunk, String),
-    /// Placeholder while the state is changed.
     Taken,
 }
 
@@ -432,7 +395,6 @@ impl Drop for Chunk {
 }
 
 impl Chunk {
-    /// Returns the state with `vectors`, after counting the input as released.
     fn finish(&self, vectors: Arc<[f32]>) -> State {
         self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
         self.shared.n_waiting_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
@@ -509,7 +471,6 @@ struct Encoder {
 }
 
 impl Encoder {
-    /// Encodes chunks until every sender is dropped. Skips chunks that no request holds any more.
     fn run(&self, queue: &Receiver<Weak<Chunk>>) {
         niceness::compute(NICENESS);
         for chunk in queue {
@@ -553,7 +514,6 @@ impl Encoder {
     }
 }
 
-/// Runs a function of `mtmd` that gets a buffer for the message of an exception. The error is that message, or llama.cpp's log.
 fn call_mtmd(call: impl FnOnce(*mut c_char, usize) -> i32) -> std::result::Result<(), String> {
     let ((code, message), errors) = logging::errors_during(|| logging::with_exception_text(call));
     match code {
@@ -601,7 +561,6 @@ owned_pointer!(struct Chunks(sys::mtmd_input_chunks), freed by sys::mtmd_input_c
 owned_pointer!(struct RawChunk(sys::mtmd_input_chunk), freed by sys::mtmd_input_chunk_free);
 
 impl RawChunk {
-    /// The positions of an image of `n_tokens` tokens.
     fn grid(&self, n_tokens: u32) -> Grid {
         let position = |first: i32, index: u32| {
             // SAFETY: the chunk is an alive image, and `index` is below the number of its tokens.

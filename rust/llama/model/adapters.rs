@@ -1,7 +1,5 @@
-//! `LoRA` adapters: low-rank changes of a model's matrices, loaded in addition to the model.
-//!
-//! llama.cpp checks few of an adapter's tensors before computing with them, and ends the process if they do not fit. So the
-//! file is checked against the model before llama.cpp loads it. A loaded adapter belongs to the model and is freed with it.
+//! `LoRA` adapters, which belong to a model and are freed with it. llama.cpp checks few of an adapter's tensors before computing with
+//! them, and ends the process if they do not fit: so the file is checked first.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,23 +15,17 @@ use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
 use crate::request::Token;
 
-/// Supported tensor formats of adapters: all that converters write.
 const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
 
-/// A loaded adapter.
 #[derive(Debug)]
 pub struct Adapter {
     raw: NonNull<sys::llama_adapter_lora>,
     files: ModelFiles,
-    /// The file's path, as configured.
     pub path: PathBuf,
     /// Scale in requests that set none.
     pub scale: f32,
-    /// Size of its tensors, in bytes.
     pub n_bytes: u64,
-    /// `adapter.lora.task_name` of its metadata; empty if absent.
     pub task_name: String,
-    /// `adapter.lora.prompt_prefix` of its metadata; empty if absent.
     pub prompt_prefix: String,
     /// Invocation tokens of an activated adapter (aLoRA), which is active from their last occurrence in a prompt on; empty for
     /// other adapters.
@@ -46,19 +38,16 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 impl Adapter {
-    /// llama.cpp's pointer, valid while the model lives.
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
         self.raw.as_ptr()
     }
 
-    /// Returns the identity of the adapter's contents. Fails if the file can no longer be read, or has changed since it was loaded.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         self.files.identity()
     }
 }
 
-/// Loads `adapters` for `model`, which was read from the files `base`. `is_encoder` models read a whole text in one pass. The error
-/// names the first file that is not an adapter of this model, or two that cannot both be active.
+/// The error names the first file that is not an adapter of this model, or two that cannot both be active.
 ///
 /// # Safety
 /// `model` is alive, and no other thread loads an adapter for it or computes with it.
@@ -127,8 +116,6 @@ unsafe fn load_one(
     Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
 }
 
-/// Returns the invocation tokens of an adapter that is active from their last occurrence on; empty for others.
-///
 /// # Safety
 /// `adapter` is alive.
 unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token> {
@@ -153,7 +140,6 @@ impl Base {
         Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
     }
 
-    /// Checks that llama.cpp can compute with the adapter in `file` on these weights. Returns the size of its tensors, in bytes.
     fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
         self.check_metadata(file)?;
         let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
@@ -204,7 +190,6 @@ impl Base {
         Ok(())
     }
 
-    /// Checks that `b · a` can be added to the model's matrix `name`, and that llama.cpp's graphs do only that with it.
     fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
         let Some(weights) = self.tensors.get(name) else {
             return Err(format!("it changes {name}, which this model does not have; it was trained for another model"));

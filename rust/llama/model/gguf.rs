@@ -11,13 +11,12 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::logging;
 
-/// Converts a path for llama.cpp; it must be UTF-8 without NUL bytes.
 pub(in crate::llama) fn c_path(path: &Path) -> Result<CString, String> {
     let path = path.to_str().ok_or("its path is not UTF-8")?;
     CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
 }
 
-/// Checks that `path` is a GGUF file; llama.cpp's own messages for these cases name neither the cause nor the remedy.
+/// llama.cpp's own messages for these cases name neither the cause nor the remedy.
 fn check_header(path: &Path) -> Result<(), String> {
     let describe = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -48,7 +47,7 @@ pub(in crate::llama) struct Tensor {
 owned_pointer!(pub(in crate::llama) struct Metadata(sys::gguf_context), freed by sys::gguf_free);
 
 impl Metadata {
-    /// As [`Metadata::open`], but rejects a pipe, whose opening would block until another process writes to it.
+    /// As [`Metadata::open`], but rejects a pipe, whose opening would block.
     pub(in crate::llama) fn open_regular(path: &Path) -> Result<Self, String> {
         // Missing files and directories are reported by `open`.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
@@ -57,7 +56,6 @@ impl Metadata {
         Self::open(path)
     }
 
-    /// Reads the metadata of the file at `path`. The error is for [`crate::error::Error::ModelLoad`].
     pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
         let path = c_path(path)?;
@@ -67,7 +65,6 @@ impl Metadata {
         NonNull::new(file).map(Self).ok_or_else(|| logging::explain("its metadata is damaged or truncated", &errors))
     }
 
-    /// Returns the string under `key`; `None`, as in the following functions, if it is absent or of another type.
     pub(in crate::llama) fn string(&self, key: &str) -> Option<String> {
         let index = self.find(key, sys::GGUF_TYPE_STRING)?;
         // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
@@ -75,8 +72,7 @@ impl Metadata {
         Some(text.to_string_lossy().into_owned())
     }
 
-    /// Returns the array under `key`, which llama.cpp omits from the metadata of a loaded model. `None` if there is no array of
-    /// 32-bit integers, or one of them is negative.
+    /// llama.cpp omits arrays from the metadata of a loaded model. `None` if there is no array of non-negative 32-bit integers.
     pub(in crate::llama) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
         let index = self.find(key, sys::GGUF_TYPE_ARRAY)?;
         // SAFETY: `index` is an array of this file.
@@ -122,7 +118,6 @@ impl Metadata {
         self.index(key).is_some()
     }
 
-    /// Returns the name of the type (of [`crate::config::KvValue`]) of the value under `key`; `None` if `key` is absent.
     pub(in crate::llama) fn kind(&self, key: &str) -> Option<&'static str> {
         let index = self.index(key)?;
         // SAFETY: `index` is one of the file's keys.

@@ -9,10 +9,8 @@ use std::time::SystemTime;
 
 use crate::llama::model::gguf::Metadata;
 
-/// BLAKE3 hash of the files, or of a sample of large ones; see [`ModelFiles::identity`].
 pub(in crate::llama) type Identity = [u8; 32];
 
-/// Combines the identity of the weights with a `change` of what they compute; unchanged if `change` is empty.
 pub(in crate::llama) fn with_change(identity: Identity, change: &str) -> Identity {
     if change.is_empty() {
         return identity;
@@ -20,10 +18,9 @@ pub(in crate::llama) fn with_change(identity: Identity, change: &str) -> Identit
     *blake3::Hasher::new().update(&identity).update(change.as_bytes()).finalize().as_bytes()
 }
 
-/// Size of the largest file that is hashed completely, in bytes: about one second of work.
+/// About one second of work.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
-/// Number of hashed blocks of the tensors of a larger file.
 const N_SAMPLED_BLOCKS: u64 = 64;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -50,11 +47,9 @@ impl ModelFiles {
 
     /// Returns a hash of the files, which are read at the first call.
     ///
-    /// Covers every byte of a file of up to 1 GiB. Of a larger file it covers the length, everything before the tensors, the first,
-    /// middle and last 4 KiB of each tensor (all of it up to 12 KiB, so every norm and bias), and 64 blocks of 4 KiB evenly spaced.
-    /// Training, merging or requantizing changes nearly every block; a change of single weights deep inside large tensors of a
-    /// large file is not detected.
-    /// Fails if a file cannot be read, or has changed since it was loaded. The message names the file without its folder.
+    /// Covers every byte of a file of up to 1 GiB. Of a larger file: the length, everything before the tensors, the first, middle and
+    /// last 4 KiB of each tensor (all of it up to 12 KiB), and 64 blocks evenly spaced. Training, merging or requantizing changes nearly
+    /// every block. Fails if a file has changed since it was loaded.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         if let Some(identity) = self.identity.get() {
             return Ok(*identity);
@@ -63,7 +58,6 @@ impl ModelFiles {
         Ok(*self.identity.get_or_init(|| identity))
     }
 
-    /// [`ModelFiles::identity`], hashing files of up to `n_whole` bytes completely.
     pub(in crate::llama) fn hash(&self, n_whole: u64) -> io::Result<Identity> {
         let mut hasher = blake3::Hasher::new();
         for part in &self.parts {
@@ -82,7 +76,6 @@ impl Part {
         Ok(Self { n_bytes: metadata.len(), modified: metadata.modified().ok(), path })
     }
 
-    /// Hashes this file, which must be the loaded one, unchanged from the start of the read to its end.
     fn hash_into(&self, hasher: &mut blake3::Hasher, n_whole: u64) -> io::Result<()> {
         self.check()?;
         hasher.update(&self.n_bytes.to_le_bytes());
@@ -106,7 +99,6 @@ impl Part {
     }
 }
 
-/// `n` blocks of `range`, evenly spaced from its first byte to its last; the whole range if it is not longer than the blocks.
 fn sample_blocks(range: &Range<u64>, n: u64) -> Vec<Range<u64>> {
     let n_bytes = range.end - range.start;
     if n_bytes <= n * BLOCK_BYTES {

@@ -6,25 +6,22 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::model::{gguf::Metadata, raw_model::RawModel};
 
-/// Architectures that encode a text but do not generate text. llama.cpp has no call that identifies them before a context exists.
+/// llama.cpp has no call that identifies encoders before a context exists.
 #[rustfmt::skip]
 const ENCODERS: [&str; 12] = [
     "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding",
     "llama-embed", T5_ENCODER, T5,
 ];
 
-/// T5's encoder alone.
 const T5_ENCODER: &str = "t5encoder";
 
 /// T5 with its decoder, which is not used.
 const T5: &str = "t5";
 
-/// Returns whether an architecture is an encoder that has a KV memory, as generating models do, and is computed by `llama_encode`.
 pub(in crate::llama) fn is_t5(architecture: &str) -> bool {
     [T5_ENCODER, T5].contains(&architecture)
 }
 
-/// Returns whether a model only produces embeddings: it is an encoder, or its metadata states that attention is not causal.
 pub(in crate::llama) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
     ENCODERS.contains(&architecture) || is_causal == Some("false")
 }
@@ -44,7 +41,7 @@ pub(in crate::llama) fn check_file(path: &Path, file: &Metadata) -> Result<(), S
     }
 }
 
-/// Rejects a part of a split model other than the first, and a first part whose name does not lead to the others.
+/// Accepts only the first part of a split model, under a name that leads to the others.
 fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
     let (Some(part), Some(n_parts)) = (file.u16("split.no"), file.u16("split.count").filter(|&n| n > 1)) else { return Ok(()) };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -61,7 +58,6 @@ fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
     Err(format!("it is part {number} of {n_parts} of a model; give the first part, {first}, with the others in the same folder"))
 }
 
-/// Rejects files that complement a model.
 fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
     let purpose = match (file.string("general.type").as_deref(), architecture) {
         (Some("adapter"), _) => "an adapter of a model (lora)",
@@ -112,7 +108,6 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     if width == n_embd { Ok(()) } else { Err(format!("the output of its dense layers has length {width}; it must be {n_embd}")) }
 }
 
-/// Checks dimensions that only T5 has: it looks up the distance of two tokens in a table.
 fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>) -> Result<(), String> {
     // Half of the buckets are for tokens before, half of these for near ones, which must be fewer than the largest distance, 128.
     const N_BUCKETS: std::ops::Range<u32> = 4..512;
@@ -127,7 +122,6 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     if file.has_tensor(table) { Ok(()) } else { Err(format!("its tensor {table} is missing")) }
 }
 
-/// Rejects kinds of models that only a loaded model reveals.
 pub(in crate::llama) fn check_model(model: &RawModel, architecture: &str) -> Result<(), String> {
     let (has_encoder, is_diffusion) = (model.get(sys::llama_model_has_encoder), model.get(sys::llama_model_is_diffusion));
     let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {

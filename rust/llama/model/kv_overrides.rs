@@ -11,8 +11,7 @@ use crate::llama::model::gguf::Metadata;
 pub(in crate::llama) struct KvOverrides(Vec<KvOverride>);
 
 impl KvOverrides {
-    /// Validates `given` for the model in `file`: rejects an override that llama.cpp would reject or ignore, and values at which it
-    /// ends the process.
+    /// Rejects an override that llama.cpp would reject or ignore, and values at which it ends the process.
     pub(in crate::llama) fn read(given: &[KvOverride], file: &Metadata) -> Result<Self> {
         let mut effective: Vec<KvOverride> = Vec::new();
         for item in given {
@@ -28,7 +27,6 @@ impl KvOverrides {
         Ok(overrides)
     }
 
-    /// Rejects values of another type than the file's, and numbers that llama.cpp asserts.
     fn check(&self, KvOverride { key, value }: &KvOverride, file: &Metadata) -> std::result::Result<(), String> {
         let kind = value.kind();
         if let Some(file_kind) = file.kind(key).filter(|file_kind| *file_kind != kind) {
@@ -74,7 +72,6 @@ impl KvOverrides {
         Ok(())
     }
 
-    /// The integer under `key` after the overrides.
     fn number(&self, key: &str, file: &Metadata) -> Option<i64> {
         match self.0.iter().find(|item| item.key == key) {
             Some(KvOverride { value: KvValue::Int(n), .. }) => Some(*n),
@@ -96,14 +93,12 @@ impl KvOverrides {
         }
     }
 
-    /// Distinguishes results computed with these overrides from others; empty without overrides.
     pub(in crate::llama) fn describe(&self) -> String {
         let describe = |item: &KvOverride| format!("{}={}:{}", item.key, item.value.kind(), item.value.shown());
         self.0.iter().map(describe).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// Converts an override that [`KvOverride::validate`] has checked to llama.cpp's fixed-size arrays.
 fn entry(KvOverride { key, value }: &KvOverride) -> sys::llama_model_kv_override {
     // SAFETY: plain numbers and character arrays, for which zeros are valid values.
     let mut entry: sys::llama_model_kv_override = unsafe { std::mem::zeroed() };

@@ -26,7 +26,6 @@ const REPACKABLE: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
-/// Collects the facts that determine the layout of the weights in `files`. The backend must have been started.
 pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
@@ -45,14 +44,11 @@ pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadF
     }
 }
 
-/// Opens the metadata of all parts of a model. A missing or damaged part is reported when the model is loaded.
 pub(in crate::llama) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
     let others = other_parts(&config.path);
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
-/// Loads the file that `config` names, with the layout `weights` and the given overrides. Calls `progress` with the loaded
-/// fraction, on this thread; it must not panic.
 pub(in crate::llama) fn load<F: FnMut(f32)>(
     config: &ModelConfig,
     weights: WeightLayout,
@@ -110,7 +106,6 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     unsafe { RawModel::load(&path, params) }
 }
 
-/// Progress callback of llama.cpp; returning true continues the load.
 unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void) -> bool {
     // SAFETY: `load` passes a pointer to an `F` that outlives the call, and llama.cpp calls from one thread.
     unsafe { (*progress.cast::<F>())(fraction) };
@@ -133,7 +128,6 @@ fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String
     names.iter().map(find).chain([Ok(null_mut())]).collect()
 }
 
-/// The share of every device that llama.cpp supports; `None` leaves the shares to llama.cpp.
 fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     let given = &placement.tensor_split;
     if given.is_empty() {

@@ -43,7 +43,6 @@ pub struct Model {
     kv_shape: KvShape,
     has_classifier: bool,
     pub(in crate::llama) has_dense_layers: bool,
-    /// True if it has a learned embedding for each position.
     pub(in crate::llama) has_position_table: bool,
     grammars: Grammars,
     /// They belong to `inner`.
@@ -52,7 +51,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads the file that `config` names. `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
+    /// `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
     ///
     /// # Errors
     /// [`Error::ModelLoad`] for the file; [`Error::InvalidConfig`] for an adapter or a projector.
@@ -77,7 +76,6 @@ impl Model {
         Ok(model)
     }
 
-    /// Rejects models that can neither generate text nor compute embeddings, and reads values that are needed often.
     fn read(
         config: ModelConfig,
         weights: WeightLayout,
@@ -128,13 +126,11 @@ impl Model {
         })
     }
 
-    /// The loaded adapters, in configuration order; an index is an adapter's id.
     #[must_use]
     pub fn adapters(&self) -> &[Adapter] {
         &self.adapters
     }
 
-    /// The projector that encodes images and audio for the model.
     #[must_use]
     pub fn projector(&self) -> Option<&Projector> {
         self.projector.as_ref()
@@ -150,26 +146,22 @@ impl Model {
         if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
     }
 
-    /// Path of the file, as configured.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.config.path
     }
 
-    /// `general.name` of the metadata.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.value("general.name")
     }
 
-    /// Architecture, size and quantization as llama.cpp describes them, such as `llama 0.5B Q8_0`.
     #[must_use]
     pub fn description(&self) -> String {
         // SAFETY: the model is alive, and llama.cpp writes at most the given number of bytes.
         read_string(|buffer, size| unsafe { sys::llama_model_desc(self.as_ptr(), buffer, size) }).unwrap_or_default()
     }
 
-    /// `general.architecture` of the metadata.
     #[must_use]
     pub fn architecture(&self) -> &str {
         &self.architecture
@@ -187,25 +179,21 @@ impl Model {
         self.vocabulary.n_vocab()
     }
 
-    /// Length of the model's embeddings.
     #[must_use]
     pub fn n_embd(&self) -> u32 {
         self.inner.get(sys::llama_model_n_embd).unsigned_abs()
     }
 
-    /// Number of layers.
     #[must_use]
     pub fn n_layer(&self) -> u32 {
         self.inner.get(sys::llama_model_n_layer).unsigned_abs()
     }
 
-    /// Number of parameters.
     #[must_use]
     pub fn n_params(&self) -> u64 {
         self.inner.get(sys::llama_model_n_params)
     }
 
-    /// Size of all tensors, in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.inner.get(sys::llama_model_size)
@@ -216,25 +204,21 @@ impl Model {
         self.vocab().kind()
     }
 
-    /// The beginning-of-sequence token.
     #[must_use]
     pub fn bos_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_bos)
     }
 
-    /// The end-of-sequence token.
     #[must_use]
     pub fn eos_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_eos)
     }
 
-    /// The token that ends a turn of a chat.
     #[must_use]
     pub fn eot_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_eot)
     }
 
-    /// The chat template, in Jinja.
     #[must_use]
     pub fn chat_template(&self) -> Option<&str> {
         self.value("tokenizer.chat_template")
@@ -250,23 +234,14 @@ impl Model {
     /// `parse_special` parses the spelling of a control token as that token.
     ///
     /// # Errors
-    /// With vocabularies that split words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
-    /// consecutive characters of one kind, and [`Error::NotSupported`] if there is no memory for the stack that a long run needs.
-    /// [`Error::Cancelled`] if the active [cancellation](crate::cancellation) of this thread is triggered; it is checked between
-    /// chunks, which exist only for `SentencePiece` and BPE vocabularies.
-    ///
-    /// # Panics
-    /// If `text` is 2 GiB long or longer.
+    /// [`Error::InvalidRequest`] for a run of characters that is too long for the vocabulary's regular expressions,
+    /// [`Error::NotSupported`] without memory for the stack that a long run needs, and [`Error::Cancelled`].
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special)
     }
 
     /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
-    /// vocabularies put before a text. For `parse_special` see [`Model::tokenize`]. Tokens never span the boundary, even if the
-    /// concatenated text would have such a token.
-    ///
-    /// # Errors
-    /// As [`Model::tokenize`], which also describes the panic.
+    /// vocabularies put before a text. Tokens never span the boundary.
     pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
         // A byte that is in no text and is never merged: a space before a text is added before this byte.
         const GUARD: u8 = 1;
@@ -282,26 +257,22 @@ impl Model {
         self.tokenize(text, false, parse_special)
     }
 
-    /// Maximum number of bytes of a text that become one token, so that a text of `n` bytes has at least `n` / `longest_piece`
-    /// tokens. `None` if there is no such bound: some vocabularies drop white space, or encode any unknown word as one token.
+    /// Maximum number of bytes of a text that become one token. `None` if there is no bound: some vocabularies drop white space, or
+    /// encode any unknown word as one token.
     #[must_use]
     pub fn longest_piece(&self) -> Option<usize> {
         self.tokenizer.longest_piece()
     }
 
-    /// Returns a lower bound of the number of tokens of `text`, in one pass. Also works where [`Model::longest_piece`] is `None`:
-    /// for vocabularies that drop white space next to some special tokens, and for `WordPiece`, by its words. 0 if no bound is
-    /// known: with Unigram, and if a byte has no token.
+    /// Returns a lower bound of the number of tokens of `text`, in one pass, also where [`Model::longest_piece`] is `None`; 0 if no
+    /// bound is known.
     #[must_use]
     pub fn least_tokens(&self, text: &[u8]) -> usize {
         self.tokenizer.least_tokens(text)
     }
 
-    /// Concatenates the spellings of `tokens`, including control tokens, with the space that some vocabularies put before a text.
-    /// With a projector, the consecutive negative ids of a medium become one [`MEDIA_MARKER`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] names a token outside of the vocabulary.
+    /// Concatenates the spellings of `tokens`, including control tokens. With a projector, the consecutive negative ids of a medium
+    /// become one [`MEDIA_MARKER`].
     pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut previous = 0;
@@ -321,37 +292,32 @@ impl Model {
         Ok(text)
     }
 
-    /// Returns the spelling of `token`, which may be a control token or a fragment of a character.
     #[must_use]
     pub fn piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.spelling(token)
     }
 
-    /// Returns the bytes that `token` adds to a text: none for a control token.
     #[must_use]
     pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.text(token)
     }
 
-    /// Returns whether `token` ends a text.
     #[must_use]
     pub fn is_end(&self, token: Token) -> bool {
         self.vocabulary.is_end(token)
     }
 
-    /// Every token that ends a text, in order.
     #[must_use]
     pub fn end_tokens(&self) -> &[Token] {
         self.vocabulary.end_tokens()
     }
 
-    /// Every token that has a spelling but is not part of a text, in order; `parse_special` parses these.
+    /// Every token that has a spelling but is not part of a text.
     #[must_use]
     pub fn control_tokens(&self) -> Vec<Token> {
         self.vocabulary.control_tokens().collect()
     }
 
-    /// Tokens that the model's metadata excludes from sampling.
     #[must_use]
     pub fn suppressed_tokens(&self) -> &[Token] {
         self.vocabulary.suppressed_tokens()
@@ -365,28 +331,16 @@ impl Model {
         self.grammars.compile_gbnf(self, text)
     }
 
-    /// Returns the grammar of the JSON that matches this JSON schema. Recent grammars are cached.
-    ///
-    /// Every keyword of the schema is enforced; unsupported ones are rejected. [`crate::grammar::to_gbnf`] lists valid documents
-    /// that are never generated, [`crate::grammar`] the limits of a grammar's size.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] with line and column.
+    /// Returns the grammar of the JSON that matches this JSON schema; unsupported keywords are rejected. Recent grammars are cached.
     pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.compile_json_schema(self, text)
     }
 
-    /// Returns `constraint`, activated by the first of these triggers. As in llama-server, a word that is a single token is matched
-    /// as that token, and must be in `preserved`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for such a token that is not in `preserved`, and for triggers that
-    /// [`Triggers`](crate::grammar::Triggers) rejects.
+    /// As in llama-server, a word that is a single token is matched as that token, and must be in `preserved`.
     pub fn lazy(&self, constraint: SharedConstraint, triggers: &[Trigger], preserved: &[Token]) -> Result<SharedConstraint> {
         self.grammars.lazy(self, constraint, triggers, preserved)
     }
 
-    /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         let (key, value) = self.kv_bytes(type_k, type_v);
@@ -398,7 +352,6 @@ impl Model {
         if self.is_encoder() { (0, 0) } else { self.kv_shape.bytes_of_token(type_k, type_v) }
     }
 
-    /// The properties that [`EngineConfig::resolve`] needs.
     #[must_use]
     pub fn info(&self, config: &EngineConfig) -> ModelInfo {
         ModelInfo {
@@ -415,13 +368,12 @@ impl Model {
         }
     }
 
-    /// Layout of the weights that the CPU uses.
     #[must_use]
     pub fn weights(&self) -> WeightLayout {
         self.weights
     }
 
-    /// Returns whether another layout of the weights is possible, see [`ModelConfig::is_layout_open`], and a copy fits in memory.
+    /// Returns whether another layout of the weights is possible, and a copy fits in memory.
     #[must_use]
     pub fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
@@ -429,7 +381,6 @@ impl Model {
         Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
     }
 
-    /// Returns whether our attention kernel supports the model's heads with a cache of these formats.
     fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
         // llama.cpp disables flash attention for Grok, which our attention replaces.
         self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
@@ -447,7 +398,6 @@ impl Model {
         self.inner.get(sys::llama_model_is_hybrid)
     }
 
-    /// Returns whether the model generates no text: it encodes texts into embeddings.
     #[must_use]
     pub fn is_encoder(&self) -> bool {
         kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
@@ -461,7 +411,6 @@ impl Model {
         pooling.unwrap_or(Pooling::Mean)
     }
 
-    /// Length of an embedding with this pooling.
     pub(in crate::llama) fn vector_width(&self, pooling: Pooling) -> usize {
         match pooling {
             Pooling::Rank => self.inner.get(sys::llama_model_n_cls_out) as usize,
@@ -475,12 +424,10 @@ impl Model {
         self.inner.get(sys::llama_model_n_swa).unsigned_abs()
     }
 
-    /// Returns the identity of the weights and the overridden metadata; see [`ModelFiles::identity`].
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         Ok(with_change(self.files.identity()?, &self.overrides.describe()))
     }
 
-    /// llama.cpp's pointer, valid while `self` lives.
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_model {
         self.inner.as_ptr()
     }

@@ -15,8 +15,6 @@ unsafe impl Send for RawModel {}
 unsafe impl Sync for RawModel {}
 
 impl RawModel {
-    /// Loads the file at `path`. The error is llama.cpp's reason.
-    ///
     /// # Safety
     /// Everything that `params` points to lives during the call.
     pub(in crate::llama) unsafe fn load(path: &CStr, params: sys::llama_model_params) -> Result<Self, String> {
@@ -28,7 +26,6 @@ impl RawModel {
         self.0.as_ptr()
     }
 
-    /// Returns the value of `property`, one of llama.cpp's functions that read a model.
     pub(in crate::llama) fn get<T>(&self, property: unsafe extern "C" fn(*const sys::llama_model) -> T) -> T {
         // SAFETY: the model is alive.
         unsafe { property(self.as_ptr()) }

@@ -29,7 +29,7 @@ pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context
 }
 
 impl Model {
-    /// Maximum length of a text with this encoding, in tokens; at least the training length.
+    /// Maximum length of a text, in tokens; at least the training length.
     #[must_use]
     pub fn reach(&self, rope: &RopeConfig) -> u32 {
         if !self.has_rotations() {

@@ -18,8 +18,6 @@ pub(in crate::llama) struct TensorOverrides {
 }
 
 impl TensorOverrides {
-    /// Resolves the overrides in `placement` for the tensors in `files`; `None` without overrides. Rejects an invalid pattern and
-    /// an unknown buffer type. The backend must have been started.
     pub(in crate::llama) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
         for given in &placement.tensors {
             given.validate()?;
@@ -54,7 +52,6 @@ impl TensorOverrides {
         Ok(Some(Self { entries, _patterns: patterns }))
     }
 
-    /// llama.cpp's list, valid while `self` lives.
     pub(in crate::llama) fn as_ptr(&self) -> *const sys::llama_model_tensor_buft_override {
         self.entries.as_ptr()
     }
@@ -74,7 +71,6 @@ fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String>
     if found < 0 { Err(error) } else { Ok(found == 1) }
 }
 
-/// Returns the buffer type of each device, with ggml's name for it.
 fn buffer_types() -> Vec<(String, sys::ggml_backend_buffer_type_t)> {
     // SAFETY: a started backend's devices are registered and live forever, as do their buffer types and the names of these.
     let kinds =

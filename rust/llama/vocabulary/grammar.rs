@@ -8,10 +8,8 @@ use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, T
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token, Trigger};
 
-/// Maximum number of cached grammars.
 pub const MAX_GRAMMARS: usize = 64;
 
-/// Approximate limit of their total size, in bytes.
 const MAX_CACHED_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +18,9 @@ enum GrammarSource {
     JsonSchema,
 }
 
-/// The most recently used grammars, and the spellings of the vocabulary that they share.
 #[derive(Default)]
 pub(in crate::llama) struct Grammars {
     spellings: OnceLock<Arc<Spellings>>,
-    /// Most recently used first.
     cached: Mutex<VecDeque<CachedGrammar>>,
 }
 

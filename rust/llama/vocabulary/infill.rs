@@ -9,20 +9,14 @@ use crate::request::Token;
 /// trained for infill lack all of them; some lack the last two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InfillTokens {
-    /// Precedes the text before the gap.
     pub prefix: Option<Token>,
-    /// Precedes the text after the gap.
     pub suffix: Option<Token>,
-    /// Precedes the text that fills the gap.
     pub middle: Option<Token>,
-    /// Precedes the name of a repository.
     pub repository: Option<Token>,
-    /// Precedes the name and the contents of a file.
     pub file: Option<Token>,
 }
 
 impl Model {
-    /// Returns the fill-in-the-middle tokens.
     #[must_use]
     pub fn infill_tokens(&self) -> InfillTokens {
         let vocab = self.vocab();
@@ -35,7 +29,6 @@ impl Model {
         }
     }
 
-    /// Returns whether a text begins with the beginning-of-sequence token.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.vocab().adds(sys::llama_vocab_get_add_bos)

@@ -26,7 +26,6 @@ pub(in crate::llama) struct Vocabulary {
     flags: Vec<u8>,
     end_tokens: Vec<Token>,
     suppressed_tokens: Vec<Token>,
-    /// True if the special tokens that the vocabulary requires can be added to a text.
     pub(in crate::llama) adds_special: bool,
 }
 
@@ -65,7 +64,6 @@ impl Vocabulary {
         self.flags.len()
     }
 
-    /// `None`, as in [`Vocabulary::text`], if `token` is not in the vocabulary.
     pub(in crate::llama) fn spelling(&self, token: Token) -> Option<&[u8]> {
         let index = usize::try_from(token).ok()?;
         let (start, end) = (*self.starts.get(index)?, *self.starts.get(index + 1)?);
@@ -78,7 +76,6 @@ impl Vocabulary {
         Some(if self.has(token, HIDDEN) { &[] } else { spelling })
     }
 
-    /// False if `token` is not in the vocabulary.
     pub(in crate::llama) fn is_end(&self, token: Token) -> bool {
         self.has(token, END)
     }
@@ -91,7 +88,6 @@ impl Vocabulary {
         (0..).zip(&self.flags).filter(|(_, flags)| **flags & HIDDEN != 0).map(|(token, _)| token)
     }
 
-    /// Tokens that the model's metadata excludes from sampling.
     pub(in crate::llama) fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed_tokens
     }
@@ -121,7 +117,6 @@ fn check_byte_tokens(vocab: RawVocab<'_>) -> Result<(), String> {
     }
 }
 
-/// Returns the byte that a piece of this text represents, if any: `<0xE2>`, or the byte itself.
 fn byte_of_piece(text: &[u8]) -> Option<u8> {
     match *text {
         [byte] => Some(byte),
@@ -133,7 +128,7 @@ fn byte_of_piece(text: &[u8]) -> Option<u8> {
     }
 }
 
-/// Returns whether the vocabulary has every token that it requires to be added; llama.cpp ends the process if one is missing.
+/// llama.cpp ends the process if a token that it adds is missing.
 fn has_required_specials(vocab: RawVocab<'_>) -> bool {
     let [bos, eos, sep] =
         [sys::llama_vocab_bos, sys::llama_vocab_eos, sys::llama_vocab_sep].map(|special| vocab.token(special).is_some());

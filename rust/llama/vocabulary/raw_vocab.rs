@@ -9,7 +9,6 @@ use llama_cpp_sys_2 as sys;
 use crate::llama::model::raw_model::RawModel;
 use crate::request::Token;
 
-/// The vocabulary of a loaded model.
 #[derive(Clone, Copy)]
 pub(in crate::llama) struct RawVocab<'a>(*const sys::llama_vocab, PhantomData<&'a RawModel>);
 
@@ -32,13 +31,11 @@ impl<'a> RawVocab<'a> {
         unsafe { sys::llama_vocab_type(self.0) }
     }
 
-    /// Returns whether the vocabulary requires tokens to be added, according to `property`, one of llama.cpp's functions.
     pub(in crate::llama) fn adds(self, property: unsafe extern "C" fn(*const sys::llama_vocab) -> bool) -> bool {
         // SAFETY: the vocabulary is alive.
         unsafe { property(self.0) }
     }
 
-    /// Returns the token that `special`, one of llama.cpp's functions, returns, if there is one.
     pub(in crate::llama) fn token(self, special: unsafe extern "C" fn(*const sys::llama_vocab) -> Token) -> Option<Token> {
         // SAFETY: the vocabulary is alive.
         let token = unsafe { special(self.0) };
@@ -50,7 +47,6 @@ impl<'a> RawVocab<'a> {
         0..unsafe { sys::llama_vocab_n_tokens(self.0) }
     }
 
-    /// The spelling of `token` in the file.
     pub(in crate::llama) fn text(self, token: Token) -> &'a [u8] {
         // SAFETY: the token is in the vocabulary, whose texts end in NUL and live as long as the model.
         unsafe { CStr::from_ptr(sys::llama_vocab_get_text(self.0, self.checked(token))) }.to_bytes()
@@ -66,13 +62,11 @@ impl<'a> RawVocab<'a> {
         unsafe { sys::llama_vocab_is_eog(self.0, self.checked(token)) }
     }
 
-    /// Returns whether `token` adds bytes to a text.
     pub(in crate::llama) fn is_in_text(self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary; with an empty buffer, the call only returns whether there would be text.
         unsafe { sys::llama_token_to_piece(self.0, self.checked(token), std::ptr::null_mut(), 0, 0, false) != 0 }
     }
 
-    /// Appends the spelling of `token` in texts, including control tokens.
     pub(in crate::llama) fn append_spelling(self, token: Token, bytes: &mut Vec<u8>) {
         let (start, token) = (bytes.len(), self.checked(token));
         let mut capacity = 64;
@@ -91,8 +85,7 @@ impl<'a> RawVocab<'a> {
         }
     }
 
-    /// Appends llama.cpp's tokens of `text`, without parsing control tokens. With `add_special`, the vocabulary must have the tokens
-    /// that it requires to be added.
+    /// Control tokens are not parsed.
     pub(in crate::llama) fn append_tokens(self, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
         let (from, n_bytes) = (text.as_ptr().cast::<c_char>(), i32::try_from(text.len()).expect("a text is shorter than 2 GiB"));
         // A byte rarely takes more than one token; if the capacity is too small, llama.cpp returns the required number.

@@ -6,11 +6,7 @@ use crate::error::Result;
 use crate::llama::model::Model;
 use crate::request::Token;
 
-/// Returns the tokens of the query paired with each text: by the model's rerank template if it has one, else as BERT's sentence
-/// pairs, with the separators that the vocabulary requires.
-///
-/// # Errors
-/// As [`Model::tokenize`].
+/// Uses the model's rerank template if it has one, else BERT's sentence pairs, with the separators that the vocabulary requires.
 pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result<Vec<Vec<Token>>> {
     if let Some(template) = model.value("tokenizer.chat_template.rerank") {
         return texts.iter().map(|text| from_template(model, template, query, text.as_ref())).collect();
@@ -44,7 +40,6 @@ fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Re
     model.tokenize(&prompt, false, true)
 }
 
-/// The tokens before, between and after the two texts of a pair.
 fn pair_separators(model: &Model) -> [Vec<Token>; 3] {
     let vocab = model.vocab();
     let sep = vocab.token(sys::llama_vocab_sep);

@@ -1,11 +1,8 @@
 //! Positions at which a text can be cut without changing its tokens, for `SentencePiece` vocabularies.
 //!
-//! llama.cpp merges neighbouring characters into pieces while the vocabulary has the merged piece, and encodes the remainder byte
-//! by byte. Before each such character it reserves memory for exactly its tokens, which copies all previous tokens: a text of
-//! 80,000 characters that are not in the vocabulary takes 80 times as long as one of 10,000. So a long text is tokenized in chunks.
-//!
-//! A cut between two characters is safe if no piece of the vocabulary contains the two in a row. Then no merge crosses the cut, and
-//! since merges on one side do not depend on the other side, both sides produce the tokens of the whole text.
+//! llama.cpp merges neighbouring characters into pieces and encodes the remainder byte by byte, copying all previous tokens for each
+//! such character: 80,000 of them take 80 times as long as 10,000. So a long text is tokenized in chunks. A cut between two characters
+//! is safe if no piece of the vocabulary contains the two in a row: then no merge crosses it.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,14 +13,12 @@ type Symbol = u32;
 /// U+2581, which represents a space in vocabularies.
 const SPACE: Symbol = 0xe2_96_81;
 
-/// Pairs of neighbouring characters that occur in a piece of a vocabulary.
 #[derive(Debug, Default)]
 pub(in crate::llama) struct SafeCuts {
     inner_pairs: HashSet<(Symbol, Symbol)>,
 }
 
 impl SafeCuts {
-    /// `pieces` are as they are spelled in the vocabulary.
     pub(in crate::llama) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut inner_pairs = HashSet::new();
         for piece in pieces {
@@ -36,8 +31,7 @@ impl SafeCuts {
         Self { inner_pairs }
     }
 
-    /// Cuts `text` into chunks of at least `min_bytes` bytes, each as short as the next safe cut allows; the last chunk may be
-    /// shorter.
+    /// Cuts `text` into the shortest chunks of at least `min_bytes` bytes that safe cuts allow; the last one may be shorter.
     pub(in crate::llama) fn chunks(&self, text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
         let mut chunks = Vec::new();
         let (mut start, mut previous) = (0, None);
@@ -59,8 +53,7 @@ impl SafeCuts {
     }
 }
 
-/// The characters of a text with their byte ranges, as llama.cpp separates them: the first byte determines the length, even if the
-/// text is not UTF-8.
+/// As llama.cpp separates characters: the first byte determines the length, even if the text is not UTF-8.
 fn symbols(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Symbol)> {
     let mut next = 0;
     std::iter::from_fn(move || {

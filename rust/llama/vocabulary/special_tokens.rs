@@ -1,8 +1,7 @@
 //! Finds the special tokens of a text.
 //!
-//! llama.cpp searches for one special token after the other, the longest first, from left to right in the text that previous ones have
-//! left; some also strip the white space before or after them. This module finds the same matches in time linear in the text:
-//! llama.cpp walks the list of its matches for each further one, so that a megabyte of special tokens takes half a minute.
+//! llama.cpp searches for one special token after the other, the longest first; some also strip the white space before or after
+//! them. This module finds the same matches in time linear in the text: llama.cpp takes half a minute for a megabyte of them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -12,7 +11,6 @@ use aho_corasick::AhoCorasick;
 
 use crate::request::Token;
 
-/// A token that is matched by its spelling, which is not empty, before the text is tokenized.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct SpecialToken<'a> {
     pub(in crate::llama) token: Token,
@@ -24,7 +22,6 @@ pub(in crate::llama) struct SpecialToken<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) enum TextSpan {
     Special(Token),
-    /// Bytes without special tokens; at least one. Two plain spans are never adjacent.
     Plain(Range<usize>),
 }
 
@@ -39,13 +36,11 @@ struct Rank {
     n_bytes: usize,
     strips_left: bool,
     strips_right: bool,
-    /// Rank of the longest other token that is a suffix of this one.
     shorter: Option<u32>,
 }
 
 impl SpecialTokens {
-    /// Builds the search for `tokens`, the longest first; of equal spellings the first counts. Fails if their spellings are too long
-    /// to search for, which takes gigabytes.
+    /// `tokens` are sorted, the longest first; of equal spellings the first counts.
     pub(in crate::llama) fn new<'a>(tokens: impl Iterator<Item = SpecialToken<'a>>) -> Result<Self, String> {
         let mut seen = HashSet::new();
         let tokens: Vec<SpecialToken<'a>> = tokens.filter(|token| seen.insert(token.spelling)).collect();
@@ -60,14 +55,11 @@ impl SpecialTokens {
         Ok(Self { ranks: ranks.collect(), finder })
     }
 
-    /// Splits `text`, which is shorter than 4 GiB, into special tokens and plain spans. Stripped white space is in no span.
-    ///
-    /// Needs at most 9 bytes for each byte of the text, and one step for each special token that ends at an offset.
+    /// Splits `text`, which is shorter than 4 GiB. Needs at most 9 bytes for each byte of it.
     pub(in crate::llama) fn split(&self, text: &[u8]) -> Vec<TextSpan> {
         self.split_counting(text).0
     }
 
-    /// Does the same, and also returns the number of steps: candidates examined, and bytes of white space next to them.
     fn split_counting(&self, text: &[u8]) -> (Vec<TextSpan>, usize) {
         let mut n_steps = 0;
         let mut candidates = self.longest_at_each_end(text);
@@ -117,11 +109,9 @@ impl SpecialTokens {
     }
 }
 
-/// Marks the bytes of a text that are in a special token or stripped.
 struct ClaimedBytes(Vec<bool>);
 
 impl ClaimedBytes {
-    /// Claims the white space at the beginning of `offsets`, and returns the number of offsets examined.
     fn strip(&mut self, offsets: impl Iterator<Item = usize>, text: &[u8]) -> usize {
         let mut n_steps = 0;
         for offset in offsets {
@@ -134,7 +124,6 @@ impl ClaimedBytes {
         n_steps
     }
 
-    /// Returns the special tokens, given in order of their ranges, and the plain spans between them, of a text of `n_bytes`.
     fn spans(&self, found: &[(usize, usize, Token)], n_bytes: usize) -> Vec<TextSpan> {
         let mut spans = Vec::with_capacity(2 * found.len() + 1);
         let mut from = 0;
@@ -151,7 +140,6 @@ impl ClaimedBytes {
         spans
     }
 
-    /// Returns the unclaimed bytes between two special tokens, if any: both may have stripped white space.
     fn plain(&self, mut between: Range<usize>) -> Option<TextSpan> {
         let start = between.find(|&offset| !self.0[offset])?;
         let end = between.rfind(|&offset| !self.0[offset]).unwrap_or(start) + 1;

@@ -1,9 +1,6 @@
-//! Measures how far llama.cpp's regular expressions match into a text, and provides the stack that they need.
-//!
-//! Tokenizing with a BPE vocabulary first splits the text into words. For some vocabularies llama.cpp has dedicated code for that;
-//! for the others it uses `std::regex`, which recurses for each character of an attempted match: on a stack of 8 MiB a run of
-//! 43,000 letters or spaces ends the process. So a text with a long run is tokenized on a thread with a stack of sufficient size,
-//! and a run longer than [`MAX_RUN`] is rejected.
+//! Tokenizing with a BPE vocabulary first splits the text into words. Where llama.cpp has no dedicated code for that, it uses
+//! `std::regex`, which recurses for each character of a match: on a stack of 8 MiB a run of 43,000 letters or spaces ends the process.
+//! So a text with a long run is tokenized on a thread with a sufficient stack, and a run longer than [`MAX_RUN`] is rejected.
 
 use std::thread;
 
@@ -18,13 +15,10 @@ const MAX_INLINE_RUN: usize = 512;
 /// Upper bound of the stack per character of a run, in bytes. With clang and GNU's library it is 195 for every expression; other
 /// frames differ.
 const STACK_BYTES_PER_CHARACTER: usize = 512;
-/// Stack for everything else, in bytes.
 const STACK_BASE_BYTES: usize = 1 << 20;
 
-/// Classes of characters that an expression matches consecutively.
-///
-/// A match covers at most a few characters before and after one such run. Non-ASCII characters may be in any class but white space:
-/// each expression has its own classes for them.
+/// Classes of characters that an expression matches consecutively. Non-ASCII characters may be in any class but white space: each
+/// expression has its own classes for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
     /// Letters, digits, white space, or others followed by line breaks and slashes.
@@ -63,13 +57,11 @@ pub(in crate::llama) struct Splitter {
     runs: Option<Runs>,
     /// Characters at each of which an expression starts a match of the remaining run.
     is_slow: Option<fn(char) -> bool>,
-    /// True if a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do not
-    /// depend on the other side.
+    /// A word always ends between an ASCII letter or digit and the line feed after it, independently of the text on either side.
     pub(in crate::llama) separates_lines: bool,
 }
 
 impl Splitter {
-    /// Splitter of a vocabulary without BPE merges.
     pub(in crate::llama) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
 
     pub(in crate::llama) fn named(name: &str) -> Self {
@@ -92,8 +84,7 @@ impl Splitter {
         Self { runs, is_slow, separates_lines }
     }
 
-    /// Runs `read`, which splits `text`, with a sufficient stack: on this thread, or on a temporary thread while this one waits.
-    /// Fails if a run in `text` is too long, or with [`Error::NotSupported`] if the system cannot start the thread.
+    /// Runs `read`, which splits `text`, with a sufficient stack.
     pub(in crate::llama) fn with_stack<T: Send>(self, text: &[u8], read: impl FnOnce() -> T + Send) -> Result<T> {
         let n_run = self.check(text)?;
         if n_run <= MAX_INLINE_RUN {
@@ -110,7 +101,6 @@ impl Splitter {
         })
     }
 
-    /// Returns the number of characters of the longest run in `text`, if it is not too long.
     pub(in crate::llama) fn check(self, text: &[u8]) -> Result<usize> {
         let Some(runs) = self.runs.filter(|_| text.len() > MAX_INLINE_RUN) else { return Ok(0) };
         let (mut longest, mut slow, mut was_break) = (LongestRun::default(), LongestRun::default(), false);
@@ -167,12 +157,10 @@ impl Runs {
     }
 }
 
-/// Finds the longest run of characters that have a class in common, character by character.
 #[derive(Debug, Default)]
 struct LongestRun {
     current: [usize; 4],
     n: usize,
-    /// Byte offset of the last character of the longest run.
     last: usize,
 }
 

@@ -10,7 +10,6 @@ use crate::llama::model::Model;
 use crate::request::Token;
 use crate::sampling::{TokenStrings, Vocabulary};
 
-/// Keeps the model loaded.
 pub(crate) fn token_strings(model: &Arc<Model>) -> TokenStrings {
     TokenStrings::new(ModelVocabulary(Arc::clone(model)))
 }

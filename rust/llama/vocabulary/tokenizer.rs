@@ -1,8 +1,7 @@
 //! Tokenizes texts as llama.cpp does, in time linear in the text.
 //!
-//! llama.cpp tokenizes each plain span between special tokens separately, as if it followed a special token, for every kind of
-//! vocabulary. So we cut the text (see [`SpecialTokens`]) and pass llama.cpp one plain span after the other, a long span in chunks
-//! if the vocabulary allows it (see [`SafeCuts`]).
+//! llama.cpp tokenizes each plain span between special tokens separately. So we pass it one plain span after the other (see
+//! [`SpecialTokens`]), a long one in chunks if the vocabulary allows it (see [`SafeCuts`]).
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -1,10 +1,9 @@
 //! Parses and validates saved states of llama.cpp's memory.
 //!
 //! A saved state is the output of `llama_state_seq_get_data`: a magic number, a sequence id, then one part for each cache of the
-//! memory. Model and settings determine nearly everything in it: so the state that the probe saves at load time defines the
-//! [`Layout`] that all others are compared with, and llama.cpp never reads a byte that was not checked. Two things are normalized:
-//! cells are sorted by position, so that a restored state fills the free cells in that order; and V is stored in rows or in columns,
-//! as the current cache requires (rows with flash attention, columns without).
+//! memory. The state that the probe saves at load time defines the [`Layout`] that all others are compared with, so llama.cpp
+//! never reads a byte that was not checked. Cells are sorted by position, so that a restored state fills free cells in that order;
+//! V is stored in rows with flash attention, in columns without.
 
 mod parts;
 mod saved_positions;
@@ -34,7 +33,6 @@ const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
 /// memory.
 const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
 
-/// Layout that all saved states of one memory share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) struct Layout {
     magic: u32,
@@ -51,7 +49,7 @@ pub(in crate::llama) struct CheckedState<'a> {
 }
 
 impl Layout {
-    /// Derives the layout from a saved state of `n_cells` cells. `None` if this kind of memory is not supported.
+    /// `None` if this kind of memory is not supported.
     pub(in crate::llama) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
         let mut reader = Reader(saved);
         let magic = reader.u32()?;
@@ -71,10 +69,8 @@ impl Layout {
 
     /// Returns the cost of one more run of adjacent cells in a save, in tokens of a long run.
     ///
-    /// llama.cpp copies each run separately: one copy per layer for K, and for V one per layer if it is stored in rows, one per
-    /// layer *and element* if it is stored in columns. At 24 layers of 128 elements these are 48 copies or 3,096, and a run costs
-    /// as much as 1 or 63 additional tokens of 12 kB (measured: 0.6, and 67 to 86). From a GPU the 48 copies cost as much as 600
-    /// tokens.
+    /// llama.cpp copies each run separately: one copy per layer for K and for V in rows, but one per layer *and element* for V in
+    /// columns. At 24 layers of 128 elements a run costs 1 or 63 tokens of 12 kB (measured: 0.6, and 67 to 86); from a GPU, 600.
     pub(in crate::llama) fn tokens_per_run(&self, is_on_gpu: bool) -> u32 {
         let (ns_per_copy, ns_per_byte) =
             if is_on_gpu { (NS_PER_COPY_FROM_GPU, NS_PER_BYTE_FROM_GPU) } else { (NS_PER_COPY, NS_PER_BYTE) };
@@ -91,7 +87,6 @@ impl Layout {
         tokens
     }
 
-    /// Sorts the cells of a state that llama.cpp has just written by position.
     pub(in crate::llama) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
         let views = self.view(&saved)?;
         let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
@@ -123,8 +118,7 @@ impl Layout {
         Ok(CheckedState { range, whole_from, bytes: self.convert_values(saved, &views)? })
     }
 
-    /// Checks a saved state whose cells must have these `positions`, which may repeat. Returns its bytes, with V in the layout of
-    /// the current cache.
+    /// Checks a saved state whose cells must have these `positions`, which may repeat.
     pub(in crate::llama) fn check_positions<'a>(&self, saved: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
         let views = self.view(saved)?;
         for view in &views {
@@ -140,7 +134,6 @@ impl Layout {
         self.convert_values(saved, &views)
     }
 
-    /// Returns the bytes of a checked state, with V in the layout of this cache.
     fn convert_values<'a>(&self, saved: &'a [u8], views: &[View]) -> Result<Cow<'a, [u8]>, String> {
         let has_other_layout = |(view, part): (&View, &Part)| match (view, part) {
             (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns,
@@ -157,7 +150,6 @@ impl Layout {
         })
     }
 
-    /// Splits a saved state into parts that match the layout.
     fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<View<'a>>, String> {
         let mut reader = Reader(saved);
         if reader.u32() != Some(self.magic) || reader.u32().is_none() {

@@ -11,9 +11,7 @@ const N_EXT: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The cells of an attention cache.
     Cells(Cells),
-    /// A recurrent state. Always last.
     State(State),
 }
 
@@ -21,12 +19,10 @@ pub(super) enum Part {
 pub(super) struct Cells {
     /// Bytes of a cell beyond its position and its owner.
     pub(super) n_ext: usize,
-    /// Sizes of the rotations of K and V; 0 without rotation.
     pub(super) rotations: [u32; 2],
     /// True if V is stored in columns, one per element; false if in rows, one per cell.
     pub(super) in_columns: bool,
     pub(super) keys: Vec<Tensor>,
-    /// One per layer; empty if V is a view of K.
     pub(super) values: Vec<Tensor>,
 }
 
@@ -54,7 +50,6 @@ impl Tensor {
 }
 
 pub(super) enum View<'a> {
-    /// A part without cells has no shape.
     NoCells,
     Cells(CellsView<'a>),
     State(StateView<'a>),
@@ -101,7 +96,6 @@ impl Cells {
 }
 
 impl View<'_> {
-    /// Returns the positions of the cells, which must be sorted and contiguous; `None` if there are no cells.
     pub(super) fn range(&self) -> Result<Option<Range<u32>>, String> {
         match self {
             View::NoCells => Ok(None),
@@ -133,8 +127,7 @@ impl CellsView<'_> {
     }
 }
 
-/// The shapes of the parts up to the end, each with `n_cells` cells. The form of each part is found by trial: only the right forms
-/// consume exactly all bytes.
+/// The form of each part is found by trial: only the right forms consume exactly all bytes.
 pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {
     if reader.0.is_empty() {
         return (!ends_in_state).then(Vec::new);

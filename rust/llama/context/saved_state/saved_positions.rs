@@ -1,5 +1,4 @@
-//! Saved states of sequences with images that have two-dimensional positions (M-RoPE): llama.cpp writes positions, of which there
-//! are fewer than tokens. So a header before llama.cpp's bytes records the token range and the images before its end.
+//! Header of a saved state with two-dimensional positions (M-RoPE): llama.cpp writes positions, of which there are fewer than tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,17 +8,14 @@ use crate::llama::context::{positions::Positions, reader::Reader};
 /// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 
-/// Token range of a saved state, and the positions of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) struct SavedPositions {
-    /// Range of token indices.
     pub(in crate::llama) range: Range<u32>,
     /// Positions of all tokens up to the end of the range.
     pub(in crate::llama) positions: Positions,
 }
 
 impl SavedPositions {
-    /// Serializes the header and appends llama.cpp's bytes.
     pub(in crate::llama) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
         let Self { range, positions } = self;
         let dense = positions.dense();
@@ -31,7 +27,6 @@ impl SavedPositions {
         bytes.into()
     }
 
-    /// Parses the header, and also returns llama.cpp's bytes. `None` for a saved state without header.
     pub(in crate::llama) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
         let mut reader = Reader(bytes);
         if reader.u32() != Some(MAGIC) {
@@ -40,7 +35,6 @@ impl SavedPositions {
         let damaged = || "its header of image positions is damaged".to_owned();
         let mut number = || reader.u32().ok_or_else(damaged);
         let (range, n_dense) = (number()?..number()?, number()?);
-        // The capacity is not reserved: so the count cannot make it allocate more than the bytes present.
         let mut dense = Vec::new();
         for _ in 0..n_dense {
             dense.push([number()?, number()?, number()?]);
@@ -55,12 +49,10 @@ impl SavedPositions {
         Ok(Some((Self { range, positions }, reader.0)))
     }
 
-    /// The positions of the tokens of the range, in order.
     pub(in crate::llama) fn iter(&self) -> impl Iterator<Item = u32> {
         self.range.clone().map(|index| self.positions.at(index))
     }
 
-    /// The positions of the token indices `range`, which must not cut an image.
     pub(in crate::llama) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
         self.positions.at(range.start)..self.positions.at(range.end)
     }

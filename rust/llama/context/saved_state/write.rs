@@ -3,8 +3,7 @@
 use crate::llama::context::saved_state::parts::{CellsView, Tensor};
 
 impl CellsView<'_> {
-    /// Appends the part in llama.cpp's format, with cells sorted by position, and V in columns or in rows. Fails if V cannot be
-    /// stored in columns.
+    /// Fails if V cannot be stored in columns.
     pub(super) fn write(&self, in_columns: bool, out: &mut Vec<u8>) -> Result<(), String> {
         let mut order: Vec<usize> = (0..self.positions.len()).collect();
         order.sort_by_key(|&cell| self.positions[cell]);
@@ -72,7 +71,6 @@ fn put(out: &mut Vec<u8>, numbers: &[usize]) {
     }
 }
 
-/// Appends the rows of `n_bytes` each, in this order.
 fn put_rows(out: &mut Vec<u8>, bytes: &[u8], n_bytes: usize, order: &[usize]) {
     for &cell in order {
         out.extend(&bytes[cell * n_bytes..][..n_bytes]);
