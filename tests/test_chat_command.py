@@ -235,11 +235,34 @@ def test_four_answers_are_shown_of_which_one_continues_the_chat(
     assert server.bodies[0]["n"] == 4
     lines = [line for line in screen.screen.splitlines() if "text 1" in line]
     assert ("text 4" in lines[-1]) == is_beside
-    screen.type("9\n3\n")
-    end = screen.shows(r"1\]: 9.*1\]: 3\r\n.*> ")
-    screen.type("/n 1\nAnd?\n")
-    screen.shows("text", end)
+    screen.type("9\n")
+    end = screen.shows("continue with 1-4", end)
+    screen.type("3\n")
+    end = screen.shows("> ", end)
+    screen.type("/n 1\n")
+    end = screen.shows("one answer.*> ", end)
+    server.pieces = [(0, {"content": "Fine"})]
+    screen.type("And?\n")
+    screen.shows("Fine", end)
     assert server.bodies[1]["messages"][1]["content"] == "text 3"
+
+
+def test_a_server_that_ignores_n_has_one_answer_to_continue_with(terminal: Open, server: FakeServer) -> None:
+    screen = terminal("--url", server.url)
+    screen.shows("> ")
+    screen.type("/n 2\nHi\n")
+    end = screen.shows("Hello there.*\n> ")
+    screen.type("And?\n")
+    screen.shows("Hello there.*\n> ", end)
+    assert "continue with" not in screen.screen
+    assert server.bodies[1]["messages"][1]["content"] == "Hello there"
+
+
+def test_an_answer_that_was_not_requested_is_an_error(server: FakeServer) -> None:
+    server.pieces = FOUR
+    model = RemoteModel(server.url, None, None, Settings())
+    with pytest.raises(ChatModelError, match="sent answer 2 of 2"):
+        list(model.answer([], 2))
 
 
 def test_messages_may_have_several_lines_and_a_system_message(terminal: Open, server: FakeServer) -> None:

@@ -206,7 +206,7 @@ class Model:
 
         Raises:
             ModelLoadError: The file is not a model that Weft can run, or a device is missing; `reason` has the details.
-            InvalidConfig: As in `load`.
+            InvalidConfigError: As in `load`.
         """
 
     @property
@@ -839,8 +839,8 @@ def plan_memory(model: Model, config: EngineConfig, *, tuned: tuple[bool | None,
         tuned: Flash attention and numbers of threads that were measured, as in `Engine`.
 
     Raises:
-        InvalidConfig: As when an engine starts: settings contradict each other, or do not fit the model or the memory.
-        NotSupported: The model is an encoder.
+        InvalidConfigError: As when an engine starts: settings contradict each other, or do not fit the model or the memory.
+        NotSupportedError: The model is an encoder.
         ModelLoadError: The model was not loaded by `Model.load_sizes`.
     """
 

@@ -14,6 +14,7 @@
 //! | `host` | the machine: threads, priorities, contention, allocator |
 //! | `embedding`, `encoder_only` | the context for embeddings, and models that cannot generate |
 //! | `start`, `tune` | from a configuration to a running engine; timing of a model's steps on this machine |
+//! | `memory_plan` | memory that an engine would use, without loading the weights |
 
 /// Owns one of llama.cpp's pointers; nothing else may free it.
 macro_rules! owned_pointer {

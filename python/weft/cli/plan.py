@@ -67,8 +67,8 @@ def make_plan(settings: Settings) -> Plan:
 
     Raises:
         ModelLoadError: The file is not a model that Weft can run.
-        InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
-        NotSupported: The model is an encoder.
+        InvalidConfigError: Settings contradict each other, or do not fit the model or the memory.
+        NotSupportedError: The model is an encoder.
     """
     config = settings.engine
     path = str(settings.model or DEMO_MODEL)

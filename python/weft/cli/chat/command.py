@@ -171,8 +171,10 @@ class Session:
             return
         if is_stopped:
             self._note("stopped")
-        reply = replies[0] if len(replies) == 1 else self._pick(replies)
-        if reply is not None and (reply.content or reply.reasoning):
+        # A server may ignore `n`.
+        written = [reply for reply in replies if reply.content or reply.reasoning]
+        reply = self._pick(replies) if len(written) > 1 else next(iter(written), None)
+        if reply is not None:
             self._messages += [message, reply.message()]
 
     def _show(self, pieces: Generator[Piece, None, None]) -> tuple[list[Reply], bool]:

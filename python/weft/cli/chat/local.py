@@ -73,7 +73,7 @@ class LocalModel:
         chat = Conversation(messages=msgspec.convert(messages, list[ChatMessage]))
         prompt = await asyncio.to_thread(self._format.prompt, chat)
         request = self._request(n)
-        request = msgspec.structs.replace(request, prompt=prompt.tokens, snapshots_at=prompt.turn_ends)
+        request = msgspec.structs.replace(request, prompt=prompt.tokens, checkpoints_at=prompt.turn_ends)
         if prompt.constraint is not None:
             request = prompt.constraint.apply(request)
         form = prompt.answer_to(request)

@@ -91,7 +91,10 @@ class RemoteModel:
         body = {"model": self.name, "messages": messages, "n": n, "stream": True, **self._options}
         with self._open("/v1/chat/completions", json.dumps(body).encode()) as response:
             try:
-                yield from _pieces(response)
+                for piece in _pieces(response):
+                    if piece.answer not in range(n):
+                        raise ChatModelError(f"{self._url} sent answer {piece.answer} of {n}")
+                    yield piece
             except (HTTPException, OSError) as error:
                 raise ChatModelError(f"{self._url} ended the answer: {str(error) or type(error).__name__}") from None
 
