@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.adapters import write_adapter
+from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
+from tests.engine.tiny_projectors import write_tiny_projector
 from weft import _native
 from weft.cli.main import parse
 from weft.cli.plan import MIB, Plan, make_plan
@@ -79,6 +82,13 @@ def test_weights_that_are_not_mapped_are_said_to_be_loaded() -> None:
     assert "weights, mapped" in {part.name for part in planned(*FLAGS).parts}
 
 
+def test_adapters_and_projectors_count_with_their_files(tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter.gguf", seed=1)
+    model, projector = write_tiny_projector("llava", tmp_path)
+    assert mebibytes(planned(*FLAGS, "--lora", str(adapter)), "LoRA") == adapter.stat().st_size / MIB
+    assert mebibytes(planned("-m", str(model), *FLAGS, "-mm", str(projector)), "projector") == projector.stat().st_size / MIB
+
+
 def test_the_command_takes_a_model_and_the_flags_of_a_start(tmp_path: Path) -> None:
     write_tiny_model("window", tmp_path / "tiny.gguf")
     ran = run(str(tmp_path / "tiny.gguf"), *FLAGS, "--port", "80", "--metrics")
@@ -106,6 +116,12 @@ def test_what_does_not_start_cannot_be_planned(arguments: list[str], message: st
     ran = run(*arguments)
     assert ran.returncode == 1
     assert ran.stderr.startswith(message)
+
+
+def test_an_encoder_has_no_cache_to_plan(tmp_path: Path) -> None:
+    write_tiny_encoder("bert", tmp_path / "bert.gguf")
+    with pytest.raises(weft.NotSupportedError, match="is an encoder"):
+        planned("-m", str(tmp_path / "bert.gguf"))
 
 
 def test_a_model_without_weights_does_not_run(model_path: Path) -> None:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 POSITIONAL = ""
-"""Spelling that stands for an argument that is not a flag, where a command takes one."""
+"""Spelling of an argument without a flag, for commands that support it."""
 
 ARGS = ("--args",)
 """Flag whose value is a text of more flags."""

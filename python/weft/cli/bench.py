@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True):
     n_prompt: int
     """Prompt tokens of all streams together."""
     n_computed: int
-    """Prompt tokens that were computed: all of them, or those of one prompt if it is shared."""
+    """Computed prompt tokens: all of them, or one prompt if it is shared."""
     prefill_s: float
     """Seconds from the first request until every stream has a token."""
     n_decoded: int

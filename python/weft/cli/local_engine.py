@@ -12,11 +12,11 @@ __all__ = ["model_name", "new_engine"]
 
 
 def new_engine(settings: Settings, **changes: object) -> Engine:
-    """Returns an engine for the settings, not started: of the local model, else of one that it downloads.
+    """Returns an engine for the settings, not started: with a local model or one that it downloads.
 
     Args:
         settings: The settings.
-        **changes: Settings of the engine that replace those of `settings`.
+        **changes: Engine settings with priority over `settings`.
     """
     config = msgspec.structs.replace(settings.engine, **changes) if changes else settings.engine
     source, projector = settings.source, settings.projector_source
@@ -34,5 +34,5 @@ def new_engine(settings: Settings, **changes: object) -> Engine:
 
 
 def model_name(settings: Settings) -> str:
-    """Returns the name of the model, as far as the settings determine it: the name of its source, else of its file."""
+    """Returns the name of the model, as configured, else of its source or its file."""
     return settings.model_name or str(settings.model or DEMO_MODEL).replace("\\", "/").rpartition("/")[2]

@@ -100,7 +100,7 @@ class Session:
     Args:
         model: The model.
         console: The terminal.
-        system: System message; None is none.
+        system: System message, if any.
     """
 
     def __init__(self, model: ChatModel, console: Console, system: str | None = None) -> None:

@@ -50,7 +50,7 @@ def _visible(text: str) -> str:
 
 
 def show_one(console: Console, pieces: Iterable[Piece]) -> tuple[Reply, bool]:
-    """Prints an answer as it is generated. Returns it, and True if Ctrl-C stopped it."""
+    """Prints an answer as it is generated. Returns the answer, and True if Ctrl-C stopped it."""
     reply, last = Reply(), ""
     is_stopped = False
     try:

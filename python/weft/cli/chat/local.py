@@ -1,4 +1,4 @@
-"""A model in this process. Its engine runs on the event loop of a thread of its own."""
+"""A model in this process. Its engine runs on the event loop of a separate thread."""
 
 import asyncio
 import threading
