@@ -16,6 +16,7 @@ from weft.cli.arguments import (
     HELP_ALL,
     VERSION,
 )
+from weft.cli.commands import COMMANDS
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag
@@ -75,6 +76,11 @@ def _page() -> Iterator[str]:
         yield f"## {group[0].upper()}{group[1:]}\n"
         yield from _table(("flags", "other names", "variables", "description"), map(_row, flags))
         yield ""
+    for command in COMMANDS.values():
+        if command.options:
+            yield f"## Options of `weft {command.name}`\n"
+            yield from _table(("flags", "other names", "variables", "description"), map(_row, command.options.values()))
+            yield ""
     yield "## Output instead of a command\n"
     outputs = (
         (HELP, "print the common settings"),

@@ -351,7 +351,8 @@ async def test_a_server_of_weft_answers_as_the_model_in_this_process(tmp_path: P
 
 
 def test_a_model_in_this_process_chats_and_is_stopped(terminal: Open) -> None:
-    screen = terminal("--ignore-eos", "-t", "1", "-c", "1024")
+    # Its answers have no end.
+    screen = terminal("--ignore-eos", "--context-shift", "-t", "1", "-c", "1024")
     screen.shows("storyteller.*> ")
     screen.type("Tell me a story.\n")
     end = screen.shows(r"story\.\r\n.*?\w+ \w+ \w+")
