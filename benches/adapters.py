@@ -104,7 +104,7 @@ async def _read(engine: weft.Engine, index: int, adapters: Adapters) -> list[flo
     """Reads one stream; returns the pauses after its first token, in seconds."""
     prompt = f"Story number {index}: once upon a time, there was"
     options: weft.RequestOptions = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": index, "adapters": adapters}
-    times = [time.perf_counter() async for event in engine.generate(prompt, **options) if isinstance(event, weft.Token)]
+    times = [time.perf_counter() async for event in engine.stream(prompt, **options) if isinstance(event, weft.Token)]
     return [after - before for before, after in pairwise(times)]
 
 

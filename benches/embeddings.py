@@ -21,7 +21,7 @@ async def pauses_ms(engine: weft.Engine) -> list[float]:
     """The pauses between the tokens of one stream, in milliseconds."""
     times = [
         time.perf_counter()
-        async for event in engine.generate("Once upon a time,", max_tokens=N_TOKENS, ignore_eos=True, seed=1)
+        async for event in engine.stream("Once upon a time,", max_tokens=N_TOKENS, ignore_eos=True, seed=1)
         if isinstance(event, weft.Token)
     ]
     return [1000 * (after - before) for before, after in pairwise(times)]

@@ -56,7 +56,7 @@ async def _felt(what: str, engine: weft.Engine, *, new: bool, beside: bool) -> N
         asking = asyncio.create_task(ask()) if beside else None
         last: float | None = None
         options: weft.RequestOptions = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": seed}
-        async for event in engine.generate(f"Story number {seed}: once upon a time", **options):
+        async for event in engine.stream(f"Story number {seed}: once upon a time", **options):
             if isinstance(event, weft.Token):
                 now = time.perf_counter()
                 pauses += [now - last] if last else []

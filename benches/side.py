@@ -62,7 +62,7 @@ async def decode(engine: weft.Engine, prompt: list[int], n_streams: int) -> tupl
     A small model is read more slowly than it writes. The processor's time is that of the prompt too, which is short.
     """
     n_tokens, took_ms, (_, begun) = 0, 0.0, now()
-    async for event in engine.generate(prompt, n=n_streams, max_tokens=N_TOKENS, ignore_eos=True, seed=1):
+    async for event in engine.stream(prompt, n=n_streams, max_tokens=N_TOKENS, ignore_eos=True, seed=1):
         if isinstance(event, weft.Finished):
             n_tokens += event.usage.n_predicted - 1
             took_ms = max(took_ms, event.usage.predicted_ms)

@@ -158,7 +158,7 @@ async def engine_speed(engine: weft.Engine, load: Load, n_tokens: int) -> float:
 
     async def read() -> tuple[float, float, int]:
         first, count = 0.0, 0
-        async for event in engine.generate(PROMPT, n=load.n, max_tokens=n_tokens, seed=1, ignore_eos=True):
+        async for event in engine.stream(PROMPT, n=load.n, max_tokens=n_tokens, seed=1, ignore_eos=True):
             first = first or time.perf_counter()
             count += isinstance(event, weft.Token)
         return first, time.perf_counter(), count

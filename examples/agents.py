@@ -8,10 +8,10 @@ BRIEF = "Once upon a time, three friends went out to look for the lost ring of t
 AGENTS = ["The fox", "The bear", "The whale"]
 
 
-async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Answer]:
+async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Completion]:
     """What an agent comes to say in four ways, each of which goes on from where it is."""
     await anext(branch)
-    forks = await weft.Answer.collect(await branch.fork(n=4, own_stream=True))
+    forks = await weft.Completion.collect(await branch.fork(n=4, own_stream=True))
     await branch.text()
     return branch, forks
 
@@ -20,13 +20,13 @@ async def main() -> None:
     """Lets the agents speak, and counts what was computed for all of them."""
     async with weft.Engine(n_slots=8) as engine:
         ways: list[weft.BranchOptions] = [{"suffix_prompt": name} for name in AGENTS]
-        stream = engine.generate(BRIEF, branches=ways, max_tokens=24, temperature=1.0, ignore_eos=True)
+        stream = engine.stream(BRIEF, branches=ways, max_tokens=24, temperature=1.0, ignore_eos=True)
         tasks = [asyncio.create_task(fan_out(branch)) async for branch in stream.branches()]
         usages = []
         for branch, forks in await asyncio.gather(*tasks):
-            for fork in forks.branches:
+            for fork in forks.choices:
                 print(f"{AGENTS[branch.index]}: … {fork.text.strip()}")
-            usages += [fork.usage for fork in forks.branches] + ([branch.finished.usage] if branch.finished else [])
+            usages += [fork.usage for fork in forks.choices] + ([branch.finished.usage] if branch.finished else [])
         print(f"tokens computed: {sum(one.n_computed for one in usages)}, tokens used: {sum(one.n_prompt for one in usages)}")
 
 

@@ -15,10 +15,10 @@ async def main() -> None:
     async with weft.Engine(n_slots=4) as engine:
         asked = weft.Request(prompt=PROMPT, n=3, beam_width=4, max_tokens=24, temperature=0, top_k=0, top_p=1.0, min_p=0.0)
         likeliest = await engine.complete(asked)
-        for branch in likeliest.branches:
+        for branch in likeliest.choices:
             print(f"{branch.score:.3f}:{branch.text!r}")
         drawn = await engine.complete(PROMPT, n=4, diverse="beam", max_tokens=24, seed=1)
-        for branch in drawn.branches:
+        for branch in drawn.choices:
             print(f"{branch.score:.1f}:{branch.text!r}")
         stats = engine.stats()
         # Each of the four beams has the prompt, and tokens of its own.

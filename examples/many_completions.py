@@ -11,7 +11,7 @@ async def main() -> None:
     """Asks for eight branches of one prompt."""
     async with weft.Engine(n_slots=8) as engine:
         completion = await engine.complete(PROMPT, n=8, max_tokens=30)
-        for branch in completion.branches:
+        for branch in completion.choices:
             print(f"{branch.index}:{branch.text}")
         print(f"prompt tokens computed: {completion.n_computed}, shared: {completion.n_cached}")
 

@@ -15,9 +15,9 @@ async def main() -> None:
     async with weft.Engine(n_slots=4) as engine:
         asked: list[weft.BranchOptions] = [{"suffix_prompt": question} for question in QUESTIONS]
         answer = await engine.complete(DOCUMENT, branches=asked, max_tokens=12, temperature=0.0)
-        for question, branch in zip(QUESTIONS, answer.branches, strict=True):
+        for question, branch in zip(QUESTIONS, answer.choices, strict=True):
             print(f"{question.strip()}{branch.text}".splitlines()[0])
-        usages = [branch.usage for branch in answer.branches]
+        usages = [branch.usage for branch in answer.choices]
         print(f"tokens computed: {sum(one.n_computed for one in usages)}, tokens used: {sum(one.n_prompt for one in usages)}")
 
 

@@ -8,11 +8,11 @@ import weft
 async def main() -> None:
     """Prints each piece of text as it comes."""
     async with weft.Engine() as engine:
-        async for event in engine.generate("Once upon a time,", max_tokens=100):
+        async for event in engine.stream("Once upon a time,", max_tokens=100):
             match event:
                 case weft.Token(text=text):
                     print(text, end="", flush=True)
-                case weft.Finished(text=rest, reason=reason, usage=usage):
+                case weft.Finished(text=rest, finish_reason=reason, usage=usage):
                     print(f"{rest}\n({reason} after {usage.n_predicted} tokens in {usage.predicted_ms:.0f} ms)")
 
 

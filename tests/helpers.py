@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 import weft
-from weft import Branch, Finished, Stream, Token
+from weft import Choice, Finished, Node, Stream, Token
 
 How = Literal["stream", "whole"]
-"""Through which door: `Engine.generate` read event by event, or `Engine.complete`."""
+"""Through which door: `Engine.stream` read event by event, or `Engine.complete`."""
 
 TRIES = 5
 """How often that is tried which depends on how fast the machine is at the moment, where one success shows it."""
@@ -28,32 +28,42 @@ async def collect(stream: Stream) -> list[Token | Finished]:
 
 async def branches(
     engine: weft.Engine, how: How, prompt: str | list[int] | weft.Request, **options: Unpack[weft.RequestOptions]
-) -> list[Branch]:
+) -> list[Choice]:
     """The branches of the answer, through either door."""
     if how == "whole":
-        return list((await engine.complete(prompt, **options)).branches)
+        return list((await engine.complete(prompt, **options)).choices)
     tokens: defaultdict[int, list[Token]] = defaultdict(list)
     finished: dict[int, Finished] = {}
-    for event in await collect(engine.generate(prompt, **options)):
+    for event in await collect(engine.stream(prompt, **options)):
         assert event.index not in finished, "a branch yields nothing after its end"
         if isinstance(event, Finished):
             finished[event.index] = event
         else:
             tokens[event.index].append(event)
     return [
-        Branch(
+        Choice(
             index=index,
             text="".join(token.text for token in tokens[index]) + end.text,
-            tokens=tuple(token.token for token in tokens[index]),
-            reason=end.reason,
-            stop=end.stop,
+            token_ids=tuple(token.token for token in tokens[index]),
+            finish_reason=end.finish_reason,
+            stop_reason=end.stop_reason,
+            is_context_full=end.is_context_full,
             usage=end.usage,
-            truncated=end.truncated,
+            is_truncated=end.is_truncated,
             score=end.score,
             logprobs=tuple(token.logprobs for token in tokens[index] if token.logprobs is not None),
         )
         for index, end in sorted(finished.items())
     ]
+
+
+def ended_by(branch: Choice | Finished | Node) -> Literal["end", "stop", "length", "context_full", "cancelled", "nothing"]:
+    """What ended a branch: an end token (or a grammar), a stop string, a limit, the context, or a caller."""
+    if branch.finish_reason == "stop":
+        return "stop" if isinstance(branch.stop_reason, str) else "end"
+    if not isinstance(branch, Node) and branch.is_context_full:
+        return "context_full"
+    return branch.finish_reason or "nothing"
 
 
 def prompt_of(n_tokens: int, name: str) -> list[int]:

@@ -52,7 +52,7 @@ class AnsweringEngine(ScriptedEngine):
         self.prompts: list[str] = []
         """Every prompt, as a text."""
 
-    def generate(self, request: weft.Request) -> ScriptedStream:
+    def stream(self, request: weft.Request) -> ScriptedStream:
         """A stream of the answer, cut where `max_tokens` says so."""
         self.requests.append(request)
         self.prompts.append(_text(request.prompt))

@@ -26,7 +26,7 @@ PRINTS = {
     "agents.py": r"(The (fox|bear|whale): … .*\n+){12}" + COUNTED,
     "sixteen_questions.py": r"(The fox|The friend|Mia|The sea) .+\n" + COUNTED,
     "complete.py": r"Once upon a time,.+",
-    "stream.py": r".+\n\((end|length|context_full) after \d+ tokens in \d+ ms\)\n",
+    "stream.py": r".+\n\((stop|length) after \d+ tokens in \d+ ms\)\n",
     "many_completions.py": r"0:.+\n7:.+\nprompt tokens computed: (\d+), shared: \d+\n",
     "shared_prefix.py": r" One day a whale.+computed: \d\d, found in the cache: 0\n.+computed: \d, found in the cache: \d\d\n",
     "pinned_prefix.py": r"pinned (\d+) tokens, \d+ bytes\nprompt tokens computed: \d, found in the cache: \1\n",

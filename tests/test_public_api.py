@@ -124,7 +124,7 @@ def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
 EVENTS = [weft.Token, weft.Logprob, weft.Logprobs, weft.PromptLogprobs, weft.Progress, weft.Usage, weft.Finished]
 
 
-@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile, *EVENTS])
+@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Completion, weft.Choice, weft.PrefixFile, *EVENTS])
 def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
     assert list(field_meta(struct)) == list(struct.__struct_fields__)
     told = pydoc.plain(pydoc.render_doc(struct))

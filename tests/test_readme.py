@@ -586,7 +586,7 @@ def test_the_bounds_of_a_request_are_the_engines() -> None:
     assert fields["beam_width"].low == constant(DIVERSITY, "MIN_BEAMS")
     assert fields["length_penalty"].high == -fields["length_penalty"].low == constant(DIVERSITY, "MAX_LENGTH_PENALTY")
     assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
-    assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
+    assert fields["logprobs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
     settings = field_meta(weft.EngineConfig)
     assert settings["n_slots"].high == constant(CONFIG, "MAX_SLOTS")
     assert settings["cpus"].high + 1 == settings["cpus_batch"].high + 1 == constant(CONFIG, "MAX_THREADS")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         StepTimes,
         Stream,
     )
-    from weft.answer import Answer, Branch
     from weft.branch_stream import Branches, BranchStream
     from weft.chat.replies import ChatAnswer, Reply, ToolCall
+    from weft.completion import Choice, Completion
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.embedding import Embeddings, Ranking
@@ -69,19 +69,18 @@ if TYPE_CHECKING:
         Token,
         Usage,
     )
-    from weft.infill import Snippet
+    from weft.infill import InfillOptions, Snippet
     from weft.prefix import PrefixFile
-    from weft.request import BranchOptions, ForkOptions, Request, RequestOptions
+    from weft.request import BranchOptions, Request, RequestOptions
     from weft.request.reasoning import GrammarTrigger, ReasoningConfig
+    from weft.request.sampling import SamplingOptions, SamplingParams
     from weft.scoring import Score, ScoredToken
     from weft.tree import Extension, Node, Tree
 
 __all__ = [
     "DEMO_MODEL",
     "Adapter",
-    "Answer",
     "AnswerTooLargeError",
-    "Branch",
     "BranchOptions",
     "BranchStats",
     "BranchStream",
@@ -89,6 +88,8 @@ __all__ = [
     "CacheExplanation",
     "CachedNode",
     "ChatAnswer",
+    "Choice",
+    "Completion",
     "Compute",
     "ComputedRange",
     "ContextOverflowError",
@@ -103,11 +104,11 @@ __all__ = [
     "Event",
     "Extension",
     "Finished",
-    "ForkOptions",
     "ForkedProcessError",
     "GrammarTrigger",
     "Histogram",
     "HostCacheStats",
+    "InfillOptions",
     "InvalidConfigError",
     "InvalidRequestError",
     "Limits",
@@ -137,6 +138,8 @@ __all__ = [
     "Request",
     "RequestHistograms",
     "RequestOptions",
+    "SamplingOptions",
+    "SamplingParams",
     "SavedPrefix",
     "Score",
     "ScoredToken",
@@ -180,7 +183,7 @@ _HOMES = {
         "HostCacheStats",
         "EmbeddingStats",
     ),
-    "weft.answer": ("Branch", "Answer"),
+    "weft.completion": ("Choice", "Completion"),
     "weft.chat.replies": ("ChatAnswer", "Reply", "ToolCall"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
@@ -221,12 +224,13 @@ _HOMES = {
         "Token",
         "Usage",
     ),
-    "weft.infill": ("Snippet",),
+    "weft.infill": ("InfillOptions", "Snippet"),
     "weft.prefix": ("PrefixFile",),
     "weft.branch_stream": ("BranchStream", "Branches"),
-    "weft.request": ("BranchOptions", "ForkOptions", "Request", "RequestOptions"),
+    "weft.request": ("BranchOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.request.reasoning": ("GrammarTrigger", "ReasoningConfig"),
+    "weft.request.sampling": ("SamplingOptions", "SamplingParams"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Names that each module defines. A module is imported when one of its names is first used: `python -m weft` imports this package

@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack, final, overload
 from weft.branch_stream import Branches
 from weft.config import EngineConfig
 from weft.events import CacheExplanation, Event, Logprob
-from weft.request import ForkOptions, Request
+from weft.request import Request
+from weft.request.sampling import SamplingOptions
 
 __all__ = [
     "VERSION",
@@ -131,7 +132,7 @@ class Media:
 
 @final
 class MixedPrompt:
-    """A tokenized prompt of texts, token ids and media: created by `Model.tokenize_parts`, accepted by `Engine.generate`."""
+    """A tokenized prompt of texts, token ids and media: created by `Model.tokenize_parts`, accepted by `Engine.stream`."""
 
     @property
     def n_tokens(self) -> int:
@@ -534,8 +535,8 @@ class Engine:
     def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
         """Queues a request to pin a prompt: the part that is not cached is computed, and all of it stays cached until unpinned.
 
-        The stream yields one event, a `Finished` whose `made` is a `Prefix`. It raises `PinBudgetError` if pinned prefixes would
-        take more than half of the cache.
+        The stream yields one event, a `Finished` whose `result` is a `Prefix`. It raises `PinBudgetError` if pinned prefixes
+        would take more than half of the cache.
 
         Raises:
             InvalidRequestError: The prompt has no tokens or the wrong type.
@@ -568,7 +569,7 @@ class Engine:
     ) -> Stream:
         """Queues a request to copy a prompt's computed state out of the cache.
 
-        The stream yields one event, a `Finished` whose `made` is a `SavedPrefix`.
+        The stream yields one event, a `Finished` whose `result` is a `SavedPrefix`.
 
         Args:
             prompt: The prompt. The part that is not cached is computed first.
@@ -1052,7 +1053,7 @@ class Stream:
         unit: Literal["token", "byte"] = "token",
         append: str | Sequence[int] | None = None,
         own_stream: Literal[False] = False,
-        **options: Unpack[ForkOptions],
+        **options: Unpack[SamplingOptions],
     ) -> Coroutine[Any, Any, list[int]]: ...
     @overload
     def fork(
@@ -1064,7 +1065,7 @@ class Stream:
         unit: Literal["token", "byte"] = "token",
         append: str | Sequence[int] | None = None,
         own_stream: Literal[True],
-        **options: Unpack[ForkOptions],
+        **options: Unpack[SamplingOptions],
     ) -> Coroutine[Any, Any, Stream]: ...
     @overload
     def fork(
@@ -1076,7 +1077,7 @@ class Stream:
         unit: Literal["token", "byte"] = "token",
         append: str | Sequence[int] | None = None,
         own_stream: bool,
-        **options: Unpack[ForkOptions],
+        **options: Unpack[SamplingOptions],
     ) -> Coroutine[Any, Any, list[int] | Stream]:
         """Forks a branch: creates `n` branches that continue its prompt, its text up to a position, and an appended text.
 

@@ -9,7 +9,7 @@ from weft.events import Finished, Token
 
 if TYPE_CHECKING:
     from weft._native import Stream
-    from weft.request import ForkOptions
+    from weft.request.sampling import SamplingOptions
 
 __all__ = ["BranchStream", "Branches"]
 
@@ -106,7 +106,7 @@ class BranchStream:
         unit: Literal["token", "byte"] = "token",
         append: str | list[int] | None = None,
         own_stream: Literal[False] = False,
-        **options: "Unpack[ForkOptions]",
+        **options: "Unpack[SamplingOptions]",
     ) -> list[int]: ...
 
     @overload
@@ -118,7 +118,7 @@ class BranchStream:
         unit: Literal["token", "byte"] = "token",
         append: str | list[int] | None = None,
         own_stream: Literal[True],
-        **options: "Unpack[ForkOptions]",
+        **options: "Unpack[SamplingOptions]",
     ) -> "Stream": ...
 
     async def fork(self, **arguments: Any) -> "list[int] | Stream":

@@ -26,7 +26,7 @@ from weft._native import (
     Stats,
     Stream,
 )
-from weft.answer import MAX_BYTES, Answer
+from weft.completion import MAX_BYTES, Completion
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
@@ -35,6 +35,7 @@ from weft.installed.platform import free_memory_bytes
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
+from weft.request.sampling import SamplingParams
 from weft.work import tuning
 from weft.work.cache import CacheOperations
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from weft.chat.format import ChatPrompt
     from weft.chat.replies import ChatAnswer
     from weft.chat.request import ChatOptions, Messages, Templates
-    from weft.infill import Snippet
+    from weft.infill import InfillOptions, Snippet
     from weft.scoring import Continuation, Score, ScoreOptions
 
 __all__ = ["Engine"]
@@ -201,13 +202,15 @@ class Engine(Embedding):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def generate(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Stream:
+    def stream(
+        self, prompt: Prompt | Request, *, sampling: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Stream:
         """Queues a request and returns immediately with the stream of its events.
 
-            async for event in engine.generate("Once upon a time,", n=8, max_tokens=64):
+            async for event in engine.stream("Once upon a time,", n=8, max_tokens=64):
                 match event:
                     case weft.Token(index, _, text): ...
-                    case weft.Finished(index, reason): ...
+                    case weft.Finished(index, finish_reason): ...
 
         A consumer that stops reading frees the slots: by `break` out of a loop that holds the only reference, as above, by
         `close()` or `aclose()`, by cancelling the task, or by dropping the stream.
@@ -218,7 +221,8 @@ class Engine(Embedding):
         Args:
             prompt: The prompt, or a whole request. A list may hold strings, token ids and media:
                 `["What is this? ", await engine.read_media(data), " It is"]`.
-            **options: Other fields of the request; they override a `Request` that is passed as the prompt.
+            sampling: Sampling parameters; they override a `Request` that is passed as the prompt.
+            **options: Other fields of the request; they override `sampling`.
 
         Raises:
             InvalidRequestError: A field has the wrong type or is out of range.
@@ -226,39 +230,43 @@ class Engine(Embedding):
             QueueFullError: `max_queue` requests are already waiting.
             EngineStoppedError: The engine was closed.
         """
-        fields: dict[str, Any] = {**options}
-        if isinstance(prompt, Request):
-            request = msgspec.structs.replace(prompt, **fields) if fields else prompt
-        else:
-            request = Request(prompt=prompt, **fields)
-        return self._submit(request)
+        return self._submit(_request(prompt, sampling, options))
 
     def _submit(self, request: Request) -> Stream:
         native = self._running()
         return native.submit(request, branch_requests(request)) if request.branches else native.submit(request)
 
     async def complete(
-        self, prompt: Prompt | Request, *, max_bytes: int = MAX_BYTES, **options: Unpack[RequestOptions]
-    ) -> Answer:
-        """Generates and returns the complete answer. Cancelling the call frees the slots.
+        self,
+        prompt: Prompt | Request,
+        *,
+        sampling: SamplingParams | None = None,
+        max_bytes: int = MAX_BYTES,
+        **options: Unpack[RequestOptions],
+    ) -> Completion:
+        """Generates and returns the complete result. Cancelling the call frees the slots.
+
+            completion = await engine.complete("Once upon a time,", n=8, max_tokens=64)
+            print(completion.text, completion.choices[1].finish_reason)
 
         Args:
-            prompt: The prompt or request, as in `generate`.
-            max_bytes: Maximum size of the answer in memory; see [`Answer.collect`][weft.Answer.collect].
+            prompt: The prompt or request, as in `stream`.
+            sampling: Sampling parameters, as in `stream`.
+            max_bytes: Maximum size of the result in memory; see [`Completion.collect`][weft.Completion.collect].
             **options: Other fields of the request.
 
         Raises:
-            AnswerTooLargeError: The answer exceeds `max_bytes`.
-            WeftError: Any error of `generate`, or `DecodeError` if the model could not compute a step.
+            AnswerTooLargeError: The result exceeds `max_bytes`.
+            WeftError: Any error of `stream`, or `DecodeError` if the model could not compute a step.
         """
-        return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
+        return await Completion.collect(self.stream(prompt, sampling=sampling, **options), max_bytes=max_bytes)
 
     async def score(
         self,
         prompt: str | Sequence[int],
         continuations: "Sequence[Continuation]",
         *,
-        n_probs: int = 0,
+        top_logprobs: int = 0,
         **options: "Unpack[ScoreOptions]",
     ) -> "list[Score]":
         """Returns the log-probability of each continuation of a prompt, in order.
@@ -274,9 +282,9 @@ class Engine(Embedding):
         `" A"` after `"Answer:"` are different tokens; models expect the latter.
 
         Args:
-            prompt: The common prefix, at least one token; a string is tokenized as by `generate`.
+            prompt: The common prefix, at least one token; a string is tokenized as by `stream`.
             continuations: Candidate continuations, each at least one token.
-            n_probs: Number of top logprobs reported for each position, 0 to 1,000.
+            top_logprobs: Number of top logprobs reported for each position, 0 to 1,000.
             **options: Fields of `Request` that apply to scoring.
 
         Raises:
@@ -286,13 +294,13 @@ class Engine(Embedding):
             DecodeError: The model could not compute a step.
             EngineStoppedError: The engine was closed.
         """
-        return (await self.score_many([(prompt, continuations)], n_probs=n_probs, **options))[0]
+        return (await self.score_many([(prompt, continuations)], top_logprobs=top_logprobs, **options))[0]
 
     async def score_many(
         self,
         tasks: "Sequence[tuple[str | Sequence[int], Sequence[Continuation]]]",
         *,
-        n_probs: int = 0,
+        top_logprobs: int = 0,
         **options: "Unpack[ScoreOptions]",
     ) -> "list[list[Score]]":
         """Scores several pairs of a prompt and its continuations, as `score` does; common prefixes are computed once.
@@ -313,23 +321,46 @@ class Engine(Embedding):
                 "continuations", "continuations must be a sequence of texts or of lists of tokens, not one text"
             )
         read_tasks = [(read(prompt), [continuation_ids(text) for text in continuations]) for prompt, continuations in tasks]
-        return await scores(self, read_tasks, Request(prompt=(), **options), n_probs)
+        return await scores(self, read_tasks, Request(prompt=(), **options), top_logprobs)
 
-    def infill(
+    async def infill(
         self,
         prefix: str | Sequence[int],
         suffix: str | Sequence[int],
         *,
+        max_bytes: int = MAX_BYTES,
+        **options: "Unpack[InfillOptions]",
+    ) -> Completion:
+        r"""Generates and returns the text of a gap (fill-in-the-middle). Cancelling the call frees the slots.
+
+            completion = await engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
+
+        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `middle` only.
+
+        Args:
+            prefix: Text before the gap.
+            suffix: Text after the gap.
+            max_bytes: Maximum size of the result in memory, as in `complete`.
+            **options: Options of `weft.InfillOptions`: of the prompt, as `middle` and `snippets`, and of the request.
+
+        Raises:
+            InvalidRequestError: The model was not trained for infilling, or a field has the wrong type or is out of range.
+            WeftError: Any error of `complete`.
+        """
+        return await Completion.collect(self.stream_infill(prefix, suffix, **options), max_bytes=max_bytes)
+
+    def stream_infill(
+        self,
+        prefix: str | Sequence[int],
+        suffix: str | Sequence[int],
+        *,
+        sampling: SamplingParams | None = None,
         middle: str | Sequence[int] = "",
         snippets: "Sequence[Snippet]" = (),
         suffix_first: bool = False,
         **options: Unpack[RequestOptions],
     ) -> Stream:
-        r"""Queues a fill-in-the-middle request and returns the stream of its events, as `generate` does.
-
-            stream = engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
-
-        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `middle` only.
+        """Queues a request to fill a gap and returns the stream of its events, as `stream` does.
 
         Args:
             prefix: Text before the gap.
@@ -337,11 +368,12 @@ class Engine(Embedding):
             middle: Beginning of the text in the gap, which the model continues; it comes after the prefix in the prompt.
             snippets: Excerpts of other files, as context.
             suffix_first: Puts the suffix before the prefix, as some models require.
+            sampling: Sampling parameters, as in `stream`.
             **options: Other fields of the request.
 
         Raises:
             InvalidRequestError: The model was not trained for infilling, or a field has the wrong type or is out of range.
-            WeftError: Any error of `generate`.
+            WeftError: Any error of `stream`.
         """
         from weft.infill import infill_tokens  # noqa: PLC0415 (rarely needed)
 
@@ -356,10 +388,10 @@ class Engine(Embedding):
             snippets=snippets,
             n_batch=self.config.n_batch,
             n_ctx=self.limits.n_ctx_slot,
-            n_predict=options.get("max_tokens"),
+            n_predict=options.get("max_tokens", None if sampling is None else sampling.max_tokens),
             suffix_first=suffix_first,
         )
-        return self.generate(prompt, **options)
+        return self._submit(_request(prompt, sampling, options))
 
     async def chat(
         self,
@@ -401,7 +433,7 @@ class Engine(Embedding):
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
     ) -> Request:
-        """Returns the request that `chat` makes, for use with `generate`, which streams the answer.
+        """Returns the request that `chat` makes, for use with `stream`, which streams the answer.
 
         Raises:
             InvalidRequestError: A message has the wrong type, or the template rejects the messages.
@@ -634,7 +666,7 @@ class Engine(Embedding):
         return await self._threads.run(ThreadPool.MEDIA, self.model.read_media, data)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Returns the token ids of a text; the defaults match how `generate` tokenizes a prompt.
+        """Returns the token ids of a text; the defaults match how `stream` tokenizes a prompt.
 
         Blocks the calling thread, and therefore the event loop, for 0.2 to 5 µs per byte; `async_tokenize` does not.
 
@@ -652,7 +684,7 @@ class Engine(Embedding):
     async def async_tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         """Returns the token ids of a text without blocking the event loop: long texts are tokenized on another thread.
 
-        The result may be used as a prompt: `engine.generate(await engine.async_tokenize(book))`. For a long text it is a compact
+        The result may be used as a prompt: `engine.stream(await engine.async_tokenize(book))`. For a long text it is a compact
         sequence object. Cancelling the call stops the work.
 
         Args:
@@ -776,6 +808,14 @@ def _stop(native: _native.Engine, process_id: int) -> None:
     # A forked child also runs this on exit, and has no worker to stop.
     if os.getpid() == process_id:
         native.stop()
+
+
+def _request(prompt: Prompt | Request, sampling: SamplingParams | None, options: Mapping[str, Any]) -> Request:
+    """Returns the request of a call: `options` override `sampling`, which overrides a request that is passed as the prompt."""
+    fields: dict[str, Any] = {**({} if sampling is None else msgspec.structs.asdict(sampling)), **options}
+    if isinstance(prompt, Request):
+        return msgspec.structs.replace(prompt, **fields) if fields else prompt
+    return Request(prompt=prompt, **fields)
 
 
 def _chat_request(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:

@@ -144,7 +144,7 @@ class AnswerTooLargeError(WeftError):
     def __str__(self) -> str:
         return (
             f"the answer takes more than max_bytes, {self.max_bytes} bytes; ask for fewer tokens, completions or "
-            "log-probabilities, set a larger max_bytes, or read the stream of generate"
+            "log-probabilities, set a larger max_bytes, or read the events of stream"
         )
 
 

@@ -1,12 +1,15 @@
 """Events of a stream: plain data that can be constructed, compared, copied, pickled, and encoded by msgspec."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from weft.fields.meta import FieldMeta, described
 
-__all__ = ["Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
+__all__ = ["Event", "FinishReason", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+"""Why generation of a branch ended."""
 
 # The compiled engine constructs them with positional fields, in this order. They cannot be part of a reference cycle, so the
 # garbage collector does not need to track them.
@@ -35,7 +38,7 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
 
     chosen: Annotated[Logprob, FieldMeta("the sampled token, or the prompt's token at this position")]
     top: Annotated[
-        tuple[Logprob, ...], FieldMeta("the `n_probs` (or `prompt_logprobs`) most likely tokens, most likely first")
+        tuple[Logprob, ...], FieldMeta("the `logprobs` (or `prompt_logprobs`) most likely tokens, most likely first")
     ] = ()
 
 
@@ -54,7 +57,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
     ]
     slot: Annotated[int, FieldMeta("slot in which the branch runs")]
     n_predicted: Annotated[int, FieldMeta("generated tokens of this branch so far, including this one")]
-    logprobs: Annotated[Logprobs | None, FieldMeta("log-probabilities, if the request's `n_probs` is above 0")] = None
+    logprobs: Annotated[Logprobs | None, FieldMeta("log-probabilities, if the request has `logprobs`")] = None
 
 
 @described
@@ -197,18 +200,23 @@ class Finished(msgspec.Struct, frozen=True):
     """The end of one branch: sent exactly once per branch, after its last token."""
 
     index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
-    reason: Annotated[
-        Literal["end", "stop", "length", "context_full", "cancelled"],
+    finish_reason: Annotated[
+        FinishReason,
         FieldMeta(
-            'finish reason. "end": the model sampled an end token. "stop": the text reached a stop string. "length": the '
-            "request's "
-            'limit `max_tokens`, `max_predict_ms` or `n_indent` was reached. "context_full": the context filled up first. '
+            '"stop": the model sampled an end token, or the text reached a stop string. "length": the limit `max_tokens`, '
+            "`max_predict_ms` or `n_indent` was reached, or the context was full. "
             '"cancelled": the branch was cancelled by `Stream.cancel`.'
         ),
     ]
     usage: Annotated[Usage, FieldMeta("token counts and timings")]
     slot: Annotated[int | None, FieldMeta("slot in which the branch ran; None if it was cancelled before it had one")]
-    stop: Annotated[str | None, FieldMeta('stop string, which is not part of the text, if the reason is "stop"')] = None
+    stop_reason: Annotated[
+        str | int | None,
+        FieldMeta(
+            'stop string, which is not part of the text, or end token that ended the branch, if the finish reason is "stop". '
+            "None if a grammar allows no further token and the model has no end token"
+        ),
+    ] = None
     text: Annotated[
         str,
         FieldMeta(
@@ -217,10 +225,11 @@ class Finished(msgspec.Struct, frozen=True):
             "little context."
         ),
     ] = ""
-    truncated: Annotated[
+    is_context_full: Annotated[bool, FieldMeta('True if the finish reason is "length" because the context was full')] = False
+    is_truncated: Annotated[
         bool, FieldMeta("True if the context was full, so that tokens were dropped to continue or generation ended")
     ] = False
-    made: Annotated[
+    result: Annotated[
         Any, FieldMeta("result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion")
     ] = None
     explanation: Annotated[

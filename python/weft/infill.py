@@ -7,8 +7,10 @@ import msgspec
 
 from weft._native import TokenIds
 from weft.errors import ContextOverflowError, InvalidRequestError
+from weft.request import RequestOptions
+from weft.request.sampling import SamplingParams
 
-__all__ = ["Snippet", "infill_tokens"]
+__all__ = ["InfillOptions", "Snippet", "infill_tokens"]
 
 REPOSITORY = "myproject\n"
 """Name of the repository in a prompt, as in llama-server."""
@@ -28,6 +30,19 @@ class Snippet(msgspec.Struct, frozen=True):
 
     text: str
     filename: str = "tmp"
+
+
+class InfillOptions(RequestOptions, total=False):
+    """Options of `Engine.infill`."""
+
+    sampling: SamplingParams | None
+    """Sampling parameters; other options override them."""
+    middle: str | Sequence[int]
+    """Beginning of the text in the gap, which the model continues; it comes after the prefix in the prompt."""
+    snippets: Sequence[Snippet]
+    """Excerpts of other files, as context."""
+    suffix_first: bool
+    """Puts the suffix before the prefix, as some models require."""
 
 
 class Vocabulary(Protocol):

@@ -32,7 +32,7 @@ class Generating(Protocol):
     def model(self) -> Model:
         """The loaded model."""
 
-    def generate(self, prompt: Request, /) -> Stream:
+    def stream(self, prompt: Request, /) -> Stream:
         """Queues a request and returns the stream of its events immediately."""
 
 
@@ -44,7 +44,6 @@ class ScoreOptions(TypedDict, total=False):
     n_batch: int | None
     adapters: Sequence[tuple[int, float]] | None
     use_cache: bool
-    owner: str | None
 
 
 @described
@@ -55,7 +54,9 @@ class ScoredToken(msgspec.Struct, frozen=True, gc=False):
     bytes: Annotated[bytes, FieldMeta("bytes of the token, possibly not a complete character")]
     logprob: Annotated[float, FieldMeta("natural logarithm of its probability, given all tokens before it; 0 or less")]
     is_greedy: Annotated[bool, FieldMeta("True if no other token is more likely at this position")]
-    top: Annotated[tuple[Logprob, ...], FieldMeta("the `n_probs` most likely tokens at this position, most likely first")] = ()
+    top: Annotated[
+        tuple[Logprob, ...], FieldMeta("the `top_logprobs` most likely tokens at this position, most likely first")
+    ] = ()
 
     @property
     def text(self) -> str:
@@ -103,19 +104,19 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
 
 
 async def scores(
-    engine: Generating, tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, n_probs: int = 0
+    engine: Generating, tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, top_logprobs: int = 0
 ) -> list[list[Score]]:
     """Returns the scores of the continuations of each prompt, in token ids. `template` is a request whose prompt is replaced.
 
     Raises:
-        InvalidRequestError: A prompt or a continuation has no tokens, or `n_probs` is out of range.
+        InvalidRequestError: A prompt or a continuation has no tokens, or `top_logprobs` is out of range.
         WeftError: Any error of a request.
     """
-    if not 0 <= n_probs <= MAX_PROBS:
-        raise InvalidRequestError("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
+    if not 0 <= top_logprobs <= MAX_PROBS:
+        raise InvalidRequestError("top_logprobs", f"top_logprobs is {top_logprobs}; it must be 0 to {MAX_PROBS}")
     _check(tasks, engine.model.n_vocab)
-    requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(n_probs, 1)))
-    made = [score async for score in _scores_in_order(engine, requests, n_probs)]
+    requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(top_logprobs, 1)))
+    made = [score async for score in _scores_in_order(engine, requests, top_logprobs)]
     rest = iter(made)
     return [[next(rest) for _ in continuations] for _, continuations in tasks]
 
@@ -139,18 +140,18 @@ def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], te
             yield msgspec.structs.replace(template, prompt=[*prompt, *continuation], prompt_logprobs_from=len(prompt))
 
 
-async def _scores_in_order(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
+async def _scores_in_order(engine: Generating, requests: Iterator[Request], top_logprobs: int) -> AsyncIterator[Score]:
     """Yields scores in order. Requests are submitted ahead, so that they are computed together; the oldest is read first."""
     streams: deque[Stream] = deque()
     try:
         for request in requests:
             if len(streams) == N_AHEAD:
-                yield await _score(streams.popleft(), n_probs)
+                yield await _score(streams.popleft(), top_logprobs)
             while (stream := _try_submit(engine, request, can_wait=bool(streams))) is None:
-                yield await _score(streams.popleft(), n_probs)
+                yield await _score(streams.popleft(), top_logprobs)
             streams.append(stream)
         while streams:
-            yield await _score(streams.popleft(), n_probs)
+            yield await _score(streams.popleft(), top_logprobs)
     finally:
         for stream in streams:
             stream.close()
@@ -159,21 +160,21 @@ async def _scores_in_order(engine: Generating, requests: Iterator[Request], n_pr
 def _try_submit(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
     """Submits a request. Returns None if the queue is full and `can_wait`, in which case own requests will leave it."""
     try:
-        return engine.generate(request)
+        return engine.stream(request)
     except QueueFullError:
         if can_wait:
             return None
         raise
 
 
-async def _score(stream: Stream, n_probs: int) -> Score:
+async def _score(stream: Stream, top_logprobs: int) -> Score:
     scored: list[ScoredToken] = []
     usage: Usage | None = None
     try:
         while events := await stream.next_batch():
             for event in events:
                 if isinstance(event, PromptLogprobs):
-                    scored += [_token(logprobs, n_probs) for logprobs in event.logprobs if logprobs is not None]
+                    scored += [_token(logprobs, top_logprobs) for logprobs in event.logprobs if logprobs is not None]
                 elif isinstance(event, Finished):
                     usage = event.usage
     finally:
@@ -182,12 +183,12 @@ async def _score(stream: Stream, n_probs: int) -> Score:
     return Score(logprob=math.fsum(token.logprob for token in scored), tokens=tuple(scored), usage=usage)
 
 
-def _token(logprobs: Logprobs, n_probs: int) -> ScoredToken:
+def _token(logprobs: Logprobs, top_logprobs: int) -> ScoredToken:
     chosen, top = logprobs.chosen, logprobs.top
     return ScoredToken(
         token=chosen.token,
         bytes=chosen.bytes,
         logprob=chosen.logprob,
         is_greedy=chosen.logprob >= top[0].logprob,
-        top=top[:n_probs],
+        top=top[:top_logprobs],
     )

@@ -145,7 +145,10 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
     let context_shift: bool = request_field!(object, "context_shift", "True or False");
     let n_keep: Option<u32> = request_field!(object, "n_keep", "an integer from 0 to 2³² − 1");
-    let owner: Option<PyBackedStr> = request_field!(object, "owner", "a string");
+    // Only `weft.request.internal.InternalRequest` has these fields.
+    let internal = |name| object.getattr_opt(name).map(|value| value.unwrap_or_else(|| py.None().into_bound(py)));
+    let owner: Option<PyBackedStr> = field("owner", "a string", &internal(intern!(py, "owner"))?)?;
+    let system_end: Option<u32> = field("system_end", "an integer from 0 to 2³² − 1", &internal(intern!(py, "system_end"))?)?;
     let n: u32 = request_field!(object, "n", "a positive integer");
     let n_batch: Option<u32> = request_field!(object, "n_batch", "a count");
     let max_predict_ms: Option<f64> = request_field!(object, "max_predict_ms", "a number");
@@ -190,7 +193,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             adaptive_decay: request_field!(object, "adaptive_decay", "a number"),
             logit_bias: biases(&get(intern!(py, "logit_bias"))?)?,
             ignore_eos: request_field!(object, "ignore_eos", "True or False"),
-            n_probs: request_field!(object, "n_probs", "an integer from 0 to 1000"),
+            logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
             post_sampling_probs: request_field!(object, "post_sampling_probs", "True or False"),
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
@@ -211,7 +214,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         keeps_answers: request_field!(object, "cache_answers", "True or False"),
         explains_cache: request_field!(object, "explain_cache", "True or False"),
         owner: owner.as_deref().map(Into::into),
-        system_end: request_field!(object, "system_end", "an integer from 0 to 2³² − 1"),
+        system_end,
         slot: slot(&get(intern!(py, "slot"))?)?,
         ..Request::default()
     };

@@ -79,18 +79,20 @@ pub(super) fn logprob<'py>(
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     let Finished { index, slot, reason, text, usage, is_truncated, result: made, score, explanation } = event;
-    let (reason, stop) = match reason {
-        FinishReason::End => (intern!(py, "end"), None),
-        FinishReason::Stop(stop) => (intern!(py, "stop"), Some(stop)),
-        FinishReason::Length => (intern!(py, "length"), None),
-        FinishReason::ContextFull => (intern!(py, "context_full"), None),
-        FinishReason::Cancelled => (intern!(py, "cancelled"), None),
+    let is_context_full = reason == FinishReason::ContextFull;
+    let (finish_reason, stop_reason) = match reason {
+        FinishReason::End(token) => (intern!(py, "stop"), token.into_pyobject(py)?),
+        FinishReason::Stop(stop) => (intern!(py, "stop"), stop.into_pyobject(py)?.into_any()),
+        FinishReason::Length | FinishReason::ContextFull => (intern!(py, "length"), py.None().into_bound(py)),
+        FinishReason::Cancelled => (intern!(py, "cancelled"), py.None().into_bound(py)),
     };
     let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms } = usage;
     let usage = class!(py, "Usage").call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
     let explanation = explanation.map(|explanation| explanation_to_python(py, *explanation)).transpose()?;
-    class!(py, "Finished").call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
+    let text = text.as_str();
+    let fields = (index, finish_reason, usage, slot, stop_reason, text, is_context_full, is_truncated, made, explanation, score);
+    class!(py, "Finished").call1(fields)
 }
 
 pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) -> PyResult<Bound<'_, PyAny>> {

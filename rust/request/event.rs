@@ -67,7 +67,7 @@ pub struct TokenEvent {
     pub slot: u32,
     /// Tokens of this branch so far, this one included.
     pub n_predicted: u32,
-    /// Logprobs, if [`SamplingParams::n_probs`] is set.
+    /// Logprobs, if [`SamplingParams::logprobs`] is set.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
@@ -141,8 +141,8 @@ pub enum TaskResult {
 /// Reason why a branch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model sampled an end token.
-    End,
+    /// The model sampled this end token, or a constraint allowed no further token and the model has no end token.
+    End(Option<Token>),
     /// The text reached this stop string, which is not part of the text.
     Stop(String),
     /// A limit of the request was reached: tokens, time, or indentation.

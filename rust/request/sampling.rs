@@ -1,7 +1,7 @@
 use crate::error::Result;
 use crate::request::{SamplerKind, Token, reject, validate_len, validate_tokens};
 
-/// Maximum of [`SamplingParams::n_probs`].
+/// Maximum of [`SamplingParams::logprobs`].
 pub const MAX_PROBS: u32 = 1_000;
 
 /// Maximum length of [`SamplingParams::samplers`].
@@ -116,8 +116,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(Token, f32)>,
     /// Bans every end token.
     pub ignore_eos: bool,
-    /// Top logprobs to report, beside the sampled token's own; 0 is off.
-    pub n_probs: u32,
+    /// Number of top logprobs to report, in addition to that of the sampled token; `None` reports no logprobs.
+    pub logprobs: Option<u32>,
     /// Reports logprobs of the distribution after the chain, instead of the model's.
     pub post_sampling_probs: bool,
 }
@@ -152,7 +152,7 @@ impl Default for SamplingParams {
             adaptive_decay: 0.9,
             logit_bias: Vec::new(),
             ignore_eos: false,
-            n_probs: 0,
+            logprobs: None,
             post_sampling_probs: false,
         }
     }
@@ -164,8 +164,10 @@ impl SamplingParams {
     }
 
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
-        if self.n_probs > MAX_PROBS {
-            return reject("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
+        if let Some(n) = self.logprobs
+            && n > MAX_PROBS
+        {
+            return reject("logprobs", format!("logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
         validate_len("samplers", self.samplers.len(), "entries", MAX_SAMPLERS)?;
         let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
@@ -272,6 +274,6 @@ mod tests {
         assert_eq!(rejected_param(|p| p.logit_bias = vec![(-1, 1.0)]), Some("logit_bias"));
         assert_eq!(rejected_param(|p| p.logit_bias = vec![(3, 1.0); 11]), Some("logit_bias"));
         assert_eq!(rejected_param(|p| p.logit_bias = vec![(3, 1.0); 10]), None);
-        assert_eq!(rejected_param(|p| p.n_probs = MAX_PROBS + 1), Some("n_probs"));
+        assert_eq!(rejected_param(|p| p.logprobs = Some(MAX_PROBS + 1)), Some("logprobs"));
     }
 }

@@ -13,6 +13,7 @@ import pytest
 import weft
 from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
 from tests.chat.gbnf import Grammar
+from tests.helpers import ended_by
 from tests.server.matchers import Json
 from weft._native import schema_grammar
 from weft.chat.answer.families.json_call import json_call
@@ -208,7 +209,7 @@ async def test_what_the_grammar_holds_a_model_to_is_read_as_calls(engine: weft.E
     rules = Rules(use.tools, {}, is_parallel=is_parallel)
     grammar = rules.text(form.write(rules))
     answer = await engine.complete("Once upon a time,", grammar=grammar, **FREELY)
-    ended = [branch.text for branch in answer.branches if branch.reason == "end"]
+    ended = [branch.text for branch in answer.choices if ended_by(branch) == "end"]
     assert ended
     for text in ended:
         message = message_of(form.reader(), text)
@@ -533,7 +534,7 @@ async def test_the_engine_waits_for_the_calls_of_each_family(engine: weft.Engine
         assert request.grammar_lazy
         assert request.grammar_triggers
         answer = await engine.complete(request)
-        assert answer.branches[0].reason == "length"
+        assert answer.choices[0].finish_reason == "length"
 
 
 @by_family
@@ -621,7 +622,7 @@ async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine:
         form = form_of(name, ToolUse(many))
         request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=1))
         answer = await engine.complete(request)
-        assert answer.branches[0].reason == "length"
+        assert answer.choices[0].finish_reason == "length"
         called = WRITTEN[name].text.replace("get_weather", many[7].name)
         assert found_by(request, called) is not None
 

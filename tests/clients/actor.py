@@ -248,7 +248,7 @@ def _grammar(text: str) -> str:
 _UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "reasoning": None}
 """What a request may be held to besides, each at none."""
 
-_generate = weft.Engine.generate
+_generate = weft.Engine.stream
 
 
 def _play(prompts: Path | None) -> None:
@@ -258,7 +258,7 @@ def _play(prompts: Path | None) -> None:
     """
 
     def played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN401 (as what it stands for)
-        """[`weft.Engine.generate`], held to what is to be said."""
+        """[`weft.Engine.stream`], held to what is to be said."""
         if not isinstance(prompt, weft.Request) or options:
             return _generate(self, prompt, **options)
         tokens = cast("list[int]", prompt.prompt)
@@ -274,7 +274,7 @@ def _play(prompts: Path | None) -> None:
         free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
         return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
 
-    weft.Engine.generate = played  # type: ignore[method-assign]
+    weft.Engine.stream = played  # type: ignore[method-assign]
 
 
 def _main() -> None:

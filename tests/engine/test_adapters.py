@@ -180,7 +180,7 @@ async def test_an_activated_adapter_shares_what_is_before_its_invocation_with_th
     assert first.text != alone.text
     assert first.text != (await adapted.complete(prompt, **GREEDY, adapters=adapters)).text, "it is not on from the beginning"
     again = await activated.complete(prompt, **GREEDY, adapters=adapters, n=2)
-    assert (again.n_computed, [branch.text for branch in again.branches]) == (1, [first.text] * 2)
+    assert (again.n_computed, [branch.text for branch in again.choices]) == (1, [first.text] * 2)
     other = await activated.complete(prompt, **GREEDY, adapters=[(1, 1.0)])
     assert (other.n_computed, other.text not in {alone.text, first.text}) == (n_after, True)
     base = await activated.complete(prompt, **GREEDY)

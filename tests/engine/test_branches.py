@@ -17,9 +17,9 @@ async def test_questions_about_one_document_compute_it_once(engine: weft.Engine)
     assert engine.stats().n_computed - before.n_computed == 200 + 16 * 10
     assert answer.n_computed == 200 + 16 * 10
     assert answer.n_prompt == 200
-    assert [branch.index for branch in answer.branches] == list(range(16))
-    assert all(branch.usage.n_prompt == 210 for branch in answer.branches)
-    for question, branch in zip(questions[:3], answer.branches[:3], strict=True):
+    assert [branch.index for branch in answer.choices] == list(range(16))
+    assert all(branch.usage.n_prompt == 210 for branch in answer.choices)
+    for question, branch in zip(questions[:3], answer.choices[:3], strict=True):
         alone = await engine.complete([*document, *question], max_tokens=4, temperature=0, ignore_eos=True)
         assert alone.text == branch.text
 
@@ -31,12 +31,12 @@ async def test_branches_without_a_text_of_their_own_compute_nothing_more(engine:
         {"temperature": 0.0, "max_tokens": 3},
         {"temperature": 1.5, "seed": 11},
         {"temperature": 1.5},
-        {"temperature": 1.5, "stop": ["e"], "n_probs": 2},
+        {"temperature": 1.5, "stop": ["e"], "logprobs": 2},
     ]
     answer = await engine.complete(prompt, branches=branches, max_tokens=8, seed=5, ignore_eos=True)
     assert engine.stats().n_computed - before.n_computed == 100
-    assert [len(branch.tokens) for branch in answer.branches[:3]] == [3, 8, 8]
-    assert [bool(branch.logprobs) for branch in answer.branches] == [False, False, False, True]
+    assert [len(branch.token_ids) for branch in answer.choices[:3]] == [3, 8, 8]
+    assert [bool(branch.logprobs) for branch in answer.choices] == [False, False, False, True]
     assert "e" not in answer.texts[3]
     assert answer.seed == 5
     for branch, seed in ((1, 11), (2, 5 + 2)):
@@ -68,7 +68,7 @@ async def test_a_text_goes_on_where_the_prompt_ends(engine: weft.Engine) -> None
     joined = [*model.tokenize("Once upon"), *model.tokenize_on(" a time")]
     assert spelt.text == (await engine.complete(joined, max_tokens=3, temperature=0)).text
     assert spelt.n_prompt == len(model.tokenize("Once upon"))
-    assert spelt.branches[0].usage.n_prompt == len(joined)
+    assert spelt.choices[0].usage.n_prompt == len(joined)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_branches_that_cannot_be_are_refused_by_name(engine: weft.Engine, 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": "hot"}, {"grammar": "root ::= ("}, {"stop": [""]}, {"n_probs": 5_000}], ids=str
+    "wrong", [{"temperature": "hot"}, {"grammar": "root ::= ("}, {"stop": [""]}, {"logprobs": 5_000}], ids=str
 )
 async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
     engine: weft.Engine, wrong: dict[str, object]

@@ -8,6 +8,7 @@ from litestar.testing import AsyncTestClient
 
 import weft
 from tests.server.conftest import answers
+from weft.request.internal import InternalRequest
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -35,8 +36,8 @@ async def chat(engine: weft.Engine, seed: int, *, cache_answers: bool) -> tuple[
         options: weft.RequestOptions = {**letters(engine), "max_tokens": 24, "seed": 100 * seed + turn}
         options["cache_answers"] = cache_answers
         answer = await engine.complete(text, **options)
-        [branch] = answer.branches
-        n_otherwise += engine.tokenize(branch.text, add_special=False) != list(branch.tokens)
+        [branch] = answer.choices
+        n_otherwise += engine.tokenize(branch.text, add_special=False) != list(branch.token_ids)
         more = f"\nAnd then, said number {turn}, what did they do?\n"
         computed.append(branch.usage.n_computed)
         new.append(len(engine.tokenize(more, add_special=False)))
@@ -69,9 +70,9 @@ async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: we
     n_sent = len(engine.tokenize(text))
     options["explain_cache"] = True
     second = await engine.complete(text, **options)
-    assert second.n_prompt == second.branches[0].usage.n_prompt
+    assert second.n_prompt == second.choices[0].usage.n_prompt
     assert second.n_prompt > n_sent, "the tokenizer makes as few tokens as it can"
-    explanation = second.branches[0].explanation
+    explanation = second.choices[0].explanation
     assert explanation is not None
     assert [one.cause for one in explanation.computed] == ["new"]
 
@@ -79,13 +80,14 @@ async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: we
 async def test_nobody_gets_the_tokens_of_somebody_elses_answer(engine: weft.Engine) -> None:
     text = "Chat six: once upon a time there was a bird.\n"
     options: weft.RequestOptions = {**letters(engine), "seed": 4, "cache_answers": True, "max_tokens": 40}
-    options["owner"] = "one"
-    first = await engine.complete(text, **options)
+
+    def of(owner: str) -> InternalRequest:
+        return InternalRequest(prompt=text, owner=owner, **options)
+
+    first = await engine.complete(of("one"))
     text += first.text + "\nThe end?\n"
-    options["owner"] = "another"
-    other = await engine.complete(text, **options)
-    options["owner"] = "one"
-    own = await engine.complete(text, **options)
+    other = await engine.complete(of("another"))
+    own = await engine.complete(of("one"))
     assert other.n_prompt == len(engine.tokenize(text))
     assert own.n_prompt > other.n_prompt
 

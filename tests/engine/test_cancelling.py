@@ -21,7 +21,7 @@ async def _idle_before_and_after(engine: weft.Engine) -> AsyncIterator[None]:
 
 def endless(engine: weft.Engine, n: int = 4) -> Stream:
     """A stream that would run until the context is full."""
-    return engine.generate("Once upon a time,", n=n, ignore_eos=True)
+    return engine.stream("Once upon a time,", n=n, ignore_eos=True)
 
 
 async def test_break_frees_the_slots(engine: weft.Engine) -> None:
@@ -102,7 +102,7 @@ async def test_a_stream_that_nobody_reads_frees_the_slots_when_it_is_dropped(eng
 async def test_a_request_that_waits_for_a_slot_can_be_cancelled(engine: weft.Engine) -> None:
     running = endless(engine)
     await anext(running)
-    waiting = engine.generate(prompt_of(50, "waits"))
+    waiting = engine.stream(prompt_of(50, "waits"))
     await wait_until(lambda: engine.stats().n_waiting == 1)
     waiting.close()
     await wait_until(lambda: engine.stats().n_waiting == 0, deadline_s=2)
@@ -112,7 +112,7 @@ async def test_a_request_that_waits_for_a_slot_can_be_cancelled(engine: weft.Eng
 
 async def test_a_long_prefill_can_be_cancelled(engine: weft.Engine) -> None:
     n_prompt = engine.limits.n_ctx_slot - 1
-    streams = [engine.generate(prompt_of(n_prompt, f"long {i}")) for i in range(4)]
+    streams = [engine.stream(prompt_of(n_prompt, f"long {i}")) for i in range(4)]
     await wait_until(lambda: n_processing(engine) > 0)
     for stream in streams:
         stream.close()
@@ -123,7 +123,7 @@ async def test_a_long_prefill_can_be_cancelled(engine: weft.Engine) -> None:
 async def test_closing_ends_the_wait_of_another_task(engine: weft.Engine) -> None:
     blocker = endless(engine)
     await anext(blocker)
-    stream = engine.generate(prompt_of(50, "closed"))
+    stream = engine.stream(prompt_of(50, "closed"))
     one, batch = asyncio.ensure_future(anext(stream, None)), asyncio.create_task(stream.next_batch())
     await asyncio.sleep(0)
     stream.close()
@@ -134,7 +134,7 @@ async def test_closing_ends_the_wait_of_another_task(engine: weft.Engine) -> Non
 
 async def test_an_impatient_reader_loses_no_event(engine: weft.Engine) -> None:
     # The prompt alone takes longer than the reader waits, however busy the machine is.
-    stream = engine.generate(prompt_of(900, "impatient"), n=2, max_tokens=100, ignore_eos=True)
+    stream = engine.stream(prompt_of(900, "impatient"), n=2, max_tokens=100, ignore_eos=True)
     n_tokens = [0, 0]
     n_timeouts = n_finished = 0
     while n_finished < 2:
@@ -153,7 +153,7 @@ async def test_an_impatient_reader_loses_no_event(engine: weft.Engine) -> None:
 
 
 async def test_a_task_cancelled_just_as_it_is_woken_loses_no_event(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", max_tokens=60, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", max_tokens=60, ignore_eos=True)
     seen = []
     while True:
         task = asyncio.ensure_future(anext(stream, None))
@@ -172,7 +172,7 @@ async def test_a_task_cancelled_just_as_it_is_woken_loses_no_event(engine: weft.
 
 
 async def test_two_tasks_share_one_stream(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=4, max_tokens=30, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", n=4, max_tokens=30, ignore_eos=True)
 
     async def read() -> int:
         return len([event async for event in stream])

@@ -39,7 +39,7 @@ async def test_a_template_sees_its_variables(engine: weft.Engine) -> None:
 async def test_a_chat_is_what_its_request_completes(engine: weft.Engine) -> None:
     answer = await engine.chat(HELLO, max_tokens=8, temperature=0, n=2)
     request = await engine.chat_request(HELLO, max_tokens=8, temperature=0, n=2)
-    streamed = await weft.Answer.collect(engine.generate(request))
+    streamed = await weft.Completion.collect(engine.stream(request))
     assert answer.texts == streamed.texts
     assert len(answer.texts) == 2
     assert answer.n_prompt == len(request.prompt)
@@ -149,7 +149,7 @@ async def test_what_is_shorter_to_write_means_the_same(engine: weft.Engine) -> N
     short: Any = {"stop": ".", "logit_bias": {token: -1.5}, "json_schema": None}
     assert weft.Request(prompt="a", **short) == weft.Request(prompt="a", stop=(".",), logit_bias=((token, -1.5),))
     answer = await engine.complete("Once upon a time,", stop=".", max_tokens=64, temperature=0)
-    assert (answer.branches[0].reason, answer.branches[0].stop) == ("stop", ".")
+    assert (answer.choices[0].finish_reason, answer.choices[0].stop_reason) == ("stop", ".")
 
 
 async def test_a_tool_that_must_be_called_is_called(engine: weft.Engine) -> None:

@@ -14,7 +14,7 @@ async def test_a_digest_has_the_hashes_that_are_made_of_a_prompt(engine: weft.En
     answer = await engine.complete(prompt, max_tokens=60, ignore_eos=True)
     digest = await digest_of(engine, KEY)
     # The last token that was drawn was never computed.
-    text = [*prompt, *answer.branches[0].tokens][:-1]
+    text = [*prompt, *answer.choices[0].token_ids][:-1]
     expected = block_hashes(text, salt=salt_of(KEY))
     assert len(expected) == 259 // BLOCK
     held = unpack(digest.pool) | unpack(digest.stored)
@@ -26,7 +26,7 @@ async def test_a_digest_has_the_hashes_that_are_made_of_a_prompt(engine: weft.En
 
 async def test_what_is_being_written_is_told_with_how_many_run(engine: weft.Engine) -> None:
     prompt = prompt_of(200, "digest of what runs")
-    running = engine.generate(prompt, ignore_eos=True)
+    running = engine.stream(prompt, ignore_eos=True)
     await anext(running)
     digest = await digest_of(engine, KEY)
     assert set(block_hashes(prompt, salt=salt_of(KEY))) <= unpack(digest.pool)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import weft
-from tests.helpers import How, branches, n_processing, prompt_of, wait_until
+from tests.helpers import How, branches, ended_by, n_processing, prompt_of, wait_until
 from weft import InvalidRequestError
 
 OPEN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -19,14 +19,14 @@ async def test_distinct_completions_begin_with_different_tokens(engine: weft.Eng
     answer = await branches(
         engine, how, prompt, n=12, max_tokens=3, seed=1, distinct=True, temperature=0.5, ignore_eos=True, **OPEN
     )
-    assert len({branch.tokens[0] for branch in answer}) == 12
+    assert len({branch.token_ids[0] for branch in answer}) == 12
     assert sum(branch.usage.n_computed for branch in answer) == 60
 
 
 async def test_completions_that_no_first_token_is_left_for_are_empty(engine: weft.Engine) -> None:
     answer = await engine.complete(prompt_of(30, "few"), n=5, max_tokens=3, seed=1, distinct=True, **OPEN | {"top_k": 2})
-    assert [len(branch.tokens) for branch in answer.branches] == [3, 3, 0, 0, 0]
-    assert [branch.reason for branch in answer.branches[2:]] == ["end"] * 3
+    assert [len(branch.token_ids) for branch in answer.choices] == [3, 3, 0, 0, 0]
+    assert [ended_by(branch) for branch in answer.choices[2:]] == ["end"] * 3
 
 
 async def test_code_points_part_the_texts_that_independent_draws_leave_together(engine: weft.Engine) -> None:
@@ -54,7 +54,7 @@ async def test_a_search_computes_one_token_for_each_beam_and_step(engine: weft.E
     before, began = engine.stats(), time.monotonic()
     answer = await branches(engine, how, prompt, n=2, beam_width=4, max_tokens=10, temperature=0, ignore_eos=True, **OPEN)
     after = engine.stats()
-    assert [len(branch.tokens) for branch in answer] == [10, 10]
+    assert [len(branch.token_ids) for branch in answer] == [10, 10]
     assert after.n_computed - before.n_computed == 80
     assert after.n_predicted - before.n_predicted == 4 * 10
     # The first step has one beam, and the last token of each is never computed.
@@ -74,13 +74,13 @@ async def test_a_wider_search_finds_a_likelier_text_whose_score_is_its_mean_log_
     found = {}
     for width in (2, 4):
         answer = await engine.complete(prompt, beam_width=width, max_tokens=12, temperature=0, **OPEN)
-        [branch] = answer.branches
+        [branch] = answer.choices
         assert branch.score is not None
-        mean = await logprob_of(engine, prompt, list(branch.tokens)) / len(branch.tokens)
+        mean = await logprob_of(engine, prompt, list(branch.token_ids)) / len(branch.token_ids)
         assert branch.score == pytest.approx(mean, abs=2e-3)
         found[width] = branch.score
     greedy = await engine.complete(prompt, max_tokens=12, temperature=0)
-    mean = await logprob_of(engine, prompt, list(greedy.branches[0].tokens)) / len(greedy.branches[0].tokens)
+    mean = await logprob_of(engine, prompt, list(greedy.choices[0].token_ids)) / len(greedy.choices[0].token_ids)
     assert found[4] >= mean - 1e-3
 
 
@@ -100,13 +100,13 @@ async def test_a_search_is_the_same_each_time_and_one_that_draws_with_each_seed(
 
 async def test_a_grammar_and_stop_strings_hold_each_beam(engine: weft.Engine) -> None:
     grammar = 'root ::= ("red" | "green" | "blue") " " [0-9] [0-9]? [0-9]?'
-    answer = await engine.complete("Colour:", n=4, beam_width=4, max_tokens=12, grammar=grammar, stop="5", n_probs=1)
+    answer = await engine.complete("Colour:", n=4, beam_width=4, max_tokens=12, grammar=grammar, stop="5", logprobs=1)
     assert len(set(answer.texts)) == 4
     for text in answer.texts:
         colour, _, number = text.partition(" ")
         assert colour in ("red", "green", "blue")
         assert "5" not in number
-    assert all(len(branch.logprobs) == len(branch.tokens) for branch in answer.branches)
+    assert all(len(branch.logprobs) == len(branch.token_ids) for branch in answer.choices)
 
 
 async def test_a_cancelled_search_leaves_its_slots(engine: weft.Engine) -> None:
@@ -116,7 +116,7 @@ async def test_a_cancelled_search_leaves_its_slots(engine: weft.Engine) -> None:
     with pytest.raises(asyncio.CancelledError):
         await search
     answer = await engine.complete(prompt_of(30, "after"), n=4, max_tokens=2)
-    assert len(answer.branches) == 4
+    assert len(answer.choices) == 4
 
 
 @pytest.mark.parametrize(

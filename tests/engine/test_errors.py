@@ -53,7 +53,7 @@ INVALID: list[tuple[str, object]] = [
     ("json_schema", {"type": object}),
     ("json_schema", 5),
     ("ignore_eos", 1),
-    ("n_probs", 1001),
+    ("logprobs", 1001),
     ("priority", 101),
     ("priority", -101),
     ("priority", -(2**31)),
@@ -76,7 +76,7 @@ INVALID: list[tuple[str, object]] = [
 async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value: object) -> None:
     options: Any = {param: value}
     with pytest.raises(weft.InvalidRequestError) as raised:
-        engine.generate("A fox", **options)
+        engine.stream("A fox", **options)
     assert raised.value.param == param
     assert raised.value.message == str(raised.value) != ""
 
@@ -89,20 +89,20 @@ async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value:
 async def test_an_invalid_prompt_is_named(engine: weft.Engine, prompt: object) -> None:
     options: Any = {"prompt": prompt}
     with pytest.raises(weft.InvalidRequestError) as raised:
-        engine.generate(**options)
+        engine.stream(**options)
     assert raised.value.param == "prompt"
 
 
 async def test_an_unknown_option_is_a_type_error(engine: weft.Engine) -> None:
     options: Any = {"temprature": 1.0}
     with pytest.raises(TypeError, match="temprature"):
-        engine.generate("A fox", **options)
+        engine.stream("A fox", **options)
 
 
 async def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(small: weft.Engine) -> None:
     n_ctx = small.limits.n_ctx_slot
     with pytest.raises(weft.ContextOverflowError) as raised:
-        small.generate(prompt_of(n_ctx, "full"))
+        small.stream(prompt_of(n_ctx, "full"))
     assert (raised.value.n_prompt, raised.value.n_ctx) == (n_ctx, n_ctx)
     assert (await small.complete(prompt_of(n_ctx - 1, "fits"))).n_prompt == n_ctx - 1
 
@@ -112,19 +112,19 @@ async def test_a_text_that_cannot_fit_is_refused_by_its_length(small: weft.Engin
     assert longest is not None
     assert len(small.tokenize("a" * longest * n_ctx)) >= n_ctx
     with pytest.raises(weft.ContextOverflowError, match=f"the prompt of at least {n_ctx} tokens does not fit") as raised:
-        small.generate("a" * longest * n_ctx)
+        small.stream("a" * longest * n_ctx)
     assert (raised.value.n_prompt, raised.value.is_least) == (n_ctx, True)
     with pytest.raises(weft.ContextOverflowError) as raised:
-        small.generate("a" * (longest * (n_ctx - 1)))
+        small.stream("a" * (longest * (n_ctx - 1)))
     assert not raised.value.is_least
 
 
 async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
-    running = small.generate("A fox", ignore_eos=True)
+    running = small.stream("A fox", ignore_eos=True)
     await anext(running)
-    waiting = small.generate("A hedgehog", max_tokens=1)
+    waiting = small.stream("A hedgehog", max_tokens=1)
     with pytest.raises(weft.QueueFullError) as raised:
-        small.generate("An owl")
+        small.stream("An owl")
     assert raised.value.n_waiting == 1
     running.close()
     assert len([event async for event in waiting]) == 2
@@ -132,7 +132,7 @@ async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
 
 async def test_a_reader_that_is_too_far_behind_is_waited_for(engine: weft.Engine) -> None:
     before = engine.stats().n_predicted
-    stream = engine.generate("A fox", n=4, max_tokens=500, ignore_eos=True, n_probs=1000)
+    stream = engine.stream("A fox", n=4, max_tokens=500, ignore_eos=True, logprobs=1000)
     # Each token comes with about 72 kB, of which 32 MiB may wait.
     await wait_until(lambda: engine.stats().n_predicted - before > 32 * 2**20 // 72_100)
     events = [event async for event in stream]
@@ -142,7 +142,7 @@ async def test_a_reader_that_is_too_far_behind_is_waited_for(engine: weft.Engine
 async def test_open_streams_end_with_engine_stopped() -> None:
     engine = weft.Engine(n_slots=1, n_ctx=512, n_threads=1)
     await engine.start()
-    running, waiting = engine.generate("A fox", ignore_eos=True), engine.generate("An owl", ignore_eos=True)
+    running, waiting = engine.stream("A fox", ignore_eos=True), engine.stream("An owl", ignore_eos=True)
     await anext(running)
     waits = asyncio.create_task(waiting.next_batch())
     await asyncio.sleep(0)
@@ -161,14 +161,14 @@ async def test_a_closed_engine_says_so() -> None:
     await engine.close()
     await engine.close()
     with pytest.raises(weft.EngineStoppedError):
-        engine.generate("A fox")
+        engine.stream("A fox")
     with pytest.raises(weft.EngineStoppedError):
         await engine.start()
 
 
 async def test_an_engine_that_was_not_started_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match=re.escape("use `async with` or `await engine.start()`")):
-        weft.Engine().generate("A fox")
+        weft.Engine().stream("A fox")
 
 
 async def test_an_engine_starts_once(engine: weft.Engine) -> None:
@@ -341,7 +341,7 @@ async def test_a_cancelled_start_closes_the_engine() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(weft.EngineStoppedError):
-        engine.generate("A fox")
+        engine.stream("A fox")
 
 
 async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
@@ -396,7 +396,7 @@ def told(call):
 async def begin():
     engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     await engine.start()
-    stream = engine.generate("A fox", ignore_eos=True)
+    stream = engine.stream("A fox", ignore_eos=True)
     await anext(stream)
     return engine, stream
 
@@ -409,7 +409,7 @@ async def go_on():
 engine, stream = asyncio.run(begin())
 if os.fork() == 0:
     native = engine._native
-    calls = [lambda: engine.generate("An owl"), lambda: engine.tokenize("An owl"), engine.stats, stream.close, stream.aclose,
+    calls = [lambda: engine.stream("An owl"), lambda: engine.tokenize("An owl"), engine.stats, stream.close, stream.aclose,
              lambda: stream.next_batch().send(None), lambda: anext(stream).send(None), lambda: native.pin("An owl"),
              lambda: native.save("An owl"), native.pinned, native.cached, lambda: native.unpin(0),
              lambda: native.slot_state(0), lambda: native.erase_slot(0), lambda: native.read_prefix("a.bin")]
@@ -433,7 +433,7 @@ async def main():
     global engine, stream  # Left behind, for the interpreter to clear away while the worker is busy.
     engine = weft.Engine(n_slots=1, n_ctx=1024, n_threads=1)
     await engine.start()
-    stream = engine.generate("A fox", ignore_eos=True)
+    stream = engine.stream("A fox", ignore_eos=True)
     await anext(stream)
 
 asyncio.run(main())

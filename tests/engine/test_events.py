@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.helpers import collect, is_idle, prompt_of, wait_until
 from tests.server.matchers import Json
-from weft import Answer, Branch, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+from weft import Choice, Completion, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
 from weft._native import CompactLogprobs
 
 USAGE = Usage(n_computed=3, n_cached=4, n_predicted=2, n_context=8, prompt_ms=1.5, predicted_ms=2.5)
@@ -25,10 +25,20 @@ BY_HAND: list[Json] = [
     PromptLogprobs(0, (None, DRAWN)),
     Progress(7, 4, 7, 1.5),
     USAGE,
-    Finished(0, "stop", USAGE, slot=1, stop="b"),
-    Answer(
-        branches=(
-            Branch(index=0, text="a", tokens=(7,), reason="end", stop=None, usage=USAGE, logprobs=(DRAWN,), truncated=False),
+    Finished(0, "stop", USAGE, slot=1, stop_reason="b"),
+    Completion(
+        choices=(
+            Choice(
+                index=0,
+                text="a",
+                token_ids=(7,),
+                finish_reason="stop",
+                stop_reason=7,
+                is_context_full=False,
+                is_truncated=False,
+                usage=USAGE,
+                logprobs=(DRAWN,),
+            ),
         ),
         seed=1,
         n_prompt=7,
@@ -54,9 +64,9 @@ WAYS = [pickled, copy.copy, copy.deepcopy, as_json, as_message_pack]
 
 async def events(engine: weft.Engine) -> list[Event]:
     request = weft.Request(
-        prompt="Once upon a time,", n=2, max_tokens=3, n_probs=2, prompt_logprobs=1, report_progress=True, stop=["."], seed=1
+        prompt="Once upon a time,", n=2, max_tokens=3, logprobs=2, prompt_logprobs=1, report_progress=True, stop=["."], seed=1
     )
-    return [event async for event in engine.generate(request)]
+    return [event async for event in engine.stream(request)]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -71,19 +81,19 @@ async def test_what_the_engine_makes_goes_there_and_back(engine: weft.Engine, wa
     assert {type(event) for event in told} == {Token, Finished, Progress, PromptLogprobs}
     for event in told:
         assert way(event) == event
-    completion = await engine.complete("Once upon a time,", n=2, max_tokens=3, n_probs=2, prompt_logprobs=1)
+    completion = await engine.complete("Once upon a time,", n=2, max_tokens=3, logprobs=2, prompt_logprobs=1)
     assert way(completion) == completion
 
 
 async def test_a_stream_tells_why_its_prompt_is_computed_though_nothing_is_read(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(30, "why it is computed"), max_tokens=2, explain_cache=True)
+    stream = engine.stream(prompt_of(30, "why it is computed"), max_tokens=2, explain_cache=True)
     await wait_until(lambda: stream.explanation is not None)
     told = stream.explanation
     assert told is not None
     assert (told.request_id, told.n_prompt, told.computed[0].cause) == (stream.request_id, 30, "never_seen")
     [end] = [event for event in await collect(stream) if isinstance(event, Finished)]
     assert end.explanation == told == stream.explanation
-    unasked = engine.generate(prompt_of(30, "why it is computed"), max_tokens=2)
+    unasked = engine.stream(prompt_of(30, "why it is computed"), max_tokens=2)
     assert len(await collect(unasked)) > 1
     assert unasked.explanation is None
 
@@ -106,7 +116,7 @@ def test_the_prompt_is_what_was_computed_and_what_was_found() -> None:
 
 
 async def test_a_batch_is_bounded_by_what_its_events_hold(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=4, max_tokens=8, n_probs=1000, prompt_logprobs=1000, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", n=4, max_tokens=8, logprobs=1000, prompt_logprobs=1000, ignore_eos=True)
     await wait_until(lambda: is_idle(engine))
     batches = []
     while batch := await stream.next_batch():
@@ -141,9 +151,9 @@ def as_written(logprobs: Logprobs, name: str, value: Callable[[float], float]) -
 @pytest.mark.parametrize("is_prob", [False, True])
 async def test_compact_log_probabilities_write_what_the_others_hold(engine: weft.Engine, is_prob: bool) -> None:
     # All of the vocabulary: half characters, which are spelt alike, and what JSON has to escape.
-    asked: Json = {"prompt": "Once", "max_tokens": 3, "n_probs": 1000, "prompt_logprobs": 1000, "seed": 1}
-    plain = [event async for event in engine.generate(**asked)]
-    compacts = await read_compact(engine.generate(**asked))
+    asked: Json = {"prompt": "Once", "max_tokens": 3, "logprobs": 1000, "prompt_logprobs": 1000, "seed": 1}
+    plain = [event async for event in engine.stream(**asked)]
+    compacts = await read_compact(engine.stream(**asked))
     n_told = 0
     for event, compact in zip(plain, compacts, strict=True):
         match event, compact:
@@ -169,7 +179,7 @@ async def test_compact_log_probabilities_write_what_the_others_hold(engine: weft
 
 
 async def test_a_stream_that_is_readable_keeps_what_it_has(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", max_tokens=1)
+    stream = engine.stream("Once upon a time,", max_tokens=1)
     await stream.readable()
     await stream.readable()
     assert [type(event) async for event in stream] == [Token, Finished]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.helpers import is_idle, prompt_of, wait_until
+from tests.helpers import ended_by, is_idle, prompt_of, wait_until
 
 N_OPERATIONS = 100
 N_TASKS = 8
@@ -39,12 +39,12 @@ class Users:
         slot = self.draw.choice([None, 0, 1])
         prompt = self.prompt()
         done = await self.engine.complete(prompt, n=n, max_tokens=max_tokens, slot=slot, ignore_eos=True, temperature=2)
-        assert [branch.index for branch in done.branches] == list(range(n))
-        for branch in done.branches:
+        assert [branch.index for branch in done.choices] == list(range(n))
+        for branch in done.choices:
             assert branch.usage.n_prompt == len(prompt)
-            assert branch.reason == "context_full" or len(branch.tokens) == branch.usage.n_predicted == max_tokens
-            assert branch.text == self.engine.detokenize([token for token in branch.tokens if token >= N_CONTROL])
-        self.known[self.draw.randrange(len(self.known))] = [*prompt, *done.branches[-1].tokens]
+            assert ended_by(branch) == "context_full" or len(branch.token_ids) == branch.usage.n_predicted == max_tokens
+            assert branch.text == self.engine.detokenize([token for token in branch.token_ids if token >= N_CONTROL])
+        self.known[self.draw.randrange(len(self.known))] = [*prompt, *done.choices[-1].token_ids]
 
     async def cancel(self) -> None:
         task = asyncio.create_task(self.engine.complete(self.prompt(), n=3, max_tokens=100, ignore_eos=True))

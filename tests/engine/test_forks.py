@@ -35,7 +35,7 @@ async def ends(stream: weft.Stream) -> dict[int, tuple[str, weft.Usage]]:
 
 async def test_forks_at_the_end_of_a_running_branch_compute_nothing(engine: weft.Engine) -> None:
     # As long as it may be, so that it runs when it is forked however slow the machine is.
-    stream = engine.generate(prompt_of(100, "forked"), temperature=0.0, ignore_eos=True)
+    stream = engine.stream(prompt_of(100, "forked"), temperature=0.0, ignore_eos=True)
     await begun(stream, 5)
     before = engine.stats()
     assert await stream.fork(0, n=2) == [1, 2]
@@ -55,7 +55,7 @@ async def test_forks_at_the_end_of_a_running_branch_compute_nothing(engine: weft
 
 
 async def test_a_fork_further_back_computes_one_token_and_writes_what_its_branch_did(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(100, "further back"), max_tokens=60, temperature=0.0, ignore_eos=True)
+    stream = engine.stream(prompt_of(100, "further back"), max_tokens=60, temperature=0.0, ignore_eos=True)
     texts = [event.text async for event in stream if isinstance(event, weft.Token)]
     own = await stream.fork(0, at=8, own_stream=True)
     assert own.n_prompt == 108
@@ -71,11 +71,11 @@ async def test_a_fork_further_back_computes_one_token_and_writes_what_its_branch
 
 async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_fork(engine: weft.Engine) -> None:
     prompt = prompt_of(80, "held back")
-    alone = engine.generate(prompt, max_tokens=40, temperature=0.0, ignore_eos=True)
+    alone = engine.stream(prompt, max_tokens=40, temperature=0.0, ignore_eos=True)
     texts = [event.text async for event in alone if isinstance(event, weft.Token)]
     # Behind its fifth token the branch may be at the start of a stop string.
     stop = texts[4] + "\N{SNOWMAN}"
-    stream = engine.generate(prompt, max_tokens=1000, temperature=0.0, ignore_eos=True, stop=stop)
+    stream = engine.stream(prompt, max_tokens=1000, temperature=0.0, ignore_eos=True, stop=stop)
     shown = await begun(stream, 5)
     assert shown == "".join(texts[:4])
     assert await stream.fork(0, at=5) == [1]
@@ -93,12 +93,12 @@ async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_for
 async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -> None:
     prompt = prompt_of(60, "appended")
     answer = await engine.complete(prompt, max_tokens=10, temperature=0, ignore_eos=True)
-    stream = engine.generate(prompt, max_tokens=10, temperature=0.0, ignore_eos=True)
+    stream = engine.stream(prompt, max_tokens=10, temperature=0.0, ignore_eos=True)
     await ends(stream)
     own = await stream.fork(0, append=" But the fox", own_stream=True)
     [(forked, usage)] = (await ends(own)).values()
     more = engine.model.tokenize_on(" But the fox", parse_special=True)
-    tokens = [*prompt, *answer.branches[0].tokens, *more]
+    tokens = [*prompt, *answer.choices[0].token_ids, *more]
     assert own.n_prompt == len(tokens)
     assert usage.n_computed <= 1 + len(more)
     assert forked == (await engine.complete(tokens, max_tokens=10, temperature=0, ignore_eos=True)).text
@@ -106,7 +106,7 @@ async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -
 
 async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engine) -> None:
     grammar = 'root ::= "one" "two" "three"'
-    stream = engine.generate(prompt_of(30, "held"), grammar=grammar, max_tokens=40, temperature=0.0)
+    stream = engine.stream(prompt_of(30, "held"), grammar=grammar, max_tokens=40, temperature=0.0)
     text = await begun(stream, 1)
     own = await stream.fork(0, n=2, at=1, own_stream=True)
     anew = await stream.fork(0, at=1, own_stream=True, grammar='root ::= "four"')
@@ -119,7 +119,7 @@ async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engin
 
 
 async def test_a_fork_of_a_fork_with_options_continues_its_grammar(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(30, "held twice"), max_tokens=4, temperature=0.0, ignore_eos=True)
+    stream = engine.stream(prompt_of(30, "held twice"), max_tokens=4, temperature=0.0, ignore_eos=True)
     await ends(stream)
     grammar = 'root ::= "A" "B" "C" "D" "E" "F" "G" "H"'
     fork = await stream.fork(0, own_stream=True, grammar=grammar, max_tokens=40)
@@ -135,7 +135,7 @@ async def test_a_fork_of_a_fork_with_options_continues_its_grammar(engine: weft.
 
 async def test_seeds_of_forks_are_what_the_manual_says(engine: weft.Engine) -> None:
     prompt = prompt_of(50, "seeds of forks")
-    stream = engine.generate(prompt, seed=7, temperature=1.5, max_tokens=12, ignore_eos=True)
+    stream = engine.stream(prompt, seed=7, temperature=1.5, max_tokens=12, ignore_eos=True)
     tokens = [event.token async for event in stream if isinstance(event, weft.Token)]
     own = await stream.fork(0, at=6, n=2, own_stream=True)
     again = await stream.fork(0, at=6, own_stream=True)
@@ -164,7 +164,7 @@ async def test_seeds_of_forks_are_what_the_manual_says(engine: weft.Engine) -> N
     ],
 )
 async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: dict[str, object], param: str) -> None:
-    stream = engine.generate("Once upon a time", max_tokens=3, ignore_eos=True)
+    stream = engine.stream("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
     with pytest.raises(InvalidRequestError) as refused:
         await stream.fork(**arguments, own_stream=True)  # type: ignore[call-overload]
@@ -172,7 +172,7 @@ async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: 
 
 
 async def test_forks_into_a_stream_that_has_ended_are_refused(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time", max_tokens=3, ignore_eos=True)
+    stream = engine.stream("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
     with pytest.raises(InvalidRequestError, match="has ended") as refused:
         await stream.fork(0)
@@ -180,7 +180,7 @@ async def test_forks_into_a_stream_that_has_ended_are_refused(engine: weft.Engin
 
 
 async def test_branches_are_read_each_on_its_own_also_those_that_forks_add(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(40, "read apart"), n=2, temperature=0.0, ignore_eos=True)
+    stream = engine.stream(prompt_of(40, "read apart"), n=2, temperature=0.0, ignore_eos=True)
     texts: dict[int, str] = {}
     reasons: dict[int, str] = {}
 
@@ -193,7 +193,7 @@ async def test_branches_are_read_each_on_its_own_also_those_that_forks_add(engin
             branch.cancel()
         texts[branch.index] = first + await branch.text()
         assert branch.finished is not None
-        reasons[branch.index] = branch.finished.reason
+        reasons[branch.index] = branch.finished.finish_reason
 
     await asyncio.gather(*[asyncio.create_task(read(branch)) async for branch in stream.branches()])
     assert reasons == {0: "cancelled", 1: "cancelled", 2: "length", 3: "length"}
@@ -208,7 +208,7 @@ async def numbered(stream: weft.Stream) -> AsyncIterator[int]:
 
 
 async def test_one_task_may_read_one_branch_after_the_other(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time", n=3, max_tokens=8, ignore_eos=True)
+    stream = engine.stream("Once upon a time", n=3, max_tokens=8, ignore_eos=True)
     assert sorted([index async for index in numbered(stream)]) == [0, 1, 2]
 
 
@@ -225,7 +225,7 @@ async def test_a_thousand_operations_on_trees_leave_nothing_running(engine: weft
     for _ in range(1_000):
         if below(4) == 0 or not streams:
             prompt = prompt_of(20 + below(30), f"tree {below(3)}")
-            streams.append(engine.generate(prompt, n=1 + below(3), max_tokens=below(20), ignore_eos=True))
+            streams.append(engine.stream(prompt, n=1 + below(3), max_tokens=below(20), ignore_eos=True))
             continue
         stream = streams[below(len(streams))]
         match below(4):
@@ -249,4 +249,4 @@ async def test_a_thousand_operations_on_trees_leave_nothing_running(engine: weft
     # The rest found their branches at their ends, which depends on the machine.
     assert n_made > 50
     await wait_until(lambda: not any(slot.is_processing for slot in engine.slots))
-    assert len((await engine.complete("Once", max_tokens=3, ignore_eos=True)).branches[0].tokens) == 3
+    assert len((await engine.complete("Once", max_tokens=3, ignore_eos=True)).choices[0].token_ids) == 3

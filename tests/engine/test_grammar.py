@@ -14,7 +14,7 @@ import pytest
 
 import weft
 from tests.engine.tiny_models import N_CONTROL, write_tiny_model
-from tests.helpers import How, branches, collect
+from tests.helpers import How, branches, collect, ended_by
 
 PROMPT = "Once upon a time there was a"
 
@@ -24,7 +24,7 @@ async def test_every_branch_follows_the_grammar(engine: weft.Engine, how: How) -
     answer = await branches(engine, how, PROMPT, n=8, seed=1, grammar=grammar)
     animal = "(cow|fox|k[aeiou]{2,3}ng)"
     assert all(re.fullmatch(f" {animal}, {animal}\\.", branch.text) for branch in answer), [branch.text for branch in answer]
-    assert {branch.reason for branch in answer} == {"end"}
+    assert {ended_by(branch) for branch in answer} == {"end"}
     assert len({branch.text for branch in answer}) > 1, "branches have seeds of their own"
 
 
@@ -34,13 +34,13 @@ async def test_the_end_comes_only_where_the_grammar_ends(engine: weft.Engine, ho
     answer = await branches(engine, how, PROMPT, n=4, grammar='root ::= "cat" ("s are" " nice"+)?', logit_bias=[(end, 1e3)])
     for branch in answer:
         assert re.fullmatch("cat(s are( nice)+)?", branch.text), branch.text
-        assert (branch.tokens[-1], branch.reason) == (end, "end")
+        assert (branch.token_ids[-1], ended_by(branch)) == (end, "end")
 
 
 async def test_what_ignores_the_end_ends_where_nothing_more_is_allowed(engine: weft.Engine, how: How) -> None:
     options: weft.RequestOptions = {"grammar": 'root ::= "The end"', "ignore_eos": True, "stop": ["The end."]}
     (branch,) = await branches(engine, how, PROMPT, **options)
-    assert (branch.text, branch.reason) == ("The end", "end")
+    assert (branch.text, ended_by(branch)) == ("The end", "end")
 
 
 async def test_what_was_held_back_is_told_where_nothing_is_allowed_and_no_token_ends_a_text(how: How, tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ async def test_what_was_held_back_is_told_where_nothing_is_allowed_and_no_token_
         ban = (N_CONTROL + ord("!"), float("-inf"))
         request = weft.Request(prompt="A", grammar='root ::= "once" "!"', stop=["cent"], logit_bias=[ban])
         (branch,) = await branches(engine, how, request)
-        assert (branch.text, branch.reason, branch.usage.n_predicted) == ("once", "end", 4)
-        assert [event.text for event in await collect(engine.generate(request))] == ["o", "n", "", "", "ce"]
+        assert (branch.text, ended_by(branch), branch.usage.n_predicted) == ("once", "end", 4)
+        assert [event.text for event in await collect(engine.stream(request))] == ["o", "n", "", "", "ce"]
 
 
 async def test_text_of_several_bytes_is_written_whole(engine: weft.Engine, how: How) -> None:
@@ -64,7 +64,7 @@ async def test_text_of_several_bytes_is_written_whole(engine: weft.Engine, how: 
 async def test_a_grammar_that_refuses_nothing_changes_nothing(engine: weft.Engine, how: How, grammar: str) -> None:
     free = await branches(engine, how, PROMPT, n=2, seed=5, max_tokens=20)
     held = await branches(engine, how, PROMPT, n=2, seed=5, max_tokens=20, grammar=grammar)
-    assert [branch.tokens for branch in held] == [branch.tokens for branch in free]
+    assert [branch.token_ids for branch in held] == [branch.token_ids for branch in free]
 
 
 BROKEN = [
@@ -96,7 +96,7 @@ async def test_what_is_broken_is_refused_with_its_place(
     engine: weft.Engine, options: dict[str, Any], param: str, message: str
 ) -> None:
     with pytest.raises(weft.InvalidRequestError) as raised:
-        engine.generate(PROMPT, **options)
+        engine.stream(PROMPT, **options)
     assert raised.value.param == param
     assert message in raised.value.message
 
@@ -183,11 +183,11 @@ SCHEMAS = {
 async def test_many_seeds_fit_their_schema(engine: weft.Engine, schema: dict[str, Any], fits: Callable[[Any], bool]) -> None:
     request = weft.Request(prompt=PROMPT, n=60, seed=1_000, max_tokens=400, json_schema=json.dumps(schema))
     answer = await engine.complete(request)
-    assert len(answer.branches) == 60
-    for branch in answer.branches:
-        assert branch.reason == "end", branch.text
+    assert len(answer.choices) == 60
+    for branch in answer.choices:
+        assert ended_by(branch) == "end", branch.text
         assert fits(json.loads(branch.text)), branch.text
-    assert len({branch.text for branch in answer.branches}) > 1
+    assert len({branch.text for branch in answer.choices}) > 1
 
 
 class Colour(enum.StrEnum):
@@ -243,7 +243,7 @@ class Formats(pydantic.BaseModel):
 async def test_what_is_drawn_for_a_model_of_pydantics_is_one(engine: weft.Engine, model: type[pydantic.BaseModel]) -> None:
     request = weft.Request(prompt=PROMPT, n=16, seed=7, max_tokens=400, json_schema=model, temperature=1.5)
     answer = await engine.complete(request)
-    ended = [branch.text for branch in answer.branches if branch.reason == "end"]
+    ended = [branch.text for branch in answer.choices if ended_by(branch) == "end"]
     assert len(ended) >= 8, "most of them end"
     for text in ended:
         model.model_validate_json(text)

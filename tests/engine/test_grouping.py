@@ -25,19 +25,19 @@ async def test_a_text_may_be_longer_than_the_model_was_trained_for_and_is_the_sa
     prompt = prompt_of(1_500, "longer than trained")
     first = await grouped.complete(prompt, **GREEDY)
     again = await grouped.complete(prompt, **GREEDY)
-    assert len(first.branches[0].tokens) == 100
+    assert len(first.choices[0].token_ids) == 100
     # llama.cpp's kernels sum otherwise where a step has other rows.
     if grouped.compute.attention == "weft":
-        assert again.branches[0].tokens == first.branches[0].tokens
+        assert again.choices[0].token_ids == first.choices[0].token_ids
     # The first batch; what follows is grouped, and is computed for each text alone.
-    assert (again.n_cached, again.branches[0].usage.n_computed) == (256, 1_500 - 256)
+    assert (again.n_cached, again.choices[0].usage.n_computed) == (256, 1_500 - 256)
 
 
 async def test_short_texts_are_those_of_any_engine_and_long_ones_are_not(engine: weft.Engine, grouped: weft.Engine) -> None:
     prompt = prompt_of(300, "grouped")
-    known = [(await one.complete(prompt[:20], **GREEDY | {"max_tokens": 30})).branches[0].tokens for one in (engine, grouped)]
+    known = [(await one.complete(prompt[:20], **GREEDY | {"max_tokens": 30})).choices[0].token_ids for one in (engine, grouped)]
     assert known[0] == known[1]
-    known = [(await one.complete(prompt, **GREEDY)).branches[0].tokens for one in (engine, grouped)]
+    known = [(await one.complete(prompt, **GREEDY)).choices[0].token_ids for one in (engine, grouped)]
     assert known[0] != known[1]
 
 

@@ -92,8 +92,8 @@ def test_a_model_that_was_not_trained_for_it_is_refused(n: int) -> None:
 @pytest.mark.parametrize("long", [False, True])
 async def test_the_demo_model_fills_a_gap_from_python(engine: weft.Engine, *, long: bool) -> None:
     prefix, suffix = "Once upon a time, " * (500 if long else 1), " The end."
-    stream = engine.infill(prefix, suffix, middle="there was", max_tokens=8, temperature=0, ignore_eos=True)
-    told = (await weft.Answer.collect(stream)).text
+    stream = engine.stream_infill(prefix, suffix, middle="there was", max_tokens=8, temperature=0, ignore_eos=True)
+    told = (await weft.Completion.collect(stream)).text
     tokens = [engine.tokenize(text, add_special=False, parse_special=False) for text in (prefix, suffix, "there was")]
     prompt = infill_tokens(engine.model, *tokens[:2], middle=tokens[2], n_batch=2048, n_ctx=engine.limits.n_ctx_slot, n_predict=8)
     assert told == (await engine.complete(prompt, max_tokens=8, temperature=0, ignore_eos=True)).text != ""

@@ -90,8 +90,8 @@ async def distribution(path: Path, kernels: Kernels, *, repack: bool | None) -> 
     async with weft.Engine(
         path, n_slots=1, n_ctx=512, n_threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
     ) as engine:
-        completion = await engine.complete(PROMPT, max_tokens=1, temperature=0, n_probs=N_VOCAB)
-    [logprobs] = completion.branches[0].logprobs
+        completion = await engine.complete(PROMPT, max_tokens=1, temperature=0, logprobs=N_VOCAB)
+    [logprobs] = completion.choices[0].logprobs
     return {top.token: top.logprob for top in logprobs.top}
 
 

@@ -17,7 +17,7 @@ import pytest
 import weft
 from tests.engine.tiny_models import N_CONTROL, N_VOCAB, N_WINDOW, Kind
 from tests.helpers import is_idle, wait_until
-from weft import Branch, Logprobs, RequestOptions
+from weft import Choice, Logprobs, RequestOptions
 
 
 def hot(max_tokens: int, n: int = 1) -> RequestOptions:
@@ -30,13 +30,13 @@ def hot(max_tokens: int, n: int = 1) -> RequestOptions:
         "top_p": 1,
         "min_p": 0,
         "ignore_eos": True,
-        "n_probs": 20,
+        "logprobs": 20,
     }
 
 
 def greedy(max_tokens: int, n: int = 1, slot: int | None = None) -> RequestOptions:
     """All branches are alike."""
-    return {"max_tokens": max_tokens, "n": n, "slot": slot, "temperature": 0, "ignore_eos": True, "n_probs": 20}
+    return {"max_tokens": max_tokens, "n": n, "slot": slot, "temperature": 0, "ignore_eos": True, "logprobs": 20}
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Alone:
 
     async def distribution(self, text: Sequence[int]) -> dict[int, float]:
         """The log-probability of every token after a text."""
-        completion = await self._engine.complete(text, max_tokens=1, temperature=0, n_probs=N_VOCAB)
+        completion = await self._engine.complete(text, max_tokens=1, temperature=0, logprobs=N_VOCAB)
         assert completion.n_computed == len(text)
         await self._engine.erase_slot(0)
-        [logprobs] = completion.branches[0].logprobs
+        [logprobs] = completion.choices[0].logprobs
         return {top.token: top.logprob for top in logprobs.top}
 
     async def difference(self, text: Sequence[int], logprobs: Logprobs) -> float:
@@ -106,10 +106,10 @@ class Alone:
         distribution = await self.distribution(text)
         return max(abs(top.logprob - distribution[top.token]) for top in logprobs.top)
 
-    async def check(self, prompt: Sequence[int], branch: Branch, places: Iterable[int] = (0,)) -> None:
+    async def check(self, prompt: Sequence[int], branch: Choice, places: Iterable[int] = (0,)) -> None:
         """Checks what a branch drew its tokens from, at these places."""
         for place in places:
-            difference = await self.difference([*prompt, *branch.tokens[:place]], branch.logprobs[place])
+            difference = await self.difference([*prompt, *branch.token_ids[:place]], branch.logprobs[place])
             assert difference < self._case.tolerance, f"{self._case}, token {place} after a prompt of {len(prompt)}"
 
 
@@ -169,10 +169,10 @@ async def test_branches_are_continued_without_computing_their_past(case: Case, w
                 await engine.complete(text_of(100, f"other {i}"), **hot(4, n=2))
         if not in_pool:
             await wait_until(lambda: is_empty(engine))
-        for branch in reversed(first.branches):
-            assert len(branch.tokens) == 24
-            path = [*prompt, *branch.tokens, *text_of(2, "new")]
-            [continued] = (await engine.complete(path, **greedy(1))).branches
+        for branch in reversed(first.choices):
+            assert len(branch.token_ids) == 24
+            path = [*prompt, *branch.token_ids, *text_of(2, "new")]
+            [continued] = (await engine.complete(path, **greedy(1))).choices
             assert (continued.usage.n_computed, continued.usage.n_cached) == (1 + 2, 60 + 24 - 1)
             await reference.check(path, continued)
             await reference.check(prompt, branch, (0, 1, 23))
@@ -188,8 +188,8 @@ async def test_beams_are_forks_that_compute_what_their_texts_alone_would(case: C
         found = await engine.complete(prompt, **asked)
         after = engine.stats()
         assert (after.n_computed - before.n_computed, after.n_predicted - before.n_predicted) == (50, 6 * 20)
-        assert len({branch.tokens for branch in found.branches}) == 3
-        for branch in found.branches:
+        assert len({branch.token_ids for branch in found.choices}) == 3
+        for branch in found.choices:
             await reference.check(prompt, branch, (0, 1, 10, 19))
             mean = sum(one.chosen.logprob for one in branch.logprobs) / 20
             # Ends are banned, so that what is left is a little likelier than the model says.
@@ -203,11 +203,11 @@ async def test_branches_are_continued_together(case: Case, tiny_models: Models) 
         prompt = text_of(50, "together")
         first = await engine.complete(prompt, **hot(20, n=4))
         await wait_until(lambda: is_empty(engine))
-        paths = [[*prompt, *branch.tokens] for branch in first.branches]
+        paths = [[*prompt, *branch.token_ids] for branch in first.choices]
         answers = await asyncio.gather(*(engine.complete(path, **hot(20, n=2)) for path in paths))
         assert [answer.n_computed for answer in answers] == [1] * 4
         for path, answer in zip(paths, answers, strict=True):
-            for branch in answer.branches:
+            for branch in answer.choices:
                 await reference.check(path, branch, (0, 19))
 
 
@@ -218,7 +218,7 @@ async def test_a_prompt_that_is_known_is_computed_only_for_its_logits(case: Case
         for _ in range(3):
             answer = await engine.complete(prompt, **greedy(1))
             await wait_until(lambda: is_empty(engine))
-            await reference.check(prompt, answer.branches[0])
+            await reference.check(prompt, answer.choices[0])
         assert answer.n_computed == 1
 
 
@@ -235,12 +235,12 @@ async def test_a_prompt_that_is_known_is_not_decoded_again(case: Case, n: int, t
         again = await engine.complete(prompt, **greedy(1, n=n))
         assert engine.stats().n_decodes == before.n_decodes
         assert engine.stats().n_computed == before.n_computed
-        assert [branch.logprobs[0].top[0].logprob for branch in again.branches] == [
-            first.branches[0].logprobs[0].top[0].logprob
+        assert [branch.logprobs[0].top[0].logprob for branch in again.choices] == [
+            first.choices[0].logprobs[0].top[0].logprob
         ] * n
         longer = await engine.complete(prompt, **greedy(12, n=n))
         assert engine.stats().n_computed == before.n_computed
-        for branch in longer.branches:
+        for branch in longer.choices:
             await reference.check(prompt, branch, range(12))
         if n == 1:
             assert longer.text == first.text
@@ -254,7 +254,7 @@ async def test_a_prompt_that_begins_an_earlier_one_is_computed_once(
     async with running(tiny_models, case, cache_ram=cache_ram) as engine, alone(tiny_models, case) as reference:
 
         async def n_computed(text: Sequence[int]) -> int:
-            [branch] = (await engine.complete(text, **greedy(20))).branches
+            [branch] = (await engine.complete(text, **greedy(20))).choices
             await wait_until(lambda: is_idle(engine) if cache_ram == 0 else is_empty(engine))
             await reference.check(text, branch, (0, 19))
             return branch.usage.n_computed
@@ -280,8 +280,8 @@ async def test_what_gave_up_its_slot_goes_on_as_if_alone(case: Case, cache_ram: 
         answers = await asyncio.gather(*(engine.complete(prompt, **greedy(200)) for prompt in prompts))
         assert engine.stats().n_preempted > 0
         for prompt, answer in zip(prompts, answers, strict=True):
-            [branch] = answer.branches
-            assert (branch.reason, len(branch.tokens)) == ("length", 200)
+            [branch] = answer.choices
+            assert (branch.finish_reason, len(branch.token_ids)) == ("length", 200)
             await reference.check(prompt, branch, (0, 1, 50, 100, 150, 199))
 
 
@@ -299,10 +299,10 @@ async def test_what_is_pinned_is_never_computed_again(case: Case, tiny_models: M
         assert engine.stats().host_cache.n_evicted > 0, "what is not pinned has to go"
         for n_common in beginnings:
             await engine.complete([*prompt[:n_common], *text_of(100, f"beside {n_common}")], **greedy(1))
-            [found] = (await engine.complete([*prompt, *text_of(2, f"found {n_common}")], **greedy(1))).branches
+            [found] = (await engine.complete([*prompt, *text_of(2, f"found {n_common}")], **greedy(1))).choices
             assert found.usage.n_computed == 2, f"beside a text that shares {n_common} tokens"
         path = [*prompt, *text_of(2, "new")]
-        [branch] = (await engine.complete(path, **greedy(20))).branches
+        [branch] = (await engine.complete(path, **greedy(20))).choices
         assert branch.usage.n_computed == 2
         await reference.check(path, branch, (0, 19))
         assert await engine.unpin(prefix)
@@ -317,7 +317,7 @@ async def test_an_edited_last_turn_computes_only_from_the_end_of_the_turn_before
         await engine.complete(request, **greedy(4))
         for kept, name in ((160, "edited"), (120, "edited before"), (160, "edited again")):
             edited = [*turns[:kept], *text_of(25, name)]
-            [branch] = (await engine.complete(edited, **greedy(12))).branches
+            [branch] = (await engine.complete(edited, **greedy(12))).choices
             # A window goes on from where it still holds what it sees.
             assert branch.usage.n_computed == 25 or case.kind == "window"
             await reference.check(edited, branch, (0, 11))
@@ -333,7 +333,7 @@ async def test_a_saved_prefix_is_loaded_by_another_engine(case: Case, tiny_model
         longer = [*prompt, *text_of(2, "new")]
         answer = await engine.complete(longer, **hot(20, n=3))
         assert answer.n_computed == engine.stats().n_computed == 2
-        for branch in answer.branches:
+        for branch in answer.choices:
             await reference.check(longer, branch, (0, 19))
 
 
@@ -358,19 +358,19 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
         # A pin shares its cells with no other sequence; llama.cpp does not reuse shared cells.
         await engine.pin(second)
         fork = [*second[:40], *text_of(3, "fork")]
-        [hit] = (await engine.complete(fork, **greedy(1, slot=2))).branches
+        [hit] = (await engine.complete(fork, **greedy(1, slot=2))).choices
         assert hit.usage.n_cached == 40
         await reference.check(fork, hit)
         # llama.cpp looks for cells from the first one that was given up, and takes those that no window sees on its way.
         await engine.erase_slot(2)
         await engine.erase_slot(0)
         await engine.complete(third, **greedy(1, slot=0))
-        [miss] = (await engine.complete(fork, **greedy(1, slot=2))).branches
+        [miss] = (await engine.complete(fork, **greedy(1, slot=2))).choices
         assert miss.usage.n_cached == 0
         await reference.check(fork, miss)
         # At its end it still can be continued.
         end = [*second, *text_of(3, "end")]
-        [hit] = (await engine.complete(end, **greedy(20, slot=2))).branches
+        [hit] = (await engine.complete(end, **greedy(20, slot=2))).choices
         assert hit.usage.n_cached == 102
         await reference.check(end, hit, (0, 19))
 
@@ -382,7 +382,7 @@ async def test_a_window_is_kept_along_a_prompt_and_where_two_have_parted(tiny_mo
         # The second one goes on from the last place along the first one, which is 288 tokens from its beginning by default.
         for nth, n_cached in enumerate((0, 288, 310, 310)):
             prompt = [*shared, nth + N_CONTROL, *text_of(99, f"parted {nth}")]
-            [branch] = (await engine.complete(prompt, **greedy(4))).branches
+            [branch] = (await engine.complete(prompt, **greedy(4))).choices
             assert (branch.usage.n_computed, branch.usage.n_cached) == (410 - n_cached, n_cached)
             await reference.check(prompt, branch, (0, 3))
             # Of what is saved of the first one, the window has moved on.
@@ -397,16 +397,16 @@ async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
         n_keep = 20 + len(engine.tokenize(""))
         answer = await engine.complete(request, **hot(400, n=2))
         assert answer.n_computed == 90
-        for branch in answer.branches:
+        for branch in answer.choices:
             context = list(prompt)
-            for place, token in enumerate(branch.tokens):
+            for place, token in enumerate(branch.token_ids):
                 if len(context) == 256:
                     del context[n_keep : n_keep + (255 - n_keep) // 2]
                 if place in (0, 165, 166, 167, 399):
                     difference = await reference.difference(context, branch.logprobs[place])
                     assert difference < case.tolerance, f"{case}, token {place}"
                 context.append(token)
-            assert (branch.truncated, branch.usage.n_context) == (True, len(context) - 1)
+            assert (branch.is_truncated, branch.usage.n_context) == (True, len(context) - 1)
 
 
 @each_case
@@ -448,6 +448,6 @@ async def check_forks(engine: weft.Engine, reference: Alone, draw: random.Random
         answers = await asyncio.gather(*(engine.complete(prompt, **greedy(n)) for prompt, n in requests))
         for prompt, n, answer in zip(prompts, lengths, answers, strict=True):
             n_cached += answer.n_cached
-            await reference.check(prompt, answer.branches[0], {0, n - 1})
-            texts.append([*prompt, *answer.branches[0].tokens])
+            await reference.check(prompt, answer.choices[0], {0, n - 1})
+            texts.append([*prompt, *answer.choices[0].token_ids])
     assert n_cached > 0

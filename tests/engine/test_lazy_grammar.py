@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.helpers import How, branches
+from tests.helpers import How, branches, ended_by
 from weft import GrammarTrigger
 
 PROMPT = "Once upon a time there was a"
@@ -18,7 +18,7 @@ async def test_nothing_is_held_to_before_the_trigger(engine: weft.Engine, how: H
     never = GrammarTrigger("word", "<never said>")
     lazy: weft.RequestOptions = {**options, "grammar": 'root ::= "<never said>"', "grammar_triggers": [never]}
     held = await branches(engine, how, PROMPT, **lazy)
-    assert [branch.tokens for branch in held] == [branch.tokens for branch in free]
+    assert [branch.token_ids for branch in held] == [branch.token_ids for branch in free]
     # Not lazy, triggers are of no account.
     (at_once,) = await branches(engine, how, PROMPT, grammar='root ::= "yes"', grammar_triggers=[never])
     assert at_once.text == "yes"
@@ -51,7 +51,7 @@ async def test_from_the_trigger_on_the_text_follows_the_grammar(
             assert one.text.startswith(begun)
             assert begun.endswith("name was")
             assert re.fullmatch("[0-9]{3}", called), branch.text
-            assert branch.reason == "end"
+            assert ended_by(branch) == "end"
         else:
             assert branch.text == one.text
 
@@ -89,7 +89,7 @@ async def test_triggers_are_not_looked_for_in_thoughts(engine: weft.Engine, how:
     inside, _, after = branch.text.partition("</think>")
     assert len(re.findall("[a-z]{2}", inside)) > 5
     assert after.endswith("<call>")
-    assert branch.reason == "end"
+    assert ended_by(branch) == "end"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ async def test_branches_draw_with_seeds_of_their_own(engine: weft.Engine) -> Non
 async def test_no_more_branches_run_than_there_are_slots(engine: weft.Engine) -> None:
     running: set[int] = set()
     n_most = 0
-    for event in await collect(engine.generate(prompt_of(20, "slots"), n=12, max_tokens=6, ignore_eos=True)):
+    for event in await collect(engine.stream(prompt_of(20, "slots"), n=12, max_tokens=6, ignore_eos=True)):
         running.add(event.index)
         n_most = max(n_most, len(running))
         if isinstance(event, Finished):
@@ -51,5 +51,5 @@ async def test_many_branches_leave_room_for_a_request_for_one(engine: weft.Engin
 
 async def test_no_tokens_for_any_branch_computes_the_prompt_alone(engine: weft.Engine, how: How) -> None:
     answer = await branches(engine, how, prompt_of(50, f"none {how}"), n=3, max_tokens=0)
-    assert [(branch.text, branch.reason, branch.usage.n_predicted) for branch in answer] == [("", "length", 0)] * 3
+    assert [(branch.text, branch.finish_reason, branch.usage.n_predicted) for branch in answer] == [("", "length", 0)] * 3
     assert sum(branch.usage.n_computed for branch in answer) == 50

@@ -50,7 +50,7 @@ async def test_branches_and_turns_compute_a_shared_medium_once(projector: Projec
         answer = await engine.complete(prompt, n=4, **GREEDY)
         assert (answer.n_prompt, answer.n_computed) == (n_prompt, n_prompt)
         assert engine.model.media_stats().n_encoded == 1
-        turn: list[Any] = [*prompt, list(answer.branches[0].tokens), " And now?"]
+        turn: list[Any] = [*prompt, list(answer.choices[0].token_ids), " And now?"]
         n_turn = engine.model.tokenize_parts(turn).n_tokens
         assert (await engine.complete(turn, **GREEDY)).n_computed <= n_turn - n_prompt + 1
         again = await engine.read_media(file_of(projector, 1))
@@ -104,8 +104,8 @@ async def test_another_picture_shares_the_text_before_it_alone(projector: Projec
 async def test_a_picture_changes_what_is_said(seeing: weft.Engine) -> None:
     said = set()
     for seed in (5, 6, 7):
-        answer = await seeing.complete(["", await seeing.read_media(png_of(seed)), "?"], n_probs=1, **GREEDY)
-        said.add(answer.branches[0].logprobs[0].chosen.logprob)
+        answer = await seeing.complete(["", await seeing.read_media(png_of(seed)), "?"], logprobs=1, **GREEDY)
+        said.add(answer.choices[0].logprobs[0].chosen.logprob)
     assert len(said) == 3
 
 
@@ -130,7 +130,7 @@ async def test_rows_and_columns_are_counted_from_where_a_picture_begins_however_
     for n_batch in (512, 3):
         async with engine_of("qwen2vl", folder) as engine:
             media = await engine.read_media(png_of(8, width=size[0], height=size[1]))
-            said.append(logprob(await engine.complete(["Look: ", media, " Well?"], n_probs=1, n_batch=n_batch, **GREEDY)))
+            said.append(logprob(await engine.complete(["Look: ", media, " Well?"], logprobs=1, n_batch=n_batch, **GREEDY)))
     assert said[0] == pytest.approx(said[1], abs=0.001)
 
 
@@ -141,11 +141,11 @@ async def test_a_model_that_counts_rows_and_keeps_a_state_shares_what_its_states
     async with weft.Engine(model, **options) as engine:
         prompt: list[Any] = ["Look: ", await engine.read_media(file), " What is it?"]
         n_prompt = engine.model.tokenize_parts(prompt).n_tokens
-        answer = await engine.complete(prompt, n=3, n_probs=1, **GREEDY)
+        answer = await engine.complete(prompt, n=3, logprobs=1, **GREEDY)
         assert answer.n_computed == n_prompt, "branches go on from one state"
         said.append(logprob(answer))
-        turn: list[Any] = [*prompt, list(answer.branches[0].tokens), " And now?"]
-        later = await engine.complete(turn, n_probs=1, **GREEDY)
+        turn: list[Any] = [*prompt, list(answer.choices[0].token_ids), " And now?"]
+        later = await engine.complete(turn, logprobs=1, **GREEDY)
         assert later.n_computed <= engine.model.tokenize_parts(turn).n_tokens - n_prompt
         said.append(logprob(later))
         assert (await engine.complete(prompt, **GREEDY)).n_computed == 0, "its state was kept with what follows it"
@@ -153,7 +153,7 @@ async def test_a_model_that_counts_rows_and_keeps_a_state_shares_what_its_states
     for parts in (prompt, turn):
         async with weft.Engine(model, **options) as engine:
             again = [await engine.read_media(file) if isinstance(part, weft.Media) else part for part in parts]
-            alone.append(logprob(await engine.complete(again, n_probs=1, n_batch=16, **GREEDY)))
+            alone.append(logprob(await engine.complete(again, logprobs=1, n_batch=16, **GREEDY)))
     assert said == pytest.approx(alone, abs=0.001)
 
 
@@ -174,24 +174,24 @@ async def test_every_kind_of_file_is_read(file: str, folder: Path) -> None:
     async with engine_of("ultravox" if is_sound else "llava", folder, n_ctx=2048) as engine:
         media = await engine.read_media(FILES[file])
         assert media.kind == ("audio" if is_sound else "image")
-        assert len((await engine.complete(["What? ", media, "?"], **GREEDY)).branches[0].tokens) > 0
+        assert len((await engine.complete(["What? ", media, "?"], **GREEDY)).choices[0].token_ids) > 0
 
 
 @pytest.mark.parametrize("projector", ["llava", "gemma3"])
 async def test_what_leaves_the_context_comes_back_from_memory(projector: Projector, folder: Path) -> None:
     async with engine_of(projector, folder, n_ctx=256, n_slots=1, cache_ram=64 * 2**20) as engine:
         prompt: list[Any] = ["Look: ", await engine.read_media(png_of(8)), " What is it, and what else is there to be seen?"]
-        first = await engine.complete(prompt, n_probs=1, **GREEDY)
+        first = await engine.complete(prompt, logprobs=1, **GREEDY)
         await engine.complete("x" * 240, **GREEDY)
-        again = await engine.complete(prompt, n_probs=1, **GREEDY)
+        again = await engine.complete(prompt, logprobs=1, **GREEDY)
         assert again.n_computed < first.n_prompt / 2
         assert engine.stats().host_cache.n_reloaded > 0
         assert logprob(again) == pytest.approx(logprob(first), abs=0.02)
         assert engine.model.media_stats().n_encoded == 1
 
 
-def logprob(answer: weft.Answer) -> float:
-    return answer.branches[0].logprobs[0].chosen.logprob
+def logprob(answer: weft.Completion) -> float:
+    return answer.choices[0].logprobs[0].chosen.logprob
 
 
 @pytest.mark.parametrize("projector", VISION)
@@ -207,7 +207,7 @@ async def test_a_crowd_under_pressure_gets_what_each_gets_alone(projector: Proje
             return [part for picture in pictures for part in (f"{nth % 3}: ", picture)] + [f" {nth}?"]
 
         async def ask(nth: int) -> float:
-            answer = await engine.complete(await prompt(nth), n_probs=1, priority=nth % 5, n_batch=8 + nth, **GREEDY)
+            answer = await engine.complete(await prompt(nth), logprobs=1, priority=nth % 5, n_batch=8 + nth, **GREEDY)
             return logprob(answer)
 
         async def leave(nth: int) -> None:
@@ -249,7 +249,7 @@ async def test_damaged_files_are_read_or_refused(projector: Projector, folder: P
         assert n_read > 0
         assert n_refused > 0
         media = await engine.read_media(whole)
-        assert (await engine.complete(["", media, "?"], **GREEDY)).branches[0].reason in {"length", "end"}
+        assert (await engine.complete(["", media, "?"], **GREEDY)).choices[0].finish_reason in {"length", "end"}
 
 
 @pytest.mark.parametrize(
@@ -357,9 +357,9 @@ async def test_penalties_see_the_text_around_media_alone(seeing: weft.Engine) ->
     without = await seeing.complete(text, max_tokens=24, seed=1, **options)
     whole = seeing.model.tokenize_parts(text)
     same = await seeing.complete(text, max_tokens=24, seed=1, penalty_prompt=whole.text_tokens, **options)
-    assert without.branches[0].tokens == same.branches[0].tokens
+    assert without.choices[0].token_ids == same.choices[0].token_ids
     other = await seeing.complete(text, max_tokens=24, seed=1, penalty_prompt=[], **options)
-    assert other.branches[0].tokens != same.branches[0].tokens
+    assert other.choices[0].token_ids != same.choices[0].token_ids
 
 
 async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:

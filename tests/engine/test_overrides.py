@@ -12,12 +12,12 @@ from tests.helpers import wait_until
 from weft.config import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
-GREEDY: Any = {"temperature": 0, "max_tokens": 8, "n_probs": 3}
+GREEDY: Any = {"temperature": 0, "max_tokens": 8, "logprobs": 3}
 
 
 async def logprobs_of(**options: Any) -> list[weft.Logprobs]:  # noqa: ANN401 (fields of a configuration)
     async with weft.Engine(config=SMALL, **options) as engine:
-        [branch] = (await engine.complete("Once upon a time,", **GREEDY)).branches
+        [branch] = (await engine.complete("Once upon a time,", **GREEDY)).choices
     return list(branch.logprobs)
 
 

@@ -160,7 +160,7 @@ async def test_pins_take_at_most_half_of_the_cache(cache_ram: int) -> None:
 
 async def test_a_pin_that_is_cancelled_pins_nothing() -> None:
     async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1) as engine:
-        running = engine.generate("A fox", ignore_eos=True)
+        running = engine.stream("A fox", ignore_eos=True)
         await anext(running)
         pinning = asyncio.create_task(engine.pin(prompt_of(500, "cancelled")))
         await wait_until(lambda: engine.stats().n_waiting == 1)

@@ -23,9 +23,7 @@ async def test_a_model_that_is_placed_completes_as_before(placement: EngineOptio
     async with weft.Engine(config=SMALL, **placement) as engine:
         answer = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
     async with weft.Engine(config=SMALL) as engine:
-        assert (await engine.complete("Once upon a time,", max_tokens=8, temperature=0)).branches[0].text == answer.branches[
-            0
-        ].text
+        assert (await engine.complete("Once upon a time,", max_tokens=8, temperature=0)).choices[0].text == answer.choices[0].text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.helpers import wait_until
 from weft.config import EngineOptions
 
 PROMPT = [random.Random(5).randrange(3, 259) for _ in range(100)]
-GREEDY: Any = {"temperature": 0, "max_tokens": 16, "n_probs": 3, "ignore_eos": True}
+GREEDY: Any = {"temperature": 0, "max_tokens": 16, "logprobs": 3, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def engine_of(path: Path, **options: Any) -> weft.Engine:  # noqa: ANN401 (field
 async def logprobs_of(path: Path, **options: Any) -> list[weft.Logprobs]:  # noqa: ANN401 (fields of a configuration)
     """What is written greedily, with how likely it was."""
     async with engine_of(path, **options) as engine:
-        [branch] = (await engine.complete(PROMPT, **GREEDY)).branches
+        [branch] = (await engine.complete(PROMPT, **GREEDY)).choices
     return list(branch.logprobs)
 
 

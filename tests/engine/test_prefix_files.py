@@ -55,12 +55,12 @@ async def test_a_file_may_be_of_the_other_layout(how: Literal["auto", "on", "off
     path = tmp_path / "layout.weft"
     async with an_engine(flash_attention=how) as engine:
         await engine.save_prefix(PROMPT, path)
-        expected = await engine.complete([*PROMPT, 400], max_tokens=1, temperature=0, n_probs=5)
+        expected = await engine.complete([*PROMPT, 400], max_tokens=1, temperature=0, logprobs=5)
     async with an_engine(flash_attention="off" if how != "off" else "auto") as engine:
         await engine.load_prefix(path)
-        completion = await engine.complete([*PROMPT, 400], max_tokens=1, temperature=0, n_probs=5)
+        completion = await engine.complete([*PROMPT, 400], max_tokens=1, temperature=0, logprobs=5)
         assert completion.n_computed == 1
-    [[ours], [theirs]] = [given.branches[0].logprobs for given in (completion, expected)]
+    [[ours], [theirs]] = [given.choices[0].logprobs for given in (completion, expected)]
     # Each kind of attention sums in another order.
     assert [top.logprob for top in ours.top] == pytest.approx([top.logprob for top in theirs.top], abs=0.05)
 
@@ -194,7 +194,7 @@ async def test_a_file_is_replaced_as_a_whole(other: weft.Engine, tmp_path: Path)
 
 
 async def test_loading_waits_for_the_slot_that_it_names(saved: weft.PrefixFile, other: weft.Engine) -> None:
-    running = other.generate("A fox", slot=1, ignore_eos=True)
+    running = other.stream("A fox", slot=1, ignore_eos=True)
     await anext(running)
     loading = asyncio.create_task(other.load_prefix(saved.path, slot=1))
     await wait_until(lambda: other.stats().n_waiting == 1)
@@ -207,7 +207,7 @@ async def test_loading_waits_for_the_slot_that_it_names(saved: weft.PrefixFile, 
 
 async def test_a_load_that_is_cancelled_loads_nothing(saved: weft.PrefixFile) -> None:
     async with an_engine() as engine:
-        running = engine.generate("A fox", slot=0, ignore_eos=True)
+        running = engine.stream("A fox", slot=0, ignore_eos=True)
         await anext(running)
         loading = asyncio.create_task(engine.load_prefix(saved.path, slot=0))
         await wait_until(lambda: engine.stats().n_waiting == 1)

@@ -7,7 +7,7 @@ from tests.helpers import How, branches, prompt_of
 async def test_second_request_computes_only_its_suffix(engine: weft.Engine, how: How) -> None:
     prompt = prompt_of(100, f"suffix {how}")
     (first,) = await branches(engine, how, prompt, max_tokens=10, ignore_eos=True)
-    (second,) = await branches(engine, how, [*prompt, *first.tokens, *prompt_of(20, "more")], max_tokens=1)
+    (second,) = await branches(engine, how, [*prompt, *first.token_ids, *prompt_of(20, "more")], max_tokens=1)
     # The last token that was drawn was never computed.
     assert (second.usage.n_computed, second.usage.n_cached) == (20 + 1, 100 + 10 - 1)
 
@@ -23,14 +23,14 @@ async def test_every_branch_can_be_continued(engine: weft.Engine) -> None:
     prompt = prompt_of(60, "branches")
     # Hot enough that no two branches are alike.
     first = await engine.complete(prompt, n=4, max_tokens=12, temperature=100, top_k=0, top_p=1, min_p=0, ignore_eos=True)
-    for branch in first.branches:
-        continued = await engine.complete([*prompt, *branch.tokens, 400, 401], max_tokens=1)
+    for branch in first.choices:
+        continued = await engine.complete([*prompt, *branch.token_ids, 400, 401], max_tokens=1)
         assert continued.n_computed == 2 + 1
 
 
 async def test_what_a_running_request_has_computed_is_shared(engine: weft.Engine) -> None:
     prompt = prompt_of(200, "running")
-    running = engine.generate(prompt, ignore_eos=True)
+    running = engine.stream(prompt, ignore_eos=True)
     await anext(running)
     completion = await engine.complete([*prompt, 400, 401], n=2, max_tokens=1)
     assert completion.n_computed == 2

@@ -18,10 +18,10 @@ async def one_slot() -> AsyncIterator[weft.Engine]:
 
 @pytest.mark.parametrize("priority", [0, 1])
 async def test_of_those_that_wait_the_highest_priority_goes_first(one_slot: weft.Engine, priority: int) -> None:
-    running = one_slot.generate("A fox", ignore_eos=True, priority=2)
+    running = one_slot.stream("A fox", ignore_eos=True, priority=2)
     await anext(running)
-    early = one_slot.generate("An owl", max_tokens=1)
-    late = one_slot.generate("A hedgehog", ignore_eos=True, priority=priority)
+    early = one_slot.stream("An owl", max_tokens=1)
+    late = one_slot.stream("A hedgehog", ignore_eos=True, priority=priority)
     running.close()
     await anext(late)
     assert one_slot.stats().n_waiting == priority, "the one that came first waits still, where the other is of higher priority"
@@ -30,17 +30,17 @@ async def test_of_those_that_wait_the_highest_priority_goes_first(one_slot: weft
 
 
 async def test_one_of_higher_priority_takes_the_slot_of_another_which_goes_on_later(one_slot: weft.Engine) -> None:
-    running = one_slot.generate("A fox", max_tokens=400, ignore_eos=True, priority=-1)
+    running = one_slot.stream("A fox", max_tokens=400, ignore_eos=True, priority=-1)
     await anext(running)
     assert (await one_slot.complete("An owl", max_tokens=5, ignore_eos=True)).n_predicted == 5
     assert one_slot.stats().n_preempted == 1
     *_, end = await collect(running)
     assert isinstance(end, weft.Finished)
-    assert (end.reason, end.usage.n_predicted) == ("length", 400)
+    assert (end.finish_reason, end.usage.n_predicted) == ("length", 400)
 
 
 async def test_nobody_gives_way_to_an_equal(one_slot: weft.Engine) -> None:
-    running = one_slot.generate("A fox", max_tokens=200, ignore_eos=True, priority=3)
+    running = one_slot.stream("A fox", max_tokens=200, ignore_eos=True, priority=3)
     await anext(running)
     await one_slot.complete("An owl", max_tokens=1, priority=3)
     assert one_slot.stats().n_preempted == 0
@@ -49,7 +49,7 @@ async def test_nobody_gives_way_to_an_equal(one_slot: weft.Engine) -> None:
 
 async def largest_piece_beside(engine: weft.Engine, *, max_token_gap_ms: float) -> int:
     """Most rows of a step that computes a prompt beside a stream that allows such pauses."""
-    stream = engine.generate(prompt_of(20, "a stream"), ignore_eos=True, max_token_gap_ms=max_token_gap_ms)
+    stream = engine.stream(prompt_of(20, "a stream"), ignore_eos=True, max_token_gap_ms=max_token_gap_ms)
     for _ in range(30):
         await anext(stream)
     began = time.monotonic()

@@ -7,7 +7,7 @@ from weft import Finished, Progress, Token
 
 async def progress(engine: weft.Engine, prompt: list[int], n: int = 1) -> list[Progress]:
     told: list[Progress] = []
-    async for event in engine.generate(prompt, n=n, max_tokens=2, ignore_eos=True, report_progress=True):
+    async for event in engine.stream(prompt, n=n, max_tokens=2, ignore_eos=True, report_progress=True):
         match event:
             case Progress():
                 told.append(event)
@@ -38,7 +38,7 @@ async def test_what_is_cached_but_for_its_last_token_takes_one_step(engine: weft
 
 
 async def test_nobody_hears_of_it_unasked(engine: weft.Engine) -> None:
-    events = [event async for event in engine.generate(prompt_of(30, "unasked"), max_tokens=2)]
+    events = [event async for event in engine.stream(prompt_of(30, "unasked"), max_tokens=2)]
     assert all(isinstance(event, Token | Finished) for event in events)
 
 
@@ -47,6 +47,6 @@ async def test_a_prompt_that_is_not_to_use_the_cache_is_computed_once_for_all_br
     await engine.complete(prompt, max_tokens=1)
     completion = await engine.complete(prompt, n=6, max_tokens=1, use_cache=False)
     assert completion.n_computed == 200
-    assert completion.branches[0].usage.n_cached == 0
-    [after] = (await engine.complete([*prompt, 300], max_tokens=1)).branches
+    assert completion.choices[0].usage.n_cached == 0
+    [after] = (await engine.complete([*prompt, 300], max_tokens=1)).choices
     assert after.usage.n_computed == 1, "what it computed is cached for others"

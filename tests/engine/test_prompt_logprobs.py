@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of
-from weft import Answer, Finished, Logprobs, PromptLogprobs, Token
+from weft import Completion, Finished, Logprobs, PromptLogprobs, Token
 
 TOLERANCE = 1e-3
 """Within which half of them agree with what another shape of batch gives, on the slowest kernels too."""
@@ -20,10 +20,10 @@ Measured: 0.11."""
 async def written(engine: weft.Engine, text: Sequence[int], start: int) -> list[Logprobs]:
     """The log-probabilities of `text[start:]`, found by writing it: every other token is banned in each step."""
     steps = [
-        engine.complete(text[:place], max_tokens=1, temperature=0, logit_bias=[(text[place], 1e6)], n_probs=5)
+        engine.complete(text[:place], max_tokens=1, temperature=0, logit_bias=[(text[place], 1e6)], logprobs=5)
         for place in range(start, len(text))
     ]
-    logprobs = [(await step).branches[0].logprobs[0] for step in steps]
+    logprobs = [(await step).choices[0].logprobs[0] for step in steps]
     assert [entry.chosen.token for entry in logprobs] == list(text[start:])
     return logprobs
 
@@ -56,7 +56,7 @@ async def test_they_are_those_that_generation_finds(n_ubatch: int) -> None:
 async def test_they_come_in_order_before_the_first_token_and_once_for_all_branches(engine: weft.Engine) -> None:
     prompt = prompt_of(300, "in order")
     n_told, n_tokens = 0, 0
-    async for event in engine.generate(prompt, n=6, max_tokens=3, ignore_eos=True, prompt_logprobs=0):
+    async for event in engine.stream(prompt, n=6, max_tokens=3, ignore_eos=True, prompt_logprobs=0):
         match event:
             case PromptLogprobs(start, logprobs):
                 assert (start, n_tokens) == (n_told, 0)
@@ -71,8 +71,8 @@ async def test_all_of_the_prompt_is_computed_for_them_and_stays_cached(engine: w
     prompt = prompt_of(120, "computed for them")
     await engine.complete(prompt, max_tokens=1)
     completion = await engine.complete(prompt, n=3, max_tokens=1, prompt_logprobs=1)
-    assert [branch.usage.n_cached for branch in completion.branches] == [0, 120, 120]
-    [after] = (await engine.complete(prompt, max_tokens=1)).branches
+    assert [branch.usage.n_cached for branch in completion.choices] == [0, 120, 120]
+    [after] = (await engine.complete(prompt, max_tokens=1)).choices
     assert after.usage.n_computed == 1
 
 
@@ -80,7 +80,7 @@ async def test_several_that_ask_at_once_are_told_what_each_is_told_alone(engine:
     prompts = [prompt_of(n, f"at once {n}") for n in (200, 90, 151, 33)]
 
     async def told(prompt: list[int], *, use_cache: bool = True) -> list[float]:
-        completion: Answer = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1, use_cache=use_cache)
+        completion: Completion = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1, use_cache=use_cache)
         return [entry.chosen.logprob for entry in completion.prompt_logprobs if entry is not None]
 
     together = await asyncio.gather(*(told(prompt) for prompt in prompts))
@@ -98,5 +98,5 @@ async def test_nothing_is_told_that_was_not_asked_for(engine: weft.Engine) -> No
 @pytest.mark.parametrize("n", [-1, 1001, 1.5, "many"], ids=str)
 async def test_a_number_out_of_range_is_refused(engine: weft.Engine, n: int) -> None:
     with pytest.raises(weft.InvalidRequestError) as refused:
-        engine.generate("A fox", prompt_logprobs=n)
+        engine.stream("A fox", prompt_logprobs=n)
     assert refused.value.param == "prompt_logprobs"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.helpers import How, branches
+from tests.helpers import How, branches, ended_by
 
 PROMPT = "Once upon a time there was a"
 INSIDE = weft.ReasoningConfig(begins_inside=True)
@@ -18,11 +18,11 @@ async def test_a_thought_whose_budget_is_used_up_is_ended(engine: weft.Engine, h
         reasoning = weft.ReasoningConfig(begins_inside=True, budget=budget, message="\nEnough.")
         answer = await branches(engine, how, PROMPT, n=3, seed=2, max_tokens=60, reasoning=reasoning)
         for branch, one in zip(answer, free, strict=True):
-            assert branch.tokens[:budget] == one.tokens[:budget]
-            said = engine.model.detokenize(branch.tokens[:budget])
+            assert branch.token_ids[:budget] == one.token_ids[:budget]
+            said = engine.model.detokenize(branch.token_ids[:budget])
             closed = re.sub("^ +", "", branch.text[len(said) :])
             assert re.match(r"\nEnough\. ?</think>", closed), branch.text
-            assert len(branch.tokens) == branch.usage.n_predicted, "what is forced is counted"
+            assert len(branch.token_ids) == branch.usage.n_predicted, "what is forced is counted"
 
 
 async def test_a_grammar_holds_after_the_thought(engine: weft.Engine, how: How) -> None:
@@ -30,7 +30,7 @@ async def test_a_grammar_holds_after_the_thought(engine: weft.Engine, how: How) 
     answer = await branches(engine, how, PROMPT, n=4, seed=4, grammar='root ::= "{" ("yes" | "no") "}"', reasoning=reasoning)
     for branch in answer:
         assert re.fullmatch(r"[\s\S]*</think>\{(yes|no)\}", branch.text), branch.text
-        assert branch.reason == "end"
+        assert ended_by(branch) == "end"
 
 
 async def test_a_schema_holds_after_the_thought(engine: weft.Engine, how: How) -> None:
@@ -55,9 +55,9 @@ async def test_a_text_does_not_end_in_a_thought_that_a_grammar_follows(engine: w
     assert end is not None
     options: dict[str, Any] = {"reasoning": weft.ReasoningConfig(begins_inside=True, budget=5), "logit_bias": [(end, 1e3)]}
     (free,) = await branches(engine, how, PROMPT, **options)
-    assert (free.text, free.reason) == ("", "end")
+    assert (free.text, ended_by(free)) == ("", "end")
     (held,) = await branches(engine, how, PROMPT, grammar='root ::= "yes"', **options)
-    assert (held.text.partition("</think>")[2], held.reason) == ("yes", "end")
+    assert (held.text.partition("</think>")[2], ended_by(held)) == ("yes", "end")
 
 
 async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engine, how: How) -> None:
@@ -68,11 +68,11 @@ async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engin
     grammar = f'root ::= "a" "{spelt[0]}" "b"'
     biases = [(begin, 5.0), (end, 1e3)]
     (hidden,) = await branches(engine, how, PROMPT, grammar=grammar, logit_bias=biases)
-    assert (hidden.text, hidden.tokens[-1]) == ("ab", end)
+    assert (hidden.text, hidden.token_ids[-1]) == ("ab", end)
     (shown,) = await branches(
         engine, how, PROMPT, grammar=grammar, logit_bias=biases, preserved_tokens=[*spelt, "no token of this model"]
     )
-    assert (shown.text, shown.reason) == (f"a{spelt[0]}b{spelt[1]}", "end")
+    assert (shown.text, ended_by(shown)) == (f"a{spelt[0]}b{spelt[1]}", "end")
 
 
 @pytest.mark.parametrize(

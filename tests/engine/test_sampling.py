@@ -23,7 +23,7 @@ def both(options: RequestOptions, more: RequestOptions) -> RequestOptions:
 
 async def tokens_of(engine: weft.Engine, **options: Unpack[RequestOptions]) -> tuple[int, ...]:
     completion = await engine.complete(PROMPT, **both(ENDLESS, options))
-    return completion.branches[0].tokens
+    return completion.choices[0].token_ids
 
 
 CHANGES: dict[str, tuple[RequestOptions, RequestOptions]] = {
@@ -166,17 +166,17 @@ async def test_a_breaker_ends_a_repetition(engine: weft.Engine) -> None:
 
     async def first(**more: Unpack[RequestOptions]) -> int:
         completion = await engine.complete(prompt, **both(both(options, {"logit_bias": bias}), more))
-        return completion.branches[0].tokens[0]
+        return completion.choices[0].token_ids[0]
 
     assert await first() != four
     assert await first(dry_sequence_breakers=[" three"]) == four
 
 
 async def test_log_probabilities_are_of_what_the_samplers_left_where_asked_for(engine: weft.Engine, how: How) -> None:
-    options: RequestOptions = {"max_tokens": 8, "n_probs": 5, "top_k": 3, "top_p": 1.0, "min_p": 0.0, "seed": 3}
+    options: RequestOptions = {"max_tokens": 8, "logprobs": 5, "top_k": 3, "top_p": 1.0, "min_p": 0.0, "seed": 3}
     (raw,) = await branches(engine, how, PROMPT, **options)
     (left,) = await branches(engine, how, PROMPT, **both(options, {"post_sampling_probs": True}))
-    assert raw.tokens == left.tokens
+    assert raw.token_ids == left.token_ids
     assert all(len(entry.top) == 5 for entry in raw.logprobs)
     assert all(len(entry.top) == 3 for entry in left.logprobs)
     for entry in left.logprobs:
@@ -185,8 +185,8 @@ async def test_log_probabilities_are_of_what_the_samplers_left_where_asked_for(e
 
 
 async def test_without_temperature_the_token_that_is_taken_was_certain(engine: weft.Engine) -> None:
-    completion = await engine.complete(PROMPT, max_tokens=4, n_probs=5, temperature=0.0, post_sampling_probs=True)
-    for entry in completion.branches[0].logprobs:
+    completion = await engine.complete(PROMPT, max_tokens=4, logprobs=5, temperature=0.0, post_sampling_probs=True)
+    for entry in completion.choices[0].logprobs:
         assert [(top.token, top.logprob) for top in entry.top] == [(entry.chosen.token, 0.0)]
 
 
@@ -206,7 +206,7 @@ async def test_a_value_beyond_the_bounds_of_the_table_is_refused(engine: weft.En
     if (name, value) == ("min_keep", 2**31):
         options = {name: 2**32}
     with pytest.raises(weft.InvalidRequestError) as raised:
-        engine.generate(PROMPT, **options)
+        engine.stream(PROMPT, **options)
     assert raised.value.param == name
 
 

@@ -41,9 +41,9 @@ async def test_scores_are_those_of_the_whole_text_computed_alone(engine: weft.En
 
 async def test_a_text_is_greedy_where_it_is_what_the_model_writes(engine: weft.Engine) -> None:
     prompt = engine.tokenize(PROMPT)
-    written = (await engine.complete(prompt, max_tokens=6, temperature=0)).branches[0].tokens
+    written = (await engine.complete(prompt, max_tokens=6, temperature=0)).choices[0].token_ids
     other = [*written[:3], 1000, *written[3:]]
-    greedy, not_greedy = await engine.score(prompt, [written, other], n_probs=2)
+    greedy, not_greedy = await engine.score(prompt, [written, other], top_logprobs=2)
     assert greedy.is_greedy
     assert [token.is_greedy for token in not_greedy.tokens][:4] == [True, True, True, False]
     assert all(len(token.top) == 2 and token.top[0].token == token.token for token in greedy.tokens)
@@ -133,14 +133,14 @@ async def test_a_task_that_is_cancelled_leaves_nothing_running(engine: weft.Engi
 
 
 @pytest.mark.parametrize(
-    ("prompt", "continuations", "n_probs", "param"),
+    ("prompt", "continuations", "top_logprobs", "param"),
     [
         ([], ["text"], 0, "prompt"),
         ("text", ["more", ""], 0, "continuations"),
         ("text", [[]], 0, "continuations"),
         ("text", ["\ud800"], 0, "continuations"),
-        ("text", ["more"], 1001, "n_probs"),
-        ("text", ["more"], -1, "n_probs"),
+        ("text", ["more"], 1001, "top_logprobs"),
+        ("text", ["more"], -1, "top_logprobs"),
         ("text", [[300], [300, 10**6]], 0, "continuations"),
         ("text", [[-1]], 0, "continuations"),
         ([10**6], ["text"], 0, "prompt"),
@@ -149,10 +149,10 @@ async def test_a_task_that_is_cancelled_leaves_nothing_running(engine: weft.Engi
     ids=str,
 )
 async def test_what_cannot_be_scored_is_refused(
-    engine: weft.Engine, prompt: str | list[int], continuations: list[str | list[int]], n_probs: int, param: str
+    engine: weft.Engine, prompt: str | list[int], continuations: list[str | list[int]], top_logprobs: int, param: str
 ) -> None:
     with pytest.raises(weft.InvalidRequestError) as refused:
-        await engine.score(prompt, continuations, n_probs=n_probs)
+        await engine.score(prompt, continuations, top_logprobs=top_logprobs)
     assert refused.value.param == param
 
 

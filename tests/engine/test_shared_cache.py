@@ -37,7 +37,7 @@ async def test_chats_compute_only_what_is_new(engine: weft.Engine, how: How) -> 
         for turn in range(turns):
             history += prompt_of(20, f"{how} {user} {turn}")
             (branch,) = await branches(engine, how, history, max_tokens=10, ignore_eos=True)
-            history += branch.tokens
+            history += branch.token_ids
             n_computed += branch.usage.n_computed
         return n_computed
 
@@ -50,8 +50,8 @@ async def test_any_branch_of_a_finished_request_computes_only_what_is_new(engine
     # Hot enough that no two branches are alike.
     first = await engine.complete(prompt, n=8, max_tokens=12, temperature=100, top_k=0, top_p=1, min_p=0, ignore_eos=True)
     assert first.n_computed == 60
-    for branch in reversed(first.branches):
-        (continued,) = await branches(engine, how, [*prompt, *branch.tokens, 400, 401], max_tokens=1)
+    for branch in reversed(first.choices):
+        (continued,) = await branches(engine, how, [*prompt, *branch.token_ids, 400, 401], max_tokens=1)
         assert (continued.usage.n_computed, continued.usage.n_cached) == (1 + 2, 60 + 12 - 1)
 
 
@@ -62,7 +62,7 @@ async def test_more_branches_than_there_are_ids_and_cells_can_each_be_continued(
         finished = [await engine.complete(prompt, n=8, max_tokens=8, **hot) for prompt in prompts]  # type: ignore[arg-type]
         assert engine.limits.n_seq_max < 400
         assert engine.limits.n_ctx < 50 * (40 + 8 * 7)
-        paths = [[*prompt, *branch.tokens] for prompt, done in zip(prompts, finished, strict=True) for branch in done.branches]
+        paths = [[*prompt, *branch.token_ids] for prompt, done in zip(prompts, finished, strict=True) for branch in done.choices]
         for path in paths:
             (branch,) = await branches(engine, how, [*path, 400, 401], max_tokens=1)
             assert (branch.usage.n_computed, branch.usage.n_cached) == (1 + 2, 40 + 7)
@@ -109,7 +109,7 @@ async def test_the_tree_tells_what_is_cached_and_where(engine: weft.Engine) -> N
     assert trunk.tier in ("device", "both", "host")
     assert trunk.n_hits >= 1
     branches_of = {(node.start, tuple(node.tokens)) for node in children}
-    assert branches_of == {*((50, branch.tokens[:-1]) for branch in done.branches), (50, tuple(prompt_of(5, "tree too")))}
+    assert branches_of == {*((50, branch.token_ids[:-1]) for branch in done.choices), (50, tuple(prompt_of(5, "tree too")))}
     for position, node in enumerate(nodes):
         assert node.parent is None or node.parent < position
         assert node.n_tokens == len(node.tokens)
@@ -117,7 +117,7 @@ async def test_the_tree_tells_what_is_cached_and_where(engine: weft.Engine) -> N
 
 async def test_what_is_being_computed_is_in_the_tree(engine: weft.Engine) -> None:
     prompt = prompt_of(30, "being computed")
-    running = engine.generate(prompt, ignore_eos=True)
+    running = engine.stream(prompt, ignore_eos=True)
     event = await anext(running)
     assert isinstance(event, Token)
     tokens = [token for node in await engine.cached() if event.slot in node.slots for token in node.tokens]
@@ -129,11 +129,11 @@ async def test_what_is_being_computed_is_in_the_tree(engine: weft.Engine) -> Non
 
 async def test_the_wished_slot_is_taken_where_it_is_free(engine: weft.Engine) -> None:
     for slot in (2, 0, 3):
-        stream = engine.generate(prompt_of(20, "wish"), max_tokens=2, slot=slot, ignore_eos=True)
+        stream = engine.stream(prompt_of(20, "wish"), max_tokens=2, slot=slot, ignore_eos=True)
         assert {event.slot for event in await collect(stream)} == {slot}
-    running = engine.generate(prompt_of(20, "wish"), slot=1, ignore_eos=True)
+    running = engine.stream(prompt_of(20, "wish"), slot=1, ignore_eos=True)
     await anext(running)
-    elsewhere = await anext(engine.generate(prompt_of(20, "wish"), slot=1, max_tokens=1))
+    elsewhere = await anext(engine.stream(prompt_of(20, "wish"), slot=1, max_tokens=1))
     assert isinstance(elsewhere, Token)
     assert elsewhere.slot != 1
     running.close()
@@ -143,7 +143,7 @@ async def test_the_wished_slot_is_taken_where_it_is_free(engine: weft.Engine) ->
 async def test_a_slot_tells_its_tokens_and_forgets_them(engine: weft.Engine) -> None:
     prompt = prompt_of(40, "forget")
     done = await engine.complete(prompt, slot=1, max_tokens=5, ignore_eos=True)
-    held = [*prompt, *done.branches[0].tokens[:-1]]
+    held = [*prompt, *done.choices[0].token_ids[:-1]]
     assert await engine.slot_tokens(1) == held
     assert await engine.erase_slot(1) == len(held)
     assert await engine.slot_tokens(1) == []
@@ -152,7 +152,7 @@ async def test_a_slot_tells_its_tokens_and_forgets_them(engine: weft.Engine) -> 
 
 async def test_a_slot_is_erased_when_its_sequence_has_ended(engine: weft.Engine) -> None:
     prompt = prompt_of(40, "busy slot")
-    running = engine.generate(prompt, slot=2, ignore_eos=True)
+    running = engine.stream(prompt, slot=2, ignore_eos=True)
     await anext(running)
     erasing = asyncio.create_task(engine.erase_slot(2))
     await engine.complete(prompt_of(20, "meanwhile"), max_tokens=8, ignore_eos=True)

@@ -27,20 +27,20 @@ async def test_awake_again_it_writes_what_it_wrote_and_its_adapters_count_as_the
             await engine.wake()
             assert [adapter.scale for adapter in engine.adapters] == [0.0, 0.5]
             again = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
-            assert again.branches[0].tokens == written.branches[0].tokens
-            assert again.branches[0].usage.n_cached == 0
+            assert again.choices[0].token_ids == written.choices[0].token_ids
+            assert again.choices[0].usage.n_cached == 0
 
 
 async def test_asleep_it_says_so_and_ends_what_runs() -> None:
     async with small() as engine:
         with pytest.raises(RuntimeError, match="the engine is not asleep"):
             await engine.wake()
-        stream = engine.generate("Once upon a time,", max_tokens=400, ignore_eos=True)
+        stream = engine.stream("Once upon a time,", max_tokens=400, ignore_eos=True)
         await engine.sleep()
         with pytest.raises(weft.EngineStoppedError):
             async for _ in stream:
                 pass
-        for ask in (engine.stats, lambda: engine.generate("a"), lambda: engine.model):
+        for ask in (engine.stats, lambda: engine.stream("a"), lambda: engine.model):
             with pytest.raises(RuntimeError, match=r"the engine is asleep; `await engine\.wake\(\)`"):
                 ask()
         with pytest.raises(RuntimeError, match="asleep"):
@@ -60,7 +60,7 @@ async def test_a_load_that_fails_leaves_it_asleep(tmp_path: Path, model_path: Pa
                 await engine.wake()
         path.symlink_to(model_path)
         await engine.wake()
-        assert (await engine.complete("a", max_tokens=1)).branches
+        assert (await engine.complete("a", max_tokens=1)).choices
 
 
 async def test_adapters_that_cannot_count_as_they_did_leave_it_asleep(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_copies_bring_back_what_was_cached() -> None:
         await engine.wake()
         await engine.import_cache(copies)
         for prompt in prompts:
-            assert (await engine.complete(prompt, max_tokens=1)).branches[0].usage.n_computed == 1
+            assert (await engine.complete(prompt, max_tokens=1)).choices[0].usage.n_computed == 1
 
 
 async def test_closing_waits_for_a_worker_that_is_being_ended_already() -> None:

@@ -32,7 +32,7 @@ def wakes_and_steps(engine: weft.Engine) -> tuple[int, int, int]:
         loop.add_reader = add_counted  # type: ignore[method-assign,assignment]
         before = engine.stats().n_decodes
         streams = [
-            engine.generate(prompt_of(20, f"wakes {i}"), n=2, max_tokens=N_TOKENS, ignore_eos=True) for i in range(N_STREAMS // 2)
+            engine.stream(prompt_of(20, f"wakes {i}"), n=2, max_tokens=N_TOKENS, ignore_eos=True) for i in range(N_STREAMS // 2)
         ]
         events = await asyncio.gather(*map(collect, streams))
         return n_wakes, engine.stats().n_decodes - before, sum(map(len, events))

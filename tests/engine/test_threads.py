@@ -75,7 +75,7 @@ def test_a_future_that_raises_keeps_no_other_task_waiting() -> None:
         assert isinstance(loop, FaultyLoop)
         loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
         async with weft.Engine(n_slots=2, n_ctx=256, n_threads=1) as engine:
-            streams = [engine.generate("Once upon a time,", max_tokens=1) for _ in range(2)]
+            streams = [engine.stream("Once upon a time,", max_tokens=1) for _ in range(2)]
             loop.makes_faulty = True
             first, second = (asyncio.create_task(next_of(stream)) for stream in streams)
             await asyncio.sleep(0)
@@ -151,19 +151,19 @@ async def test_processors_that_are_not_there_are_named() -> None:
 
 
 async def test_uvloop_is_woken_too(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=4, max_tokens=20, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", n=4, max_tokens=20, ignore_eos=True)
     assert len(await asyncio.to_thread(lambda: uvloop.run(collect(stream)))) == 4 * (20 + 1)
 
 
 async def test_a_stream_may_be_read_on_another_loop_than_it_was_made_on(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=2, max_tokens=20, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", n=2, max_tokens=20, ignore_eos=True)
     await anext(stream)
     rest = await asyncio.to_thread(lambda: asyncio.run(collect(stream)))
     assert len(rest) == 2 * (20 + 1) - 1
 
 
 async def test_loops_and_tasks_share_one_stream(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=4, max_tokens=50, ignore_eos=True)
+    stream = engine.stream("Once upon a time,", n=4, max_tokens=50, ignore_eos=True)
     elsewhere = [asyncio.to_thread(lambda: asyncio.run(collect(stream))) for _ in range(3)]
     parts = await asyncio.gather(collect(stream), *elsewhere)
     assert sum(map(len, parts)) == 4 * (50 + 1)
@@ -173,7 +173,7 @@ async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Eng
     left: list[weft.Stream] = []
 
     async def leave() -> None:
-        stream = engine.generate("Once upon a time,", max_tokens=200, ignore_eos=True)
+        stream = engine.stream("Once upon a time,", max_tokens=200, ignore_eos=True)
         left.append(stream)
         reading = asyncio.ensure_future(collect(stream))
         await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Eng
 
 
 async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", ignore_eos=True)
+    stream = engine.stream("Once upon a time,", ignore_eos=True)
     await anext(stream)
     thread = threading.Timer(0.01, stream.close)
     thread.start()
@@ -199,7 +199,7 @@ async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -
 
 
 def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", ignore_eos=True)
+    stream = engine.stream("Once upon a time,", ignore_eos=True)
     with pytest.raises(RuntimeError, match="no running event loop"):
         read_all_that_is_ready(stream)
 

@@ -38,7 +38,7 @@ async def test_other_tasks_run_while_a_long_text_is_tokenized(engine: weft.Engin
 async def test_the_tokens_of_a_long_text_are_a_prompt(engine: weft.Engine) -> None:
     tokens = await engine.async_tokenize("the " * (LONG_TEXT // 4 + 1))
     with pytest.raises(weft.ContextOverflowError) as refused:
-        engine.generate(tokens)
+        engine.stream(tokens)
     assert refused.value.n_prompt == len(tokens)
 
 

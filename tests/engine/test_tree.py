@@ -17,7 +17,7 @@ import pytest
 
 import weft
 from tests.engine.tiny_models import KINDS, Kind
-from tests.helpers import is_idle, names_in, prompt_of, wait_until
+from tests.helpers import ended_by, is_idle, names_in, prompt_of, wait_until
 from tests.server.matchers import Json
 from weft import Finished, Node, Token, Tree
 from weft.drawing.figure import readable
@@ -51,20 +51,20 @@ def computed(nodes: list[Node]) -> int:
 async def test_a_node_is_what_was_written_after_its_parent(engine: weft.Engine) -> None:
     tree = Tree(engine, "Once upon a time, there was a fox")
     first, second = await tree.root.extend(n=2, max_tokens=8, seed=3, ignore_eos=True)
-    answer = await engine.complete("Once upon a time, there was a fox", n=2, max_tokens=8, seed=3, ignore_eos=True, n_probs=1)
+    answer = await engine.complete("Once upon a time, there was a fox", n=2, max_tokens=8, seed=3, ignore_eos=True, logprobs=1)
     assert [node.text for node in (first, second)] == answer.texts
-    assert [node.tokens for node in (first, second)] == [branch.tokens for branch in answer.branches]
+    assert [node.tokens for node in (first, second)] == [branch.token_ids for branch in answer.choices]
     assert [[each and each.chosen.token for each in node.logprobs] for node in tree.root.children] == [
         list(node.tokens) for node in tree.root.children
     ]
-    assert first.logprob == pytest.approx(sum(each.chosen.logprob for each in answer.branches[0].logprobs), abs=0.2)
+    assert first.logprob == pytest.approx(sum(each.chosen.logprob for each in answer.choices[0].logprobs), abs=0.2)
     assert (first.id, second.id, first.parent, first.depth, tree.root.depth) == (1, 2, tree.root, 1, 0)
     assert tree.root.text == "Once upon a time, there was a fox"
     assert (first.path, first.path_text) == ([*tree.root.tokens, *first.tokens], tree.root.text + first.text)
     assert tree.root.children == (first, second)
     assert tree.leaves == [first, second]
     assert tree.nodes == [tree.root, first, second]
-    assert (first.reason, first.stop, tree.root.reason, tree.root.logprob) == ("length", None, None, None)
+    assert (first.finish_reason, first.stop_reason, tree.root.finish_reason, tree.root.logprob) == ("length", None, None, None)
     assert (len(tree), tree[2], first.ancestors) == (3, second, [tree.root, first])
 
 
@@ -86,7 +86,12 @@ async def test_another_child_of_a_node_computes_one_token_of_the_path(tree: Tree
 async def test_a_text_of_ones_own_is_computed_and_nothing_before_it(tree: Tree) -> None:
     [child] = await tree.root.extend(**LONG)
     own = child.append(" But then the fox")
-    assert (own.parent, own.text, own.reason, own.logprobs) == (child, " But then the fox", None, (None,) * len(own.tokens))
+    assert (own.parent, own.text, own.finish_reason, own.logprobs) == (
+        child,
+        " But then the fox",
+        None,
+        (None,) * len(own.tokens),
+    )
     # The last token of the child was drawn and not computed.
     assert computed(await own.extend(n=2, **LONG)) == 1 + len(own.tokens)
     listed = child.append(own.tokens)
@@ -159,7 +164,7 @@ async def test_an_end_token_is_in_no_node(tree: Tree, engine: weft.Engine) -> No
     end = engine.model.eos_token
     assert end is not None
     [child] = await tree.root.extend(max_tokens=8, logit_bias={end: 100})
-    assert (child.reason, child.tokens, child.text, child.logprob) == ("end", (), "", 0)
+    assert (ended_by(child), child.tokens, child.text, child.logprob) == ("end", (), "", 0)
     assert child.usage is not None
     assert child.usage.n_predicted == 1
     [grown] = await child.extend(**LONG)
@@ -172,8 +177,8 @@ async def test_a_stop_string_is_in_no_node(engine: weft.Engine) -> None:
         [child] = await tree.root.extend(max_tokens=60, seed=seed, stop=["ha", "e w", "."])
         assert engine.detokenize(child.tokens) == child.text
         assert len(child.logprobs) == len(child.tokens)
-        assert child.reason != "stop" or child.stop in ("ha", "e w", ".")
-    assert "stop" in {child.reason for child in tree.root.children}
+        assert child.finish_reason != "stop" or child.stop_reason in ("ha", "e w", ".")
+    assert "stop" in {child.finish_reason for child in tree.root.children}
 
 
 async def test_events_are_told_while_a_node_is_extended(tree: Tree) -> None:
@@ -216,7 +221,7 @@ async def test_what_is_cancelled_is_kept_where_that_is_asked_for(engine: weft.En
                 if min(map(len, told)) > 40:
                     break
     assert [child.text for child in extension.children] == told
-    assert all(child.reason == "cancelled" and child.usage is None for child in tree.root.children)
+    assert all(child.finish_reason == "cancelled" and child.usage is None for child in tree.root.children)
     assert [engine.detokenize(child.tokens) for child in extension.children] == told
     await wait_until(lambda: is_idle(engine))
     extension.close()
@@ -301,7 +306,7 @@ async def test_branches_beyond_the_slots_wait_for_one_and_compute_nothing(model_
     async with weft.Engine(model_path, n_slots=2, n_ctx=2048, n_threads=1) as engine:
         tree = Tree(engine, prompt_of(40, "more branches than slots"))
         children = await tree.root.extend(n=7, **LONG)
-        assert [child.reason for child in children] == ["length"] * 7
+        assert [child.finish_reason for child in children] == ["length"] * 7
         assert (computed(children), tree.n_cached) == (40, 6 * 40)
         grown = await asyncio.gather(*(child.extend(n=3, **LONG) for child in children))
         assert [len(each) for each in grown] == [3] * 7
@@ -436,8 +441,8 @@ def an_engine(**settings: object) -> weft.Engine:
 async def grown(engine: weft.Engine) -> Tree:
     """Of every kind of node."""
     tree = Tree(engine, "Once upon a time, there was a fox who lived in the forest near the old village")
-    first, second = await tree.root.extend(n=2, n_probs=3, **LONG)
-    await first.append(' "Écoute"\n').extend(max_tokens=40, stop=["."], n_probs=0)
+    first, second = await tree.root.extend(n=2, logprobs=3, **LONG)
+    await first.append(' "Écoute"\n').extend(max_tokens=40, stop=["."], logprobs=0)
     second.edit(10, " then")
     second.drop()
     return tree
@@ -445,7 +450,7 @@ async def grown(engine: weft.Engine) -> Tree:
 
 def told(tree: Tree) -> list[Any]:
     return [
-        (node.id, node.parent and node.parent.id, node.text, node.tokens, node.logprobs, node.reason, node.stop)
+        (node.id, node.parent and node.parent.id, node.text, node.tokens, node.logprobs, node.finish_reason, node.stop_reason)
         for node in tree.nodes
     ]
 
@@ -520,7 +525,7 @@ async def test_a_tree_of_another_model_is_refused_by_name_or_read_as_text(
 
 async def test_a_probability_of_nothing_is_saved(engine: weft.Engine, tmp_path: Path) -> None:
     tree = Tree(engine, "Once")
-    [child] = await tree.root.extend(max_tokens=2, n_probs=2)
+    [child] = await tree.root.extend(max_tokens=2, logprobs=2)
     await tree.save(tmp_path / "tree.json")
     saved = msgspec.json.decode((tmp_path / "tree.json").read_bytes())
     saved["nodes"][1]["logprobs"][0][1][0][1] = None
@@ -602,7 +607,7 @@ async def test_a_tree_is_drawn(engine: weft.Engine) -> None:
     notes = [(box[-1].text or "").split(":")[0] for box in boxes]
     assert notes == [str(node.id) for node in drawn]
     assert [box[1].attrib["class"] for box in boxes] == [
-        "box gold" if node.reason is None else "box blue busy" if node is ended else "box blue" for node in drawn
+        "box gold" if node.finish_reason is None else "box blue busy" if node is ended else "box blue" for node in drawn
     ]
     assert ["mark" in box[2].get("class", "") for box in boxes] == [node is tree.root for node in drawn]
     assert not re.search("… and [0-9]+ more", tree.picture())

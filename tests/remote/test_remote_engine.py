@@ -22,10 +22,12 @@ PROMPT = "Once upon a time,"
 
 
 async def test_a_seeded_request_is_answered_as_by_an_engine_here(remote: RemoteEngine, engine: weft.Engine, how: How) -> None:
-    asked = {"n": 3, "max_tokens": 12, "seed": 7, "stop": [" the"], "n_probs": 2}
+    asked = {"n": 3, "max_tokens": 12, "seed": 7, "stop": [" the"], "logprobs": 2}
     here = await branches(engine, how, PROMPT, **asked)  # type: ignore[arg-type]
     there = await branches(remote, how, PROMPT, **asked)  # type: ignore[arg-type]
-    assert [(one.text, one.tokens, one.reason) for one in there] == [(one.text, one.tokens, one.reason) for one in here]
+    assert [(one.text, one.token_ids, one.finish_reason) for one in there] == [
+        (one.text, one.token_ids, one.finish_reason) for one in here
+    ]
     assert [[each.chosen.bytes for each in one.logprobs] for one in there] == [
         [each.chosen.bytes for each in one.logprobs] for one in here
     ]
@@ -35,7 +37,7 @@ async def test_log_probabilities_write_themselves_out_as_those_of_an_engine_here
     remote: RemoteEngine, engine: weft.Engine
 ) -> None:
     async def told(by: weft.Engine) -> list[bytes]:
-        stream, found = by.generate(PROMPT, max_tokens=3, temperature=0, n_probs=3, prompt_logprobs=1), []
+        stream, found = by.stream(PROMPT, max_tokens=3, temperature=0, logprobs=3, prompt_logprobs=1), []
         while events := await stream.next_batch(compact=True):
             for event in events:
                 if isinstance(event, weft.PromptLogprobs):
@@ -57,8 +59,8 @@ async def test_what_begins_alike_is_computed_by_one_replica(remote: RemoteEngine
 
 async def test_a_conversation_goes_on_where_it_was_written(remote: RemoteEngine, fleet: LocalFleet) -> None:
     prompt = prompt_of(100, "conversation")
-    answer = (await remote.complete(prompt, max_tokens=60, ignore_eos=True, seed=1)).branches[0]
-    await remote.complete([*prompt, *answer.tokens, *prompt_of(10, "next turn")], max_tokens=1)
+    answer = (await remote.complete(prompt, max_tokens=60, ignore_eos=True, seed=1)).choices[0]
+    await remote.complete([*prompt, *answer.token_ids, *prompt_of(10, "next turn")], max_tokens=1)
     assert len({name for name, _ in fleet.calls}) == 1
 
 
@@ -75,13 +77,13 @@ async def test_the_digest_of_a_replica_names_the_blocks_that_it_holds(remote: Re
 async def test_a_request_moves_where_its_replica_dies_before_it_has_answered(remote: RemoteEngine, fleet: LocalFleet) -> None:
     fleet.dying = dict.fromkeys("a", 1)
     answers = [await remote.complete(prompt_of(70, f"moved {n}"), max_tokens=4, ignore_eos=True) for n in range(6)]
-    assert all(len(answer.branches[0].tokens) == 4 for answer in answers)
+    assert all(len(answer.choices[0].token_ids) == 4 for answer in answers)
     assert set(fleet.replicas) == {"b"}
 
 
 async def test_a_stream_whose_replica_dies_ends_with_one_error(remote: RemoteEngine, fleet: LocalFleet) -> None:
     fleet.dying = dict.fromkeys("ab", 2)
-    stream = remote.generate(PROMPT, max_tokens=200, ignore_eos=True)
+    stream = remote.stream(PROMPT, max_tokens=200, ignore_eos=True)
     assert await stream.next_batch()
     with pytest.raises(ReplicaLostError, match="has died; send the request again"):
         await collect(stream)
@@ -108,7 +110,7 @@ async def test_a_request_that_nobody_takes_ends_with_an_error(
 
 @pytest.mark.parametrize("leave", ["close", "drop", "cancel"])
 async def test_whoever_leaves_frees_the_slot_at_the_replica(remote: RemoteEngine, fleet: LocalFleet, leave: str) -> None:
-    stream = remote.generate(PROMPT, ignore_eos=True, context_shift=True)
+    stream = remote.stream(PROMPT, ignore_eos=True, context_shift=True)
     assert await stream.next_batch()
     replica = fleet.replicas[fleet.calls[0][0]]
     assert replica.pressure()["busy_slots"] == 0.5
@@ -128,11 +130,11 @@ async def test_what_a_replica_refuses_is_raised_as_here(remote: RemoteEngine) ->
         await remote.complete(PROMPT, temperature=float("nan"))
     assert raised.value.param == "temperature"
     with pytest.raises(weft.ContextOverflowError):
-        remote.generate(prompt_of(3000, "too long"))
+        remote.stream(prompt_of(3000, "too long"))
 
 
 async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None:
-    stream = remote.generate(PROMPT, max_tokens=20)
+    stream = remote.stream(PROMPT, max_tokens=20)
     with pytest.raises(weft.NotSupportedError, match="branch 0 is written by a replica"):
         await stream.fork(0, n=2)
     assert (stream.forked_at(0), stream.fork_boundary(0)) == (None, ("", 0))
@@ -145,7 +147,7 @@ async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None
 
 async def test_why_a_prompt_is_computed_is_told_by_its_replica_before_any_event(remote: RemoteEngine, fleet: LocalFleet) -> None:
     fleet.spoken.clear()
-    stream = remote.generate(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
+    stream = remote.stream(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
     before = stream.explanation
     await wait_until(lambda: stream.explanation is not None)
     told = stream.explanation
@@ -194,10 +196,10 @@ async def test_who_does_not_ask_why_waits_for_events_alone(monkeypatch: pytest.M
 
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:
     assert remote.limits.n_slots == 4
-    slots = {(await remote.complete(PROMPT, max_tokens=1, slot=slot)).branches[0].index: slot for slot in range(4)}
+    slots = {(await remote.complete(PROMPT, max_tokens=1, slot=slot)).choices[0].index: slot for slot in range(4)}
     assert [name for name, _ in fleet.calls] == ["a", "a", "b", "b"]
     assert slots == {0: 3}
-    stream = remote.generate(PROMPT, ignore_eos=True, slot=3, context_shift=True)
+    stream = remote.stream(PROMPT, ignore_eos=True, slot=3, context_shift=True)
     first = await stream.__anext__()
     assert isinstance(first, weft.Token)
     assert first.slot == 3
@@ -228,7 +230,7 @@ async def test_vectors_are_those_of_an_engine_here(remote: RemoteEngine, engine:
 async def test_a_reader_who_reads_nothing_is_ended(remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_stream, "MAX_BEHIND", 20)
     monkeypatch.setattr(remote_stream, "PATIENCE_S", 0.0)
-    stream = remote.generate(PROMPT, ignore_eos=True, context_shift=True)
+    stream = remote.stream(PROMPT, ignore_eos=True, context_shift=True)
     await wait_until(lambda: stream._feed.error is not None)  # type: ignore[attr-defined]
     with pytest.raises(weft.SlowConsumerError):
         await stream.next_batch()
@@ -246,13 +248,13 @@ async def test_an_engine_that_is_closed_ends_what_is_open() -> None:
     await engine.close()
     assert not engine.is_running
     with pytest.raises(weft.EngineStoppedError):
-        engine.generate(PROMPT)
+        engine.stream(PROMPT)
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/completion", {"prompt": PROMPT, "n_predict": 4, "n_probs": 2}),
+        ("/completion", {"prompt": PROMPT, "n_predict": 4, "logprobs": 2}),
         ("/v1/completions", {"prompt": [PROMPT, "The fox"], "max_tokens": 4, "n": 2, "logprobs": 1}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}),
         ("/v1/responses", {"input": "Hi", "max_output_tokens": 4}),
@@ -297,7 +299,7 @@ async def test_a_stream_over_http_whose_replica_dies_ends_with_one_error(client:
 
 
 async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngine, fleet: LocalFleet) -> None:
-    stream = remote.generate(PROMPT, slot=0, max_tokens=3)
+    stream = remote.stream(PROMPT, slot=0, max_tokens=3)
     fleet.replicas["a"], gone = fleet.replicas["b"], fleet.replicas["a"]
     with pytest.raises(ReplicaLostError, match="the replica a has died"):
         await stream.next_batch()
@@ -310,7 +312,7 @@ async def test_a_replica_that_stands_still_is_taken_for_dead(
     remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_stream, "SILENT_S", 0.2)
-    stream = remote.generate(PROMPT, max_tokens=2_000, ignore_eos=True, context_shift=True)
+    stream = remote.stream(PROMPT, max_tokens=2_000, ignore_eos=True, context_shift=True)
     assert await stream.next_batch()
     fleet.still = {"a", "b"}
     with pytest.raises(ReplicaLostError, match="has died"):
@@ -322,10 +324,10 @@ async def test_a_stream_that_waits_long_is_not_taken_for_dead(
 ) -> None:
     monkeypatch.setattr("weft.ray.replica.LIVES_EVERY_S", 0.05)
     monkeypatch.setattr(remote_stream, "SILENT_S", 0.3)
-    running = [remote.generate(PROMPT, ignore_eos=True, context_shift=True, slot=slot) for slot in (0, 1)]
+    running = [remote.stream(PROMPT, ignore_eos=True, context_shift=True, slot=slot) for slot in (0, 1)]
     for stream in running:
         assert await stream.next_batch()
-    waiting = remote.generate(PROMPT, max_tokens=2, slot=0)
+    waiting = remote.stream(PROMPT, max_tokens=2, slot=0)
     await asyncio.sleep(1)
     for stream in running:
         stream.close()

@@ -12,7 +12,7 @@ async def test_each_row_is_answered_as_its_columns_ask(engine: weft.Engine) -> N
     written = await answered(engine, ROWS, Columns(), {"max_tokens": 9, "ignore_eos": True, "n": 2})
     assert [one.id for one in written] == [0, 1, 2, 3, 4]
     assert [one.n_predicted for one in written] == [2, 4, 6, 8, 10]
-    assert all(len(one.texts) == 2 and one.reasons == ["length"] * 2 for one in written)
+    assert all(len(one.texts) == 2 and one.finish_reasons == ["length"] * 2 for one in written)
 
 
 async def test_a_row_that_is_refused_says_so_and_the_others_are_answered(engine: weft.Engine) -> None:

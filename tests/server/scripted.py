@@ -20,9 +20,20 @@ def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return weft.Token(index, 7, text, slot=index, n_predicted=n_predicted)
 
 
+ENDS: dict[str, tuple[str, str | int | None, bool]] = {
+    "end": ("stop", None, False),
+    "stop": ("stop", "STOP", False),
+    "length": ("length", None, False),
+    "context_full": ("length", None, True),
+    "cancelled": ("cancelled", None, False),
+}
+"""Finish reason, stop reason, and whether the context was full, by a short name."""
+
+
 def finished(index: int, text: str = "", reason: str = "end", n_predicted: int = 2) -> Json:
     usage = weft.Usage(n_computed=1, n_cached=2, n_predicted=n_predicted, n_context=4, prompt_ms=1.0, predicted_ms=1.0)
-    return weft.Finished(index, cast("Any", reason), usage, slot=index, text=text)
+    finish_reason, stop_reason, is_full = ENDS[reason]
+    return weft.Finished(index, cast("Any", finish_reason), usage, index, stop_reason, text, is_full)
 
 
 def idle_slot(id_slot: int) -> Json:
@@ -133,7 +144,7 @@ class ScriptedEngine:
     def _pieces_json(self, tokens: Sequence[int]) -> bytes:
         return msgspec.json.encode([{"id": token, "piece": self._token_bytes(token).decode()} for token in tokens])
 
-    def generate(self, request: weft.Request) -> ScriptedStream:
+    def stream(self, request: weft.Request) -> ScriptedStream:
         self._check_length(request)
         self.submitted_on.append(threading.get_ident())
         self.requests.append(request)
@@ -185,7 +196,7 @@ async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[A
 class FullEngine(ScriptedEngine):
     """Refuses every request, having taken it down."""
 
-    def generate(self, request: weft.Request) -> Never:
+    def stream(self, request: weft.Request) -> Never:
         self._check_length(request)
         self.requests.append(request)
         raise weft.QueueFullError(1)

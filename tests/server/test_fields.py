@@ -56,8 +56,8 @@ async def full() -> AsyncIterator[Full]:
         ({"logit_bias": {" 7 ": 1}}, {"logit_bias": [(32, 1), (55, 1), (32, 1)]}),
         ({"logit_bias": {"+8": 1}}, {"logit_bias": [(43, 1), (56, 1)]}),
         ({"logit_bias": {"\u0663": 1}}, {"logit_bias": [(0x663, 1)]}),
-        ({"logprobs": 3}, {"n_probs": 3}),
-        ({"n_probs": 2}, {"n_probs": 2}),
+        ({"logprobs": 3}, {"logprobs": 3}),
+        ({"n_probs": 2}, {"logprobs": 2}),
         *[
             ({name: value}, {name: value})
             for name, value in {
@@ -199,22 +199,22 @@ async def test_each_field_reaches_the_engine(full: Full, path: str, body: dict[s
     assert [msgspec.structs.asdict(request) for request in engine.requests] == [defaults | request_]
 
 
-@pytest.mark.parametrize(("route", "n_probs"), [("/completion", 0), ("/v1/completions", 1)])
-async def test_log_probabilities_of_the_drawn_token_alone_are_asked_of_the_engine(route: str, n_probs: int) -> None:
+@pytest.mark.parametrize(("route", "logprobs"), [("/completion", None), ("/v1/completions", 1)])
+async def test_log_probabilities_of_the_drawn_token_alone_are_asked_of_the_engine(route: str, logprobs: int | None) -> None:
     engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(route, json={"prompt": "ab", "logprobs": 0})
-    assert [request.n_probs for request in engine.requests] == [n_probs]
+    assert [request.logprobs for request in engine.requests] == [logprobs]
 
 
-@pytest.mark.parametrize(("route", "n_probs"), [("/completion", 2), ("/v1/completions", 5)])
-async def test_each_dialects_own_name_for_log_probabilities_counts_first(route: str, n_probs: int) -> None:
+@pytest.mark.parametrize(("route", "logprobs"), [("/completion", 2), ("/v1/completions", 5)])
+async def test_each_dialects_own_name_for_log_probabilities_counts_first(route: str, logprobs: int) -> None:
     engine = ScriptedEngine(QueueFullError(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(route, json={"prompt": "ab", "n_probs": 2, "logprobs": 5})
-    assert [request.n_probs for request in engine.requests] == [n_probs]
+    assert [request.logprobs for request in engine.requests] == [logprobs]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -110,7 +110,7 @@ async def test_what_stands_around_a_gap_is_cut_to_a_batch(tmp_path: Path) -> Non
         async with AsyncTestClient(create_app(engine)) as client:
             await answers(client, 200)
             n_tokens.append((await answer_of(client, "/infill", body))["tokens_evaluated"])
-            stream = engine.infill(body["input_prefix"], body["input_suffix"], max_tokens=1, report_progress=True)
+            stream = engine.stream_infill(body["input_prefix"], body["input_suffix"], max_tokens=1, report_progress=True)
             [n_own] = {event.n_prompt async for event in stream if isinstance(event, weft.Progress)}
             assert n_own == n_tokens[-1]
     assert n_tokens[1] - n_tokens[0] == 64, "where both texts are longer than a batch, as much as the batches differ by"

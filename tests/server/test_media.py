@@ -940,6 +940,6 @@ async def test_python_says_a_picture_in_a_chat(files: Files) -> None:
         assert isinstance(request.prompt, weft.MixedPrompt)
         assert [each.digest for each in request.prompt.media] == [seen.digest]
         assert "what is<__media__>this?" in await engine.apply_template(messages)
-        assert (await engine.chat(messages, max_tokens=2)).branches[0].usage.n_predicted == 2
+        assert (await engine.chat(messages, max_tokens=2)).choices[0].usage.n_predicted == 2
         with pytest.raises(weft.InvalidRequestError, match="have 1 media parts, but 0 were read; give them as parts of"):
             await engine.chat([said(picture(1))])

@@ -23,7 +23,7 @@ def test_what_is_neither_thought_nor_call_is_content_and_the_rest_comes_at_the_e
     spoken = BranchParsers(PLAIN)
     assert spoken.read(token(0, "He")) == [Content("He")]
     assert spoken.read(token(1, "")) == []
-    finished = Finished(index=0, reason="end", text="y", usage=USAGE, slot=0)
+    finished = Finished(index=0, finish_reason="stop", text="y", usage=USAGE, slot=0)
     assert spoken.read(finished) == [Content("y")]
     assert not spoken.calls(finished)
 
@@ -45,7 +45,7 @@ def reading(before: str = "") -> BranchParsers:
 def said(spoken: BranchParsers, text: str) -> tuple[list[Part], bool]:
     """What comes of a text of branch 5, and whether it is a call."""
     parts = [part for piece in text for part in spoken.read(token(5, piece))]
-    end = Finished(index=5, reason="end", text="", usage=USAGE, slot=0)
+    end = Finished(index=5, finish_reason="stop", text="", usage=USAGE, slot=0)
     return [*parts, *spoken.read(end)], spoken.calls(end)
 
 

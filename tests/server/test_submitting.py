@@ -59,7 +59,7 @@ async def test_what_is_tried_at_the_start_is_no_request() -> None:
     settings = Settings.of({"grammar": 'root ::= "a"', "logit_bias": ((5, 1.0),)})
     async with AsyncTestClient(create_app(engine, settings)) as client:
         await answers(client, 200)
-        assert engine.generate("a", max_tokens=0).request_id == 0
+        assert engine.stream("a", max_tokens=0).request_id == 0
 
 
 async def test_a_server_that_makes_vectors_only_starts_with_a_grammar_that_nothing_is_written_by() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import httpx
 import msgspec
@@ -12,8 +13,7 @@ import weft
 from tests.helpers import How
 from tests.scripted import N_CHARACTERS, Answer, AnsweringEngine, Script
 from tests.server.matchers import Json
-from weft.answer import Answer as EngineAnswer
-from weft.answer import Branch
+from weft import Choice, Completion
 from weft.chat.answer.families import GENERIC
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.tools import Tool, ToolUse
@@ -147,13 +147,23 @@ async def test_ollama(client: httpx.AsyncClient, how: How) -> None:
         check(content, arguments, lines[-1]["done_reason"], is_whole=n == N_TOKENS, cut_reason="length", whole_reason="stop")
 
 
-@pytest.mark.parametrize("reason", ["length", "context_full", "cancelled"])
-def test_python(reason: str) -> None:
+@pytest.mark.parametrize("reason", ["length", "cancelled"])
+def test_python(reason: Literal["length", "cancelled"]) -> None:
     form = FamilyForm(GENERIC, None, ToolUse((Tool("look", SCHEMA),)))
     usage = msgspec.convert(dict.fromkeys(weft.Usage.__struct_fields__, 0), weft.Usage, strict=False)
     for cut in range(len(TEXT)):
-        branch = Branch(index=0, text=TEXT[:cut], tokens=(), reason=reason, stop=None, usage=usage, logprobs=(), truncated=False)  # type: ignore[arg-type]
-        answer = ChatAnswer.of(EngineAnswer(branches=(branch,), seed=0, n_prompt=0, prompt_logprobs=()), form)
+        branch = Choice(
+            index=0,
+            text=TEXT[:cut],
+            token_ids=(),
+            finish_reason=reason,
+            stop_reason=None,
+            is_context_full=False,
+            is_truncated=False,
+            usage=usage,
+            logprobs=(),
+        )
+        answer = ChatAnswer.of(Completion(choices=(branch,), seed=0, n_prompt=0, prompt_logprobs=()), form)
         assert f"{SAID}\n".startswith(answer.reply.content)
         assert [call.name for call in answer.reply.tool_calls] == ["look"] * len(answer.reply.tool_calls)
         for call, whole in zip(answer.reply.tool_calls, (FIRST, SECOND), strict=False):

@@ -119,7 +119,7 @@ async def test_of_many_that_are_told_much_one_alone_is_served_each_time(n_prompt
             return await super().next_batch(compact=compact)
 
     async def answer(reader: int) -> None:
-        requests = [weft.Request(prompt="a", n_probs=HEAVY)] * n_prompts
+        requests = [weft.Request(prompt="a", logprobs=HEAVY)] * n_prompts
         streams = [Told(reader) for _ in requests]
         generation = Generation(cast("Any", SimpleNamespace(branches=())), requests, cast("Any", streams), UsageCounters())
         while await generation.next_batches():

@@ -6,15 +6,12 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from weft.answer import Answer, Branch
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm
+from weft.completion import Choice, Completion
 from weft.fields.meta import FieldMeta, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
-
-WHOLE_REASONS = ("end", "stop")
-"""Finish reasons of answers that were not truncated."""
 
 PIECE = 4_096
 """Characters of a text that are parsed in one step."""
@@ -53,7 +50,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @described
-class ChatAnswer(Answer, frozen=True, kw_only=True):
+class ChatAnswer(Completion, frozen=True, kw_only=True):
     """Complete answer to a chat."""
 
     replies: Annotated[tuple[Reply, ...], FieldMeta("message of each branch, in order of index")]
@@ -64,19 +61,19 @@ class ChatAnswer(Answer, frozen=True, kw_only=True):
         return self.replies[0]
 
     @classmethod
-    def of(cls, answer: Answer, form: AnswerForm) -> Self:
+    def of(cls, answer: Completion, form: AnswerForm) -> Self:
         """Creates a chat answer by parsing the branches of an answer."""
         fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-        return cls(**fields, replies=_replies(answer.branches, form))
+        return cls(**fields, replies=_replies(answer.choices, form))
 
 
-def _replies(branches: Sequence[Branch], form: AnswerForm) -> tuple[Reply, ...]:
+def _replies(branches: Sequence[Choice], form: AnswerForm) -> tuple[Reply, ...]:
     return tuple(_reply(branch, form) for branch in branches)
 
 
-def _reply(branch: Branch, form: AnswerForm) -> Reply:
+def _reply(branch: Choice, form: AnswerForm) -> Reply:
     reader, written = form.reader(), ParsedMessage()
-    text, is_truncated = branch.text, branch.reason not in WHOLE_REASONS
+    text, is_truncated = branch.text, branch.finish_reason != "stop"
     # In pieces: the reader may scan all text again that it holds back.
     pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
     for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=is_truncated)]:

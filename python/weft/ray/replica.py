@@ -71,7 +71,7 @@ class Replica:
             yield ReplicaLostError(call.only or "")
             return
         try:
-            stream = self._engine.generate(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))
+            stream = self._engine.stream(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))
         except WeftError as error:
             yield error
             return

@@ -46,8 +46,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | int
     texts: list[str] = []
     """Text of each completion."""
-    reasons: list[str] = []
-    """Finish reason of each completion, as `Finished.reason`."""
+    finish_reasons: list[str] = []
+    """Finish reason of each completion, as `Finished.finish_reason`."""
     n_computed: int = 0
     """Prompt tokens that were computed, over all completions."""
     n_cached: int = 0
@@ -71,7 +71,7 @@ async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: C
         return Written(
             id=row[columns.id],
             texts=list(answer.texts),
-            reasons=[branch.reason for branch in answer.branches],
+            finish_reasons=[choice.finish_reason for choice in answer.choices],
             n_computed=answer.n_computed,
             n_cached=answer.n_cached,
             n_predicted=answer.n_predicted,

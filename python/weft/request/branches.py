@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 
 from weft.errors import InvalidRequestError
-from weft.request import BranchOptions, ForkOptions, Request
+from weft.request import BranchOptions, Request
+from weft.request.internal import InternalRequest
+from weft.request.sampling import SamplingOptions
 
 __all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
 
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """Fields that a branch may set; all others apply to the whole request."""
 
-FORK_FIELDS = frozenset(ForkOptions.__optional_keys__)
+FORK_FIELDS = frozenset(SamplingOptions.__optional_keys__)
 """Fields that a fork may set; prompt and adapters are the branch's."""
 
 _CONSTRAINTS = ("grammar", "json_schema")
@@ -29,7 +31,6 @@ _OF_PROMPTS: dict[str, Any] = {
     "report_progress": False,
     "checkpoints_at": (),
     "explain_cache": False,
-    "system_end": None,
     "slot": None,
     "seed": None,
 }
@@ -67,6 +68,8 @@ def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Reques
             known = ", ".join(sorted(FORK_FIELDS))
             raise InvalidRequestError(name, f"{name} is nothing that forks have of their own; those are {known}")
     fields: dict[str, Any] = {**_OF_PROMPTS, "n": n, **_given(options)}
+    if isinstance(request, InternalRequest):
+        fields["system_end"] = None
     return msgspec.structs.replace(request, **fields)
 
 

@@ -6,11 +6,11 @@ from typing import Any, Literal, Unpack
 
 from weft._native import Prefix
 from weft.errors import InvalidRequestError
-from weft.events import Logprobs, Usage
+from weft.events import FinishReason, Logprobs, Usage
 from weft.request import RequestOptions
 from weft.tree.extension import Extension
 from weft.tree.nodes import Nodes
-from weft.tree.piece import Piece, Reason
+from weft.tree.piece import Piece
 from weft.tree.token_boundary import cut, token_bytes
 
 __all__ = ["Node"]
@@ -71,7 +71,7 @@ class Node:
 
     @property
     def logprobs(self) -> tuple[Logprobs | None, ...]:
-        """One entry per token; None if it was not sampled, or if `n_probs` was 0."""
+        """One entry per token; None if it was not sampled, or without `logprobs`."""
         return self._piece.logprobs
 
     @property
@@ -81,14 +81,14 @@ class Node:
         return sum(known) if len(known) == len(self._piece.tokens) else None
 
     @property
-    def reason(self) -> Reason | None:
-        """Finish reason, as `Finished.reason`; None if it was not generated."""
-        return self._piece.reason
+    def finish_reason(self) -> FinishReason | None:
+        """Finish reason, as `Finished.finish_reason`; None if it was not generated."""
+        return self._piece.finish_reason
 
     @property
-    def stop(self) -> str | None:
-        """Stop string that ended it."""
-        return self._piece.stop
+    def stop_reason(self) -> str | int | None:
+        """Stop string or end token that ended it."""
+        return self._piece.stop_reason
 
     @property
     def usage(self) -> Usage | None:
@@ -142,7 +142,7 @@ class Node:
 
         Args:
             keep_partial: Makes children of unfinished branches too, if the call is cancelled.
-            **options: Fields of a request. The default of `n_probs` is 1.
+            **options: Fields of a request. The default of `logprobs` is 1.
 
         Raises:
             NodeDroppedError: The node was dropped, possibly during the call.
@@ -159,7 +159,7 @@ class Node:
             InvalidRequestError: `suffix_prompt` is set.
             NodeDroppedError: The node was dropped.
             TreeFullError: The children exceed a limit of the tree.
-            WeftError: Any error of `Engine.generate`.
+            WeftError: Any error of `Engine.stream`.
         """
         self._nodes.check(self)
         # Values of the wrong type are left to the engine's validation.
@@ -173,8 +173,8 @@ class Node:
         n = len(branches) or options.get("n", 1)
         if isinstance(n, int):
             self._nodes.check_limits(n)
-        options.setdefault("n_probs", 1)
-        stream = self._nodes.engine.generate(self.path, **options)
+        options.setdefault("logprobs", 1)
+        stream = self._nodes.engine.stream(self.path, **options)
         return Extension(self, self._nodes, stream, n, partial(Node, self._nodes, self), keep_partial=keep_partial)
 
     def append(self, given: str | Sequence[int], *, parse_special: bool = False) -> "Node":

@@ -37,7 +37,14 @@ def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
 
 
 def _box(node: Node, parent: int | None) -> Box:
-    logprob = f" · {node.logprob:.1f}" if node.reason is not None and node.logprob is not None else ""
+    logprob = f" · {node.logprob:.1f}" if node.finish_reason is not None and node.logprob is not None else ""
     note = f"{node.id}: {len(node.tokens):,} tokens{logprob}"
-    look = GIVEN if node.reason is None else WRITTEN
-    return Box(parent, node.text, note, look, is_marked=node.is_pinned, is_busy=node.reason == "end")
+    look = GIVEN if node.finish_reason is None else WRITTEN
+    return Box(
+        parent,
+        node.text,
+        note,
+        look,
+        is_marked=node.is_pinned,
+        is_busy=node.finish_reason == "stop" and not isinstance(node.stop_reason, str),
+    )

@@ -1,18 +1,15 @@
 """Content of a node: its tokens, text and log-probabilities."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from weft._native import Model
-from weft.events import Finished, Logprobs, Token, Usage
+from weft.events import Finished, FinishReason, Logprobs, Token, Usage
 from weft.tree.token_boundary import align_tokens
 
-__all__ = ["NODE_BYTES", "NodeRecord", "Piece", "PieceBuilder", "Reason"]
-
-Reason: TypeAlias = Literal["end", "stop", "length", "context_full", "cancelled"]
-"""Why generation of a node ended: a value of `Finished.reason`."""
+__all__ = ["NODE_BYTES", "NodeRecord", "Piece", "PieceBuilder"]
 
 NODE_BYTES = 1_024
 TOKEN_BYTES = 192
@@ -27,8 +24,8 @@ class Piece(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[Logprobs | None, ...]
-    reason: Reason | None = None
-    stop: str | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
     usage: Usage | None = None
 
     @property
@@ -80,17 +77,17 @@ class PieceBuilder:
         """Returns the content of a finished branch, without an end token and a stop string's tokens."""
         text = "".join(self._texts) + end.text
         tokens = self._tokens
-        if end.reason == "end" and tokens and tokens[-1] in model.end_tokens():
+        if isinstance(end.stop_reason, int) and tokens:
             shown = model.token_bytes(tokens[-1]).decode(errors="replace")
             if not self._texts[-1].endswith(shown):
                 tokens = tokens[:-1]
         piece = self._piece(model, tokens, text)
-        return msgspec.structs.replace(piece, reason=end.reason, stop=end.stop, usage=end.usage)
+        return msgspec.structs.replace(piece, finish_reason=end.finish_reason, stop_reason=end.stop_reason, usage=end.usage)
 
     def partial_piece(self, model: Model) -> Piece | None:
         """Returns the text emitted so far as a node's content; None if it is empty."""
         text = "".join(self._texts)
-        return msgspec.structs.replace(self._piece(model, self._tokens, text), reason="cancelled") if text else None
+        return msgspec.structs.replace(self._piece(model, self._tokens, text), finish_reason="cancelled") if text else None
 
     def _piece(self, model: Model, tokens: Sequence[int], text: str) -> Piece:
         n_kept, rest = align_tokens(model, tokens, text)

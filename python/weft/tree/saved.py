@@ -11,8 +11,8 @@ import msgspec
 
 from weft._native import Model
 from weft.errors import TreeFileError
-from weft.events import Logprob, Logprobs
-from weft.tree.piece import NodeRecord, Piece, Reason
+from weft.events import FinishReason, Logprob, Logprobs
+from weft.tree.piece import NodeRecord, Piece
 
 __all__ = ["VERSION", "SavedTree", "cache_file", "check", "identity", "piece", "read", "saved_node", "write"]
 
@@ -43,8 +43,8 @@ class SavedNode(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     tokens: list[int]
     logprobs: list[SavedLogprobs | None] = []
-    reason: Reason | None = None
-    stop: str | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
 
 
 class SavedTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,8 @@ def saved_node(record: NodeRecord) -> SavedNode:
         text=piece.text,
         tokens=list(piece.tokens),
         logprobs=[None if each is None else _saved(each) for each in piece.logprobs] if is_known else [],
-        reason=piece.reason,
-        stop=piece.stop,
+        finish_reason=piece.finish_reason,
+        stop_reason=piece.stop_reason,
     )
 
 
@@ -111,7 +111,7 @@ def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
         for token, each in zip(node.tokens, node.logprobs, strict=False)
     ]
     made = Piece.from_tokens(node.tokens, node.text, logprobs)
-    return msgspec.structs.replace(made, reason=node.reason, stop=node.stop)
+    return msgspec.structs.replace(made, finish_reason=node.finish_reason, stop_reason=node.stop_reason)
 
 
 def write(path: str, tree: SavedTree) -> None:

@@ -41,7 +41,7 @@ class Tree:
 
     Args:
         engine: A running engine. Several trees may share one.
-        prompt: Common prefix of all texts, held by the root. A string is tokenized as by `Engine.generate`, on this thread.
+        prompt: Common prefix of all texts, held by the root. A string is tokenized as by `Engine.stream`, on this thread.
         max_nodes: Maximum number of nodes, including nodes that are being generated.
         max_bytes: Maximum estimated size of all nodes: 1,024 bytes for each, 192 per token, 144 plus twice the bytes of its token
             per log-probability, and 6 per character.

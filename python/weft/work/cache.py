@@ -35,7 +35,7 @@ class CacheOperations:
 
     async def pin(self, prompt: Prompt, adapters: Adapters) -> Prefix:
         """Computes and pins a prompt."""
-        made = (await _finish(await self._submit(partial(self._native.pin, adapters=adapters), prompt))).made
+        made = (await _finish(await self._submit(partial(self._native.pin, adapters=adapters), prompt))).result
         assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
         return made
 
@@ -45,7 +45,7 @@ class CacheOperations:
         """Writes the computed state of a prompt to a file; without `compute`, only the cached part."""
         began = time.perf_counter()
         submit = partial(self._native.save, compute=compute, adapters=adapters, invoked_at=invoked_at)
-        saved = (await _finish(await self._submit(submit, prompt))).made
+        saved = (await _finish(await self._submit(submit, prompt))).result
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
             raise InvalidRequestError("prompt", "nothing of the prompt is cached")
@@ -91,7 +91,7 @@ class CacheOperations:
             if min(tokens) < 0:  # Media, whose content the ids do not identify.
                 continue
             try:
-                copy = (await _finish(self._native.save(tokens, compute=False))).made
+                copy = (await _finish(self._native.save(tokens, compute=False))).result
             except EngineStoppedError:
                 raise
             except WeftError:

@@ -86,7 +86,7 @@ fn a_finished_text_includes_its_end_token() {
     let (engine, control) = start_with(limits(4, 4096), |runner| runner.ending_at(58));
     let branches = run(&engine, beams(&prompt(1, 50), 4, 100, SEARCH));
     assert!(branches.iter().all(|branch| branch.tokens.len() == 9 && branch.tokens[8] == 0));
-    assert_eq!(reasons(&branches), vec![FinishReason::End; 4]);
+    assert_eq!(reasons(&branches), vec![FinishReason::End(Some(0)); 4]);
     assert!(control.n_computed() <= 50 + 4 * 9);
 }
 

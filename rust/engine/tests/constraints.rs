@@ -69,7 +69,7 @@ fn every_branch_starts_its_own_constraint() {
     for branch in &branches {
         assert_eq!(branch.text, "so-it-is-written");
         assert_eq!(branch.tokens, [&script[..], &[END]].concat());
-        assert_eq!(branch.finished.reason, FinishReason::End);
+        assert_eq!(branch.finished.reason, FinishReason::End(Some(END)));
     }
     assert_eq!(branches.len(), 5);
 }
@@ -101,7 +101,7 @@ fn a_preempted_branch_continues_its_constraint() {
     let (request, _) = held_to(drawn(&prompt(1, 20), 2, 100), script.clone());
     for branch in run(&engine, request) {
         assert_eq!(branch.tokens[..60], script);
-        assert_eq!(branch.finished.reason, FinishReason::End);
+        assert_eq!(branch.finished.reason, FinishReason::End(Some(END)));
     }
     assert!(engine.stats().n_preempted > 0, "nobody had to wait");
 }
@@ -116,7 +116,7 @@ fn a_branch_without_an_allowed_token_ends() {
     let (request, _) = held_to(request, tokens_of("it-is-written"));
     let branches = run(&engine, request);
     assert_eq!(branches[0].text, "it-is-written");
-    assert_eq!(branches[0].finished.reason, FinishReason::End);
+    assert_eq!(branches[0].finished.reason, FinishReason::End(Some(END)));
     assert_eq!(branches[0].tokens.last(), Some(&END));
 }
 
@@ -134,14 +134,14 @@ fn a_branch_without_an_end_token_ends_without_one() {
     request.constraint = Some(SharedConstraint(Arc::new(stuck)));
     let branches = run(&engine, request);
     assert_eq!((&branches[0].text[..], &branches[0].finished.text[..]), ("done", "one"));
-    assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End));
+    assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End(None)));
     assert_eq!(engine.stats().n_predicted, 4);
     // A branch whose first token is not allowed has still computed its prompt.
     let nothing = Stuck(Script { tokens: Vec::new(), n_masked: Arc::default() });
     let constraint = Some(SharedConstraint(Arc::new(nothing)));
     let branches = run(&engine, Request { constraint, ..greedy(&prompt(3, 20), 50) });
     let Finished { reason, usage, .. } = &branches[0].finished;
-    assert_eq!((reason, usage.n_predicted), (&FinishReason::End, 0));
+    assert_eq!((reason, usage.n_predicted), (&FinishReason::End(None), 0));
     assert!(usage.prompt_ms > 0.0, "{usage:?}");
 }
 

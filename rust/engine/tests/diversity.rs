@@ -50,7 +50,7 @@ fn branches_without_a_remaining_first_token_are_empty() {
     request.sampling.top_k = 3;
     let branches = run(&engine, request);
     assert_eq!(branches.iter().map(|branch| branch.tokens.len()).collect::<Vec<_>>(), [4, 4, 4, 0, 0]);
-    assert_eq!(reasons(&branches)[3..], [FinishReason::End, FinishReason::End]);
+    assert_eq!(reasons(&branches)[3..], [FinishReason::End(None), FinishReason::End(None)]);
     assert_eq!(n_different(firsts(&branches)), 3);
 }
 

@@ -100,7 +100,7 @@ fn a_token_is_forced_with_every_sampler() {
     for mirostat in [Mirostat::Off, Mirostat::V1, Mirostat::V2] {
         let mut request = thinking(drawn(&prompt(3, 20), 1, 30), 4);
         request.sampling.mirostat = mirostat;
-        (request.sampling.n_probs, request.sampling.post_sampling_probs) = (1, true);
+        (request.sampling.logprobs, request.sampling.post_sampling_probs) = (Some(1), true);
         let branch = run(&engine, request).remove(0);
         assert_eq!((&branch.text[4..16], branch.tokens.len()), (" enough.</t>", 30), "{mirostat:?}");
     }
@@ -166,7 +166,7 @@ fn a_full_context_is_shifted_during_reasoning_and_with_a_grammar() {
     let branch = run(&engine, request).remove(0);
     assert_eq!(&branch.text[100..113], " enough.</t>{");
     assert!(branch.text.len() == 314 && branch.text.ends_with(')'));
-    assert_eq!(branch.finished.reason, FinishReason::End);
+    assert_eq!(branch.finished.reason, FinishReason::End(Some(END)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn start_long(n_slots: u32, slow_consumer_timeout: Duration) -> Engine {
 /// A stream whose unread events exceed the limit in bytes long before the limit in number.
 fn with_probabilities() -> Request {
     let mut request = greedy(&prompt(1, 20), LONG);
-    request.sampling.n_probs = u32::try_from(N_VOCAB).unwrap();
+    request.sampling.logprobs = Some(u32::try_from(N_VOCAB).unwrap());
     request
 }
 

@@ -8,7 +8,7 @@ fn the_end_token_is_reported_and_has_no_text() {
     assert_eq!(branches[0].tokens.len(), 6);
     assert_eq!(branches[0].tokens[5], END);
     assert_eq!(branches[0].text.len(), 5);
-    assert_eq!(reasons(&branches), [FinishReason::End]);
+    assert_eq!(reasons(&branches), [FinishReason::End(Some(END))]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn each_branch_ends_independently() {
 fn logprobs_are_those_of_the_raw_distribution() {
     let (engine, _) = start(limits(1, 256));
     let mut request = greedy(&prompt(1, 20), 1);
-    request.sampling.n_probs = 3;
+    request.sampling.logprobs = Some(3);
     let events: Vec<_> = engine.submit(request, None).unwrap().map(Result::unwrap).collect();
     let Event::Token(TokenEvent { token, logprobs: Some(logprobs), .. }) = &events[0] else { panic!("no token in {events:?}") };
     assert_eq!(logprobs.chosen.token, *token);
@@ -105,7 +105,7 @@ fn a_field_out_of_range_is_named() {
     assert_eq!(refused(|request| request.sampling.temperature = f32::NAN), "temperature");
     assert_eq!(refused(|request| request.sampling.repeat_penalty = 0.0), "repeat_penalty");
     assert_eq!(refused(|request| request.sampling.repeat_last_n = -2), "repeat_last_n");
-    assert_eq!(refused(|request| request.sampling.n_probs = 1_001), "n_probs");
+    assert_eq!(refused(|request| request.sampling.logprobs = Some(1_001)), "logprobs");
     assert_eq!(refused(|request| request.sampling.logit_bias = vec![(-1, 0.0)]), "logit_bias");
     assert_eq!(refused(|request| request.sampling.logit_bias = vec![(5, f32::NAN)]), "logit_bias");
 }

@@ -30,6 +30,7 @@ from weft.server.anthropic.schemas import (
 )
 from weft.server.run import sse
 from weft.server.run.chat import BranchParsers
+from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
@@ -75,8 +76,8 @@ class _ResponseState:
 
     def _stop_and_usage(self, finished: Finished) -> tuple[MessageEnd, Usage]:
         """Returns the stop reason and the usage."""
-        used, reason = finished.usage, STOP_REASONS[finished.reason]
-        stop = finished.stop if finished.reason == "stop" else None
+        used, reason = finished.usage, STOP_REASONS[end_reason(finished)]
+        stop = stop_string(finished)
         if stop is not None and stop not in self._stops:
             # Stop string of the chat template.
             reason, stop = "end_turn", None

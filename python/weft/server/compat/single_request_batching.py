@@ -18,7 +18,6 @@ __all__ = ["ChunkEncoder", "prepared"]
 DEFAULT_N = 8
 """Default number of completions per prompt."""
 
-STOPPED = ("end", "stop")
 """Finish reasons other than limits."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
@@ -75,7 +74,7 @@ class ChunkEncoder:
             text = sse.spaced_frame(BranchText(index, event.text))
         if not isinstance(event, Finished):
             return text
-        return text + sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED)))
+        return text + sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.finish_reason == "stop")))
 
     def end(self) -> bytes:
         """Returns the last event."""

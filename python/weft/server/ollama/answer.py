@@ -10,11 +10,11 @@ import msgspec
 from weft import Finished, MixedPrompt, Token
 from weft._native import Model, TokenIds
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
-from weft.chat.replies import WHOLE_REASONS
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
 from weft.server.run.chat import BranchParsers
+from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
@@ -180,7 +180,7 @@ class _ResponseState:
                 self._context.append(event.token)
         else:
             is_cut = self._parsers.is_cut(event.index)
-            self._end_call(delta, calls, is_cut=is_cut and event.reason != "end", is_truncated=event.reason not in WHOLE_REASONS)
+            self._end_call(delta, calls, is_cut=is_cut and end_reason(event) != "end", is_truncated=event.finish_reason != "stop")
         delta.calls = calls
         return delta
 
@@ -223,7 +223,7 @@ class _ResponseState:
     def _ending(self, finished: Finished) -> dict[str, Any]:
         usage = finished.usage
         ending: dict[str, Any] = {
-            "done_reason": DONE_REASONS[finished.reason],
+            "done_reason": DONE_REASONS[end_reason(finished)],
             "total_duration": self._timer.total_ns,
             "load_duration": self._timer.load_ns,
             "prompt_eval_count": usage.n_prompt,
@@ -233,8 +233,8 @@ class _ResponseState:
             "cache_explanation": self._generation.explanation(0, finished),
         }
         if self._context is not None:
-            if finished.stop is not None:
-                self._drop_stop(self._context, finished.stop.encode())
+            if (stop := stop_string(finished)) is not None:
+                self._drop_stop(self._context, stop.encode())
             ending["context"] = msgspec.Raw(TokenIds(self._context).json())
         return ending
 

@@ -25,9 +25,7 @@ from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
 
-__all__ = ["FINISH_REASONS", "ResponseContext", "wants_usage"]
-
-FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "cancelled"}
+__all__ = ["ResponseContext", "wants_usage"]
 
 
 class ResponseContext:

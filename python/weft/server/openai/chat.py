@@ -10,7 +10,7 @@ from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
-from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
+from weft.server.openai.answer import ResponseContext, wants_usage
 from weft.server.openai.chat_schemas import (
     CalledFunction,
     ChatChoice,
@@ -77,7 +77,7 @@ class _ResponseState:
     def _finish_reason(self, finished: Finished) -> str:
         if self._parsers.calls(finished):
             return "function_call" if self._uses_function_call else "tool_calls"
-        return FINISH_REASONS[finished.reason]
+        return finished.finish_reason
 
 
 class ChunkEncoder(_ResponseState):

@@ -7,7 +7,7 @@ import msgspec
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
-from weft.server.openai.answer import FINISH_REASONS, ResponseContext, wants_usage
+from weft.server.openai.answer import ResponseContext, wants_usage
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
@@ -60,7 +60,7 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
         raise InvalidRequestError(
             "best_of", "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
         )
-    template = msgspec.structs.replace(parsed.template, n=data.best_of, n_probs=max(parsed.template.n_probs, 1))
+    template = msgspec.structs.replace(parsed.template, n=data.best_of, logprobs=max(parsed.template.logprobs or 0, 1))
     return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})
 
 
@@ -164,7 +164,7 @@ class ChunkEncoder(_ResponseState):
     def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
         self._context.finish(prompt, finished)
         chunk = self._chunk(
-            [Choice("", self._context.index(prompt, finished), None, FINISH_REASONS[finished.reason], branch_score(finished))]
+            [Choice("", self._context.index(prompt, finished), None, finished.finish_reason, branch_score(finished))]
         )
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._context.verbose(prompt, finished)
@@ -262,7 +262,7 @@ class ResponseBuilder(_ResponseState):
         if logprobs is not None:
             self._gaps[index] = logprobs.fillings()
         gaps = None if logprobs is None else logprobs.gaps
-        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason], branch_score(finished)))
+        self._choices.append(Choice(text + written, index, gaps, finished.finish_reason, branch_score(finished)))
         if self._may_be_first(index):
             self._verbose[index] = self._context.verbose(
                 prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._verbose_probabilities

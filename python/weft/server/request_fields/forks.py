@@ -33,7 +33,7 @@ def fork_submission(own: ForkFields, settings: Settings) -> ForkSubmission:
     changed = {field for name in given for field in _OTHER_NAMES.get(name, (name,))} & FORK_FIELDS
     options: dict[str, Any] = {name: getattr(parsed, name) for name in changed}
     if own.n_probs is not None:
-        options["n_probs"] = own.n_probs
+        options["logprobs"] = own.n_probs or None
     options.pop("logit_bias", None)
     options.pop("penalty_prompt", None)
     return ForkSubmission(

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError, Request
+from weft.request.internal import InternalRequest
 from weft.sampling_fields import parameter_meta
 from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.branches import branch_bodies
@@ -75,7 +76,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
-            "n_probs": "n_probs" if value is None else name,  # If the body does not set it, only branches can.
+            "logprobs": "n_probs" if value is None else name,  # If the body does not set it, only branches can.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
             "reasoning": reasoning_parameter(body),
@@ -99,7 +100,7 @@ def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_a
         settings: The server's settings.
         of_all: The submission without branches.
     """
-    n_probs = of_all.template.n_probs if own.n_probs is None else own.n_probs
+    n_probs = (of_all.template.logprobs or 0) if own.n_probs is None else own.n_probs
     parsed = template(alone, settings, n_probs=n_probs, n=1)
     return BranchSubmission(
         template=parsed,
@@ -107,7 +108,7 @@ def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_a
         penalty_prompt=of_all.penalty_prompt if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
         suffix=of_all.suffix if own.suffix_prompt is None else pieces(own.suffix_prompt),
         has_seed=own.seed is not None,
-        sent_as=of_all.sent_as | _names(alone) | ({} if own.n_probs is None else {"n_probs": "n_probs"}),
+        sent_as=of_all.sent_as | _names(alone) | ({} if own.n_probs is None else {"logprobs": "n_probs"}),
     )
 
 
@@ -120,7 +121,7 @@ def _names(body: CompletionFields) -> dict[str, str]:
     }
 
 
-def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n: int | None = None) -> Request:
+def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n: int | None = None) -> InternalRequest:
     """Returns the request of a body without prompt, biases and penalty prompt. `n` overrides the body's value."""
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
@@ -128,7 +129,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         return _default(settings, name) if value is None else _clamp(name, value)
 
     parsed = constraint(body)
-    return Request(
+    return InternalRequest(
         prompt=(),
         n=n_completions(body, settings) if n is None else n,
         max_tokens=_limit(body, settings),
@@ -137,7 +138,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         samplers=samplers(body.samplers or "") or tuple(_default(settings, "samplers")),
         dry_base=_default(settings, "dry_base") if body.dry_base is None or body.dry_base < 1 else body.dry_base,
         dry_sequence_breakers=_breakers(body, settings),
-        n_probs=n_probs,
+        logprobs=n_probs or None,
         grammar=_default(settings, "grammar") if parsed is None else parsed.grammar,
         json_schema=_default(settings, "json_schema") if parsed is None else parsed.json_schema,
         grammar_lazy=body.grammar_lazy is True,

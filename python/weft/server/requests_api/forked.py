@@ -8,6 +8,7 @@ from weft import Finished, Progress, PromptLogprobs
 from weft.server.requests_api.schemas import ForkEnd, ForkEvent
 from weft.server.response_fields import timings
 from weft.server.run import sse
+from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 
 __all__ = ["ForkEncoder"]
@@ -32,9 +33,9 @@ class ForkEncoder:
                 id=name,
                 index=event.index,
                 content=event.text,
-                reason=event.reason,
-                stopping_word=event.stop or "",
-                truncated=event.truncated,
+                reason=end_reason(event),
+                stopping_word=stop_string(event) or "",
+                truncated=event.is_truncated,
                 tokens_predicted=usage.n_predicted,
                 tokens_evaluated=usage.n_prompt,
                 tokens_computed=usage.n_computed,

@@ -9,6 +9,7 @@ from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
+from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Generation
 
 __all__ = ["Branches", "CompletionResult", "branch_score"]
@@ -79,7 +80,7 @@ class Branches:
     ) -> CompletionResult:
         """Returns the result of a branch at its end. `probabilities` is encoded JSON."""
         usage = finished.usage
-        stop_type = STOP_TYPES[finished.reason]
+        stop_type = STOP_TYPES[end_reason(finished)]
         return CompletionResult(
             index=self.index(prompt, finished),
             content=content,
@@ -92,12 +93,12 @@ class Branches:
             generation_settings=self.settings(prompt, finished.index),
             prompt=self.prompt_text(prompt, finished.index),
             has_new_line=self.generation.has_new_line(prompt, finished.index),
-            truncated=finished.truncated,
+            truncated=finished.is_truncated,
             stop_type=stop_type,
             stopped_eos=stop_type == "eos",
             stopped_limit=stop_type == "limit",
             stopped_word=stop_type == "word",
-            stopping_word=finished.stop or "",
+            stopping_word=stop_string(finished) or "",
             tokens_cached=usage.n_context,
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),

@@ -100,7 +100,7 @@ _TRANSLATED = ("repeat_last_n", "dry_penalty_last_n")
 
 _COPIED_FIELDS = (
     *(field for field in _FIELDS if isinstance(field, str) and field not in _TRANSLATED),
-    *("n_discard", "n_indent", "n_probs", "post_sampling_probs", "priority"),
+    *("n_discard", "n_indent", "post_sampling_probs", "priority"),
 )
 """Fields that are copied from the request."""
 
@@ -133,6 +133,7 @@ def generation_settings(
     return GenerationSettings(
         **same,
         seed=seed,
+        n_probs=request.logprobs or 0,
         repeat_last_n=n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         dry_penalty_last_n=n_ctx if request.dry_penalty_last_n == -1 else request.dry_penalty_last_n,
         dry_sequence_breakers=list(request.dry_sequence_breakers),

@@ -25,6 +25,7 @@ from weft.server.responses.schemas import (
     Usage,
 )
 from weft.server.run.chat import BranchParsers
+from weft.server.run.end_reason import stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
 from weft.server.run.response_budget import TOKEN_BYTES
@@ -258,10 +259,10 @@ class ResponseWriter:
         self._open = None
 
     def _finish(self, finished: Finished) -> Iterator[PendingEvent]:
-        is_whole = finished.reason in ("end", "stop")
+        is_whole = finished.finish_reason == "stop"
         if self._open is None and not self.items:
             yield from self._open_item(Message)
-        is_cut = not is_whole or (finished.reason == "stop" and self._parsers.is_cut(finished.index))
+        is_cut = not is_whole or (stop_string(finished) is not None and self._parsers.is_cut(finished.index))
         yield from self._close("incomplete" if is_cut else "completed")
         self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)

@@ -9,10 +9,10 @@ import msgspec
 from weft import Finished, InvalidRequestError, Request, Token
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallStart, Part
 from weft.chat.format import ChatPrompt
-from weft.chat.replies import WHOLE_REASONS
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.client_timeouts import n_body_bytes
+from weft.server.run.end_reason import stop_string
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
@@ -125,7 +125,7 @@ class BranchParsers:
         text = event.text
         parts += reader.read(text) if text else []
         if isinstance(event, Finished):
-            parts += reader.end(is_truncated=event.reason not in WHOLE_REASONS)
+            parts += reader.end(is_truncated=event.finish_reason != "stop")
             if reader.is_cut:
                 self._cut.add(event.index)
             del self._readers[event.index]
@@ -153,8 +153,8 @@ class BranchParsers:
 
     def calls(self, finished: Finished) -> bool:
         """Returns whether a branch called a tool and was not interrupted within a call or where another could have followed."""
-        is_cut = finished.reason == "stop" and self.is_cut(finished.index)
-        return finished.index in self._callers and finished.reason in ("end", "stop") and not is_cut
+        is_cut = stop_string(finished) is not None and self.is_cut(finished.index)
+        return finished.index in self._callers and finished.finish_reason == "stop" and not is_cut
 
     def is_cut(self, index: int) -> bool:
         """Returns whether a branch ended within a tool call."""

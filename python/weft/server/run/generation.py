@@ -15,6 +15,7 @@ from weft import CacheExplanation, Event, Finished, InvalidRequestError, Progres
 from weft._native import CompactLogprobs
 from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
+from weft.server.run.end_reason import end_reason
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.usage_counters import UsageCounters
@@ -88,8 +89,8 @@ class Generation:
         """Scheduler of the event loop that reads the generation."""
         self._branches: dict[int, list[Request]] = {}
         """Branch requests of prompts whose branches differ."""
-        n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
-        self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in submission.branches)], default=0) >= HEAVY
+        n_probs = [max(request.logprobs or 0, request.prompt_logprobs or 0) for request in requests]
+        self._is_heavy = max([*n_probs, *(branch.template.logprobs or 0 for branch in submission.branches)], default=0) >= HEAVY
         self.accepts_forks = False
         """True if the response can include forks. Set by its encoder."""
         self.reparses_forks = False
@@ -214,7 +215,7 @@ class Generation:
         return ended
 
     def _end(self, branch: tuple[int, int], finished: Finished) -> None:
-        self._reasons[branch] = finished.reason
+        self._reasons[branch] = end_reason(finished)
         if finished.explanation is not None:
             prompt_logprobs = self._with_volatile_count(finished.explanation)
             if self.submission.template.explain_cache:

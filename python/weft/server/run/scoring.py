@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from weft import InvalidRequestError, Request, Score
+from weft import InvalidRequestError, Score
+from weft.request.internal import InternalRequest
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
@@ -73,7 +74,7 @@ async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, co
         message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
         raise InvalidRequestError("continuations", message)
     collected.grow(n_scored * SCORED_BYTES)
-    template = Request(
+    template = InternalRequest(
         prompt=(),
         use_cache=request.use_cache,
         adapters=service.adapters(request.adapters),

@@ -198,7 +198,7 @@ class Service:
         too_long = [0] * self.engine.limits.n_ctx_slot
         request = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
-            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.generate, request)
+            await self.executor.run_in_thread(Purpose.PROMPT, 0, self.engine.stream, request)
         except ContextOverflowError:
             pass
         except InvalidRequestError as error:
@@ -434,8 +434,10 @@ class Service:
                 seed = options.get("seed")
                 first = (source.seed or 0) - branch_index + made[0] if seed is None else seed
                 request = _fork_request(source, len(made), {**options, "seed": first % 2**32})
-                n_probs = options.get("n_probs")
-                requests_top_logprobs = generation.requests_top_logprobs(prompt, branch_index) if n_probs is None else n_probs > 0
+                inherits = "logprobs" not in options
+                requests_top_logprobs = (
+                    generation.requests_top_logprobs(prompt, branch_index) if inherits else options["logprobs"] is not None
+                )
                 generation.add_forks(prompt, made, request, appended, requests_top_logprobs=requests_top_logprobs)
                 return made
         alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
@@ -533,7 +535,7 @@ class Service:
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self.engine.generate(request))  # noqa: PERF401 (those before a failure must be closed)
+                streams.append(self.engine.stream(request))  # noqa: PERF401 (those before a failure must be closed)
             for schema in _schemas(requests):
                 schema_parts.of(schema)
         except Exception as error:

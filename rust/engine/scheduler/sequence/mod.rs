@@ -193,8 +193,8 @@ impl Sequence {
 
     pub(crate) fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
         let params = &self.request.sampling;
-        let n = params.n_probs as usize;
-        (n > 0).then(|| {
+        params.logprobs.map(|n| {
+            let n = n as usize;
             let scored =
                 if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
             Box::new(to_logprobs(scored, token))
@@ -207,7 +207,7 @@ impl Sequence {
             if self.is_stuck && self.n_predicted == 0 {
                 self.clock.end_prompt(now);
             }
-            return self.is_stuck.then_some(SampledToken { event: None, last: None, finished: Some(FinishReason::End) });
+            return self.is_stuck.then_some(SampledToken { event: None, last: None, finished: Some(FinishReason::End(None)) });
         };
         let last = self.clock.record_token(now);
         let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
@@ -231,7 +231,7 @@ impl Sequence {
         };
         match &delta.end {
             Some(end) => Some(end.clone()),
-            None if runner.is_end(token) => Some(FinishReason::End),
+            None if runner.is_end(token) => Some(FinishReason::End(Some(token))),
             None if self.request.max_tokens == Some(self.n_predicted + n_more) || is_late() => Some(FinishReason::Length),
             None if self.window.is_final(self.n_prompt, self.n_tokens() + n_more) => Some(FinishReason::ContextFull),
             None => None,

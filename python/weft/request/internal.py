@@ -1,0 +1,22 @@
+"""Requests that a server makes on behalf of its clients."""
+
+from typing import Annotated
+
+from weft.fields.meta import FieldMeta, described
+from weft.request import Request
+
+__all__ = ["InternalRequest"]
+
+
+@described
+class InternalRequest(Request, frozen=True, kw_only=True):
+    """A request with fields for servers."""
+
+    owner: Annotated[
+        str | None,
+        FieldMeta("owner of the request; None is the anonymous owner. Explanations contain nothing of other owners' requests"),
+    ] = None
+    system_end: Annotated[
+        int | None,
+        FieldMeta("number of prompt tokens up to the end of the system message, for explanations; None if there is none"),
+    ] = None
