@@ -15,7 +15,7 @@ OPTIONS: dict[Any, type[Any]] = {
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.__name__)
-def test_keywords_are_the_fields_with_their_types(options: Any) -> None:
+def test_keywords_are_the_fields_with_their_types(options: type) -> None:
     fields = get_type_hints(OPTIONS[options])
     fields.pop("prompt", None)
     assert get_type_hints(options) == fields
@@ -51,8 +51,8 @@ async def test_sampling_gives_the_tokens_that_its_fields_give(engine: weft.Engin
 
 async def test_logprobs_of_0_are_those_of_the_tokens_alone(engine: weft.Engine) -> None:
     async def logprobs(n: int | None, *, post_sampling_probs: bool) -> tuple[weft.Logprobs, ...]:
-        options: weft.RequestOptions = {"seed": 4, "max_tokens": 6, "post_sampling_probs": post_sampling_probs}
-        [choice] = (await engine.complete("Once upon a time", logprobs=n, **options)).choices
+        sampling = weft.SamplingParams(seed=4, max_tokens=6, post_sampling_probs=post_sampling_probs)
+        [choice] = (await engine.complete("Once upon a time", sampling=sampling, logprobs=n)).choices
         return choice.logprobs
 
     for post_sampling_probs in (False, True):

@@ -52,7 +52,7 @@ SILLYTAVERN_MEANS: dict[str, Json] = {
     "adaptive_decay": 0.8,
     "logit_bias": [(66, 1.5), (65, -math.inf)],
     "ignore_eos": True,
-    "n_probs": 10,
+    "logprobs": 10,
     "use_cache": True,
 }
 
