@@ -248,7 +248,8 @@ def test_planted_violation_is_found(rule: str, file: str, line: str, tmp_path: P
 
 
 TOP_MODULES = {
-    "answer": "what a request comes to",
+    "branch_stream": "a stream, branch by branch",
+    "completion": "the complete result of a request",
     "config": "how an engine is started",
     "demo": "the model that ships with the package",
     "embedding": "vectors and rankings",
@@ -257,7 +258,6 @@ TOP_MODULES = {
     "events": "what a stream tells",
     "infill": "a text between two texts",
     "prefix": "prompts that are kept in files",
-    "branch_stream": "a stream, branch by branch",
     "sampling_fields": "how tokens are drawn",
     "scoring": "how likely texts are",
 }

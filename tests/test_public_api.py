@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import weft
-from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, events, prefix, request
+from weft import EngineConfig, Request, RequestOptions, _native, completion, config, engine, errors, events, prefix, request
 from weft.config import EngineOptions
 from weft.fields.meta import field_meta
 
@@ -43,7 +43,7 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
 
 
 def test_every_public_module_exports_its_part() -> None:
-    for module in (answer, config, engine, errors, events, prefix, request):
+    for module in (completion, config, engine, errors, events, prefix, request):
         assert set(module.__all__) <= vars(module).keys()
     assert set(errors.__all__) < set(weft.__all__)
 

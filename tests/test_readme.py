@@ -24,7 +24,7 @@ from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.engine.tiny_projectors import png_of, write_tiny_projector
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
-from weft import answer
+from weft import completion
 from weft.chat import sandbox, template_terms
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
@@ -511,7 +511,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, responses_service.MAX_ONE_BYTES >> 20),
     ],
     "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
-    "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [answer.MAX_BYTES >> 20],
+    "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [completion.MAX_BYTES >> 20],
     "a `weft.Tree`, `max_nodes` and `max_bytes`, and paths that are saved computed with one": lambda: [
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],

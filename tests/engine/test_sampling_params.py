@@ -1,24 +1,14 @@
 """`SamplingParams`, and the keywords that hold the same fields."""
 
-from typing import Any, get_type_hints
-
-import pytest
+from typing import get_type_hints
 
 import weft
 from weft.infill import InfillOptions
 from weft.request.internal import InternalRequest
 
-OPTIONS: dict[Any, type[Any]] = {
-    weft.SamplingOptions: weft.SamplingParams,
-    weft.RequestOptions: weft.Request,
-}
 
-
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.__name__)
-def test_keywords_are_the_fields_with_their_types(options: type) -> None:
-    fields = get_type_hints(OPTIONS[options])
-    fields.pop("prompt", None)
-    assert get_type_hints(options) == fields
+def test_sampling_options_are_the_fields_of_sampling_params_with_their_types() -> None:
+    assert get_type_hints(weft.SamplingOptions) == get_type_hints(weft.SamplingParams)
 
 
 def test_a_branch_has_the_sampling_parameters_a_suffix_and_adapters() -> None:

@@ -17,6 +17,7 @@ from tests.server.live import events_of
 from tests.server.matchers import TEXT, Json
 from tests.server.scripted import ScriptedEngine
 from weft import QueueFullError, Request
+from weft.request.internal import InternalRequest
 from weft.server import create_app
 
 SILLYTAVERN_MEANS: dict[str, Json] = {
@@ -90,7 +91,7 @@ async def request_for(route: str, body: dict[str, Json]) -> Request:
 
 async def test_sillytavern_is_understood_in_full() -> None:
     request = msgspec.structs.asdict(await request_for("/completion", SILLYTAVERN))
-    defaults = msgspec.structs.asdict(Request(prompt=[ord(character) for character in SILLYTAVERN["prompt"]]))
+    defaults = msgspec.structs.asdict(InternalRequest(prompt=[ord(character) for character in SILLYTAVERN["prompt"]]))
     assert request == defaults | SILLYTAVERN_MEANS
 
 
@@ -132,7 +133,7 @@ async def test_sillytavern_finds_what_it_looks_for_before_it_connects(client: ht
 async def test_open_webui_is_understood_in_full() -> None:
     request = msgspec.structs.asdict(await request_for("/v1/chat/completions", OPEN_WEBUI))
     del request["prompt"]
-    defaults = msgspec.structs.asdict(Request(prompt=()))
+    defaults = msgspec.structs.asdict(InternalRequest(prompt=()))
     del defaults["prompt"]
     # A chat keeps what was answered in it.
     assert request == defaults | OPEN_WEBUI_MEANS | {"checkpoints_at": request["checkpoints_at"], "cache_answers": True}

@@ -9,7 +9,8 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine, connect
-from weft import EngineConfig, GrammarTrigger, QueueFullError, ReasoningConfig, Request
+from weft import EngineConfig, GrammarTrigger, QueueFullError, ReasoningConfig
+from weft.request.internal import InternalRequest
 from weft.sampling_fields import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import COMPLETION_ONLY
@@ -195,7 +196,7 @@ async def test_each_field_reaches_the_engine(full: Full, path: str, body: dict[s
     engine, client = full
     engine.requests.clear()
     await client.post(path, json={"prompt": "ab", **body})
-    defaults = msgspec.structs.asdict(Request(prompt=[97, 98], stop=[], logit_bias=[]))
+    defaults = msgspec.structs.asdict(InternalRequest(prompt=[97, 98], stop=[], logit_bias=[]))
     assert [msgspec.structs.asdict(request) for request in engine.requests] == [defaults | request_]
 
 
