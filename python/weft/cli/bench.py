@@ -173,7 +173,7 @@ async def _run(engine: Engine, prompts: Sequence[Sequence[int]], n: int, n_token
 
     async def run(prompt: Sequence[int]) -> list[list[float]]:
         times: list[list[float]] = [[] for _ in range(n)]
-        stream = engine.generate(Request(prompt=prompt, n=n, max_tokens=n_tokens, ignore_eos=True, seed=1))
+        stream = engine.stream(Request(prompt=prompt, n=n, max_tokens=n_tokens, ignore_eos=True, seed=1))
         while events := await stream.next_batch():
             now = time.perf_counter()
             for event in events:

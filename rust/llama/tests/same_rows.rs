@@ -166,7 +166,7 @@ fn request(model: &Model, i: u32) -> Request {
     let mut tokens = story[start..start + n].to_vec();
     tokens.extend_from_slice(&story[(i as usize * 13) % 500..][..3 + i as usize % 20]);
     let mut request = Request { max_tokens: Some(6 + i % 11), ..Request::new(Prompt::from_tokens(tokens), i) };
-    request.sampling.n_probs = 3;
+    request.sampling.logprobs = Some(3);
     request.sampling.temperature = 1.0;
     request
 }

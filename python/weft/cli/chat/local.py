@@ -78,7 +78,7 @@ class LocalModel:
             request = prompt.constraint.apply(request)
         form = prompt.answer_to(request)
         readers = [form.reader() for _ in range(n)]
-        stream = self._engine.generate(request)
+        stream = self._engine.stream(request)
         try:
             while events := await stream.next_batch():
                 for event in events:
@@ -87,7 +87,7 @@ class LocalModel:
                     reader = readers[event.index]
                     parts: list[Part] = reader.read(event.text)
                     if isinstance(event, Finished):
-                        parts += reader.end(is_truncated=event.reason not in WHOLE_REASONS)
+                        parts += reader.end(is_truncated=event.finish_reason != "stop")
                     for part in parts:
                         if isinstance(part, Content | Reasoning):
                             yield Piece(event.index, "content" if isinstance(part, Content) else "reasoning", part.text)
