@@ -49,11 +49,7 @@ const CHECKSUM_BYTES: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum PrefixFileError {
     #[error("cannot {verb} {}: {source}", path.display())]
-    Io {
-        verb: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { verb: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot identify the weights of the model: {source}")]
     Model {
         path: PathBuf,
