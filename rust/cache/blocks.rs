@@ -7,7 +7,7 @@
 
 use blake2b_simd::Params;
 
-use crate::cache::prefix_tree::{NodeId, PrefixTree};
+use crate::cache::prefix_tree::{Node, NodeId, PrefixTree, length};
 use crate::cache::{AdapterSet, KvCache, KvSeqId, Tier, visit_counter};
 use crate::request::Token;
 
@@ -122,6 +122,42 @@ impl BlockHashes {
             *self = Self { epoch, hashes: Vec::new() };
         }
         self.hashes.push(hash);
+    }
+
+    /// Computes the missing hashes of a run that starts at `start`, after the block with the hash and the further tokens
+    /// `preceding`. Returns `false` if they are more than `n_left`.
+    fn complete(
+        &mut self,
+        epoch: u32,
+        start: u32,
+        tokens: &[Token],
+        preceding: (u64, Vec<Token>),
+        n_left: &mut usize,
+        salt_at: impl Fn(u32) -> [u8; 32],
+    ) -> bool {
+        let (mut hash, mut block) = preceding;
+        let n_known = self.with_epoch(epoch).len();
+        let mut end = (start / BLOCK + super::length_of(n_known)) * BLOCK;
+        let mut rest = tokens;
+        if let Some(&last) = self.with_epoch(epoch).last() {
+            (hash, rest) = (last, &tokens[(end - start) as usize..]);
+            block.clear();
+        }
+        for _ in n_known..n_blocks_between(start, start + length(tokens)) {
+            if *n_left == 0 {
+                return false;
+            }
+            *n_left -= 1;
+            visit_counter::count_visited(1);
+            let head;
+            (head, rest) = rest.split_at(BLOCK as usize - block.len());
+            block.extend_from_slice(head);
+            end += BLOCK;
+            hash = hash_after(hash, &block, &salt_at(end - 1));
+            self.push(epoch, hash);
+            block.clear();
+        }
+        true
     }
 }
 
@@ -245,30 +281,10 @@ impl KvCache {
         }
         let (tree, key) = (&self.tree, &self.key);
         let path = self.paths[index].as_mut().expect("the path was checked above");
-        let start = tree.node(tip).end();
-        let n_blocks = n_blocks_between(start, start + super::length(&path.tail));
-        let (mut before, mut pending) = before(tree, tip, key.epoch);
-        let n_known = path.blocks.with_epoch(key.epoch).len();
-        let mut rest = &path.tail[..];
-        if n_known > 0 {
-            before = path.blocks.with_epoch(key.epoch)[n_known - 1];
-            rest = &rest[n_known * BLOCK as usize - pending.len()..];
-            pending.clear();
-        }
-        let mut end = (start / BLOCK + super::length_of(n_known)) * BLOCK;
-        for _ in n_known..n_blocks {
-            if *n_left == 0 {
-                return false;
-            }
-            *n_left -= 1;
-            visit_counter::count_visited(1);
-            let head;
-            (head, rest) = rest.split_at(BLOCK as usize - pending.len());
-            pending.extend_from_slice(head);
-            end += BLOCK;
-            before = hash_after(before, &pending, &salt_of(&key.key, path.adapters.at(end - 1)));
-            path.blocks.push(key.epoch, before);
-            pending.clear();
+        let (start, preceding) = (tree.node(tip).end(), before(tree, tip, key.epoch));
+        let salt_at = |position| salt_of(&key.key, path.adapters.at(position));
+        if !path.blocks.complete(key.epoch, start, &path.tail, preceding, n_left, salt_at) {
+            return false;
         }
         let hashes = path.blocks.with_epoch(key.epoch).iter().copied();
         blocks.extend((start / BLOCK..).zip(hashes).map(|(index, hash)| CachedBlock { hash, index, tier: Tier::Device }));
@@ -295,31 +311,13 @@ fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usiz
 
 /// The ancestors' hashes must be complete.
 fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
-    let node = tree.node(id);
-    let (start, end) = (node.start, node.end());
-    let salt = salt_of(&key.key, &node.adapters);
-    let n_known = node.blocks.with_epoch(key.epoch).len();
-    let (mut hash, mut block) = match node.blocks.with_epoch(key.epoch).last() {
-        Some(&last) => (last, Vec::new()),
-        None => node.parent.map_or((0, Vec::new()), |parent| before(tree, parent, key.epoch)),
+    let preceding = match tree.node(id) {
+        Node { parent: Some(parent), blocks, .. } if blocks.with_epoch(key.epoch).is_empty() => before(tree, *parent, key.epoch),
+        _ => (0, Vec::new()),
     };
-    let first = if n_known > 0 { (start / BLOCK + super::length_of(n_known)) * BLOCK - start } else { 0 };
-    let mut at = first as usize;
-    for _ in n_known..n_blocks_between(start, end) {
-        if *n_left == 0 {
-            return false;
-        }
-        *n_left -= 1;
-        visit_counter::count_visited(1);
-        let node = tree.node_mut(id);
-        let next = at + BLOCK as usize - block.len();
-        block.extend_from_slice(&node.tokens[at..next]);
-        hash = hash_after(hash, &block, &salt);
-        node.blocks.push(key.epoch, hash);
-        block.clear();
-        at = next;
-    }
-    true
+    let node = tree.node_mut(id);
+    let salt = salt_of(&key.key, &node.adapters);
+    node.blocks.complete(key.epoch, node.start, &node.tokens, preceding, n_left, |_| salt)
 }
 
 /// The hash of the last complete block that ends in `id` or an ancestor, and the tokens after that block.
