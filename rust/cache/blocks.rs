@@ -11,7 +11,6 @@ use crate::cache::prefix_tree::{Node, NodeId, PrefixTree, length};
 use crate::cache::{AdapterSet, KvCache, KvSeqId, Tier, visit_counter};
 use crate::request::Token;
 
-/// Tokens of a block.
 pub const BLOCK: u32 = 64;
 
 /// Most blocks that one call hashes: about 0.2 ms.
@@ -24,7 +23,6 @@ const MAX_BLOCKS: usize = 16_384;
 /// Longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = blake2b_simd::KEYBYTES;
 
-/// A cached block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedBlock {
     /// Identifies the text up to the end of the block.
@@ -35,10 +33,8 @@ pub struct CachedBlock {
     pub tier: Tier,
 }
 
-/// Hashes of the cached blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrefixDigest {
-    /// Blocks in the device cache, sorted.
     pub device: Vec<u64>,
     /// Blocks in the host cache alone, sorted.
     pub host: Vec<u64>,
@@ -68,12 +64,10 @@ impl PrefixDigest {
     }
 }
 
-/// Position at which the next call continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DigestCursor {
     /// Index of the next node of the tree.
     Node(usize),
-    /// Index of the next sequence id whose tail is listed.
     Path(usize),
 }
 

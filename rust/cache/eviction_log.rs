@@ -14,7 +14,6 @@ pub const MAX_EVICTED_RUNS: usize = 4096;
 /// A request that computes or uses cached tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
-    /// The request.
     pub group_id: u64,
     /// Cache owner that it names, if any.
     pub owner: Option<Arc<str>>,
@@ -27,7 +26,6 @@ pub struct EvictedRun {
     pub group_id: u64,
     /// Range of the run in the text of that request.
     pub range: Range<u32>,
-    /// The reason.
     pub cause: EvictionCause,
 }
 

@@ -8,24 +8,19 @@ use crate::cache::prefix_tree::{NodeId, length};
 use crate::cache::{KvCache, KvSeqId, visit_counter};
 use crate::request::{AdapterScale, Token};
 
-/// A node of the prefix tree: a run of tokens after its parent's tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CachedNode {
     /// Index of its parent in the listing; `None` for a node below a root.
     pub parent: Option<usize>,
-    /// The run.
     pub tokens: Vec<Token>,
     /// Number of tokens before the node.
     pub start: u32,
-    /// Adapters that the tokens are computed with.
     pub adapters: Vec<AdapterScale>,
-    /// The tiers that hold it.
     pub tier: Tier,
     /// Slots whose sequences run on it.
     pub slots: Vec<u32>,
     /// Cache owner of the request that computed or used it last, if that request names one.
     pub owner: Option<Arc<str>>,
-    /// True if a pinned prefix contains it.
     pub is_pinned: bool,
     /// Number of requests that matched the node, or a part of it that was then split off.
     pub n_hits: u64,
@@ -35,14 +30,11 @@ pub struct CachedNode {
     pub n_stored_bytes: u64,
 }
 
-/// The tiers that hold a run of computed tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
-    /// In the device cache.
     Device,
     /// In the device cache, with a copy in the host cache.
     Both,
-    /// In the host cache.
     Host,
     /// In the device cache, computed by a running sequence and not in the tree yet.
     Computing,
@@ -87,7 +79,6 @@ impl KvCache {
         (listing.with_slots(&running), self.tree.n_below_roots() + n_computing)
     }
 
-    /// The tokens of the path of `id`.
     #[must_use]
     pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
         let path = self.path(id);

@@ -10,6 +10,7 @@
 //!
 //! Rules that depend on the kind of memory are in `kinds`. No call's cost grows with the number of idle nodes in the host
 //! cache: calls walk the nodes of a path, the ids, and the cells that they move. `tests/costs.rs` counts these visits.
+#![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod adapter_set;
 mod blocks;
@@ -71,7 +72,6 @@ pub enum CacheOp {
     },
     /// Removes all but the first `n_kept` tokens of this id.
     Truncate(KvSeqId, u32),
-    /// Removes all tokens of this id.
     Drop(KvSeqId),
 }
 
@@ -87,7 +87,6 @@ struct Path {
     provenance: Option<Provenance>,
 }
 
-/// The bookkeeping of both tiers. See the module documentation.
 #[derive(Debug)]
 pub struct KvCache {
     kind: MemoryKind,
@@ -115,13 +114,10 @@ pub struct KvCache {
 /// Tokens that moved between the tiers since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierMetrics {
-    /// Copied into the host cache.
     pub n_offloaded: u64,
-    /// Copied back into the device cache.
     pub n_reloaded: u64,
     /// Evicted from both tiers for lack of memory.
     pub n_evicted: u64,
-    /// Moved to lower cells.
     pub n_relocated: u64,
 }
 
@@ -174,7 +170,6 @@ impl KvCache {
         self.cell_runs.cells().n_reached()
     }
 
-    /// Number of sequence ids that hold a path.
     #[must_use]
     pub fn n_ids_used(&self) -> usize {
         self.paths.len() - self.free_ids.len()
@@ -208,7 +203,6 @@ impl KvCache {
         self.cell_runs.freed_by(ids)
     }
 
-    /// Number of paths that can be placed.
     #[must_use]
     pub fn n_free_ids(&self) -> usize {
         self.free_ids.len()
@@ -358,7 +352,6 @@ impl KvCache {
         self.ops.drain(..)
     }
 
-    /// Number of tokens that `id` holds.
     #[must_use]
     pub fn n_held(&self, id: KvSeqId) -> u32 {
         self.cell_runs.n_held(id)

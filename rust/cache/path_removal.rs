@@ -14,13 +14,11 @@ use crate::cache::{KvCache, KvSeqId, MIN_SHARED, Path, length_of, visit_counter}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathRemoval {
     node: NodeId,
-    /// The id that holds it.
     pub id: KvSeqId,
     /// Tokens that must be saved before the removal; `None` if they are saved already or not worth saving.
     pub saves: Option<Range<u32>>,
     /// True if a pin or a preempted sequence needs them, or the parts of the path are useful only together.
     pub is_required: bool,
-    /// Number of tokens to remove.
     pub n_tokens: u32,
     /// Cost of saving them, in tokens of one contiguous run of cells.
     pub n_units: u64,
@@ -39,7 +37,6 @@ impl PathRemoval {
     }
 }
 
-/// The reason for a removal from the device cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionReason {
     /// Keeping the cells costs more than it saves; the removal must lose nothing.
@@ -48,7 +45,6 @@ pub enum EvictionReason {
     Pressed,
 }
 
-/// The result of a save.
 #[derive(Debug)]
 pub struct SavedState {
     /// The bytes that [`Runner::save`](crate::engine::runner::Runner::save) returned.
@@ -58,7 +54,6 @@ pub struct SavedState {
 }
 
 impl KvCache {
-    /// The current time on the clock of [`PathRemoval::last_used`].
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now

@@ -11,14 +11,10 @@ use crate::request::{SavedPrefix, Token};
 /// `can_fork(id, n_held, n_tokens)`: whether the model's memory allows that fork of an id that holds `n_held` tokens.
 pub(super) type CanFork<'a> = &'a dyn Fn(KvSeqId, u32, u32) -> bool;
 
-/// The parameters of a prefix match.
 #[derive(Debug, Clone, Copy)]
 pub struct PrefixQuery<'a> {
-    /// Adapters that the text is computed with.
     pub adapters: &'a AdapterSchedule,
-    /// The text.
     pub tokens: &'a [Token],
-    /// Length of the shortest useful match.
     pub at_least: u32,
     /// Length of the longest useful match: without stored logits, at least one token must be computed to get them.
     pub at_most: u32,
@@ -31,7 +27,6 @@ pub struct PrefixQuery<'a> {
 pub struct PrefixMatch {
     /// The id that holds `[0, n_device)`; `None` if that is empty.
     pub source: Option<KvSeqId>,
-    /// Number of tokens in the device cache.
     pub n_device: u32,
     /// Host cache entries that follow, in order.
     pub reloads: Vec<Reload>,
@@ -44,7 +39,6 @@ impl PrefixMatch {
         Self { source: Some(source), n_device: n_tokens, ..Self::default() }
     }
 
-    /// Length of the prefix in tokens.
     #[must_use]
     pub fn n_tokens(&self) -> u32 {
         self.reloads.last().map_or(self.n_device, |last| last.kept.end)
@@ -74,7 +68,6 @@ impl PrefixMatch {
 pub struct Reload {
     /// The entry's data.
     pub bytes: Arc<[u8]>,
-    /// Range of the tokens that it holds.
     pub range: Range<u32>,
     /// Range of the tokens to keep; it starts at the end of the previous reload.
     pub kept: Range<u32>,

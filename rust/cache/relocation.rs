@@ -10,9 +10,7 @@ const CELL_PADDING: usize = 256;
 /// A run of tokens whose cells would be lower after saving and reloading them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relocation {
-    /// All ids that hold the cells.
     pub ids: Vec<KvSeqId>,
-    /// Range of the tokens.
     pub range: Range<u32>,
 }
 

@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use super::{KernelChoice, Named, Pooling, RopeConfig, Threads};
 
-/// Use of llama.cpp's fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
     /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; in a [`ResolvedConfig`](super::ResolvedConfig):
     /// llama.cpp's choice.
     Auto,
-    /// Always; required for a quantised V and for our attention.
     On,
-    /// Never.
     Off,
 }
 
@@ -20,7 +17,6 @@ impl Named for FlashAttention {
     const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
-/// Number format of K or V in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is llama.cpp's name of the format")]
 pub enum KvType {
@@ -56,12 +52,10 @@ impl Named for KvType {
     ];
 }
 
-/// Size limit of the host cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheRam {
     /// 8 GiB or a quarter of the machine's memory, whichever is smaller.
     Default,
-    /// No limit.
     Unlimited,
     /// This many bytes; 0 disables the host cache.
     Bytes(u64),
@@ -113,9 +107,7 @@ pub struct EngineConfig {
     pub cache_ram: CacheRam,
     /// Maximum number of requests in the queue; further ones are rejected.
     pub max_queue: u32,
-    /// Determines the size of prefill chunks.
     pub max_token_gap: TokenGap,
-    /// Checkpoints along prompts, for models whose memory cannot be truncated.
     pub checkpoints: Checkpoints,
 }
 
@@ -132,7 +124,6 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// No checkpoints along prompts.
     pub const NONE: Self = Self { n_most: 0, min_step: 1 };
 }
 
@@ -149,7 +140,6 @@ pub enum TokenGap {
     /// more than half of the usual gap, but at most half a second more: prefill at most halves the speed of streams.
     #[default]
     Auto,
-    /// A fixed maximum.
     AtMost(Duration),
 }
 

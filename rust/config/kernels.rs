@@ -1,6 +1,5 @@
 use super::Named;
 
-/// The user's choice of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelChoice {
     /// Our kernels wherever they are faster, by a rule.
@@ -19,15 +18,11 @@ impl Named for KernelChoice {
 /// Our kernels that are in use; llama.cpp's compute the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EnabledKernels {
-    /// Attention.
     pub attention: bool,
-    /// Products with weights.
     pub products: bool,
 }
 
 impl EnabledKernels {
-    /// llama.cpp's kernels only.
     pub const NONE: Self = Self { attention: false, products: false };
-    /// Each of our kernels that supports an operation.
     pub const ALL: Self = Self { attention: true, products: true };
 }

@@ -29,13 +29,11 @@ const DEFAULT_MAX_CELLS: u64 = 32_768;
 /// Sizes and limits of an engine, fixed when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of running sequences.
     pub n_slots: u32,
     /// Size of the KV cache in cells; a multiple of 256.
     pub n_ctx: u32,
     /// Maximum tokens of one sequence, prompt and completion together; at most `n_ctx`.
     pub n_ctx_slot: u32,
-    /// Maximum tokens of one decode.
     pub n_ubatch: u32,
     /// Grouping of the tokens of long texts; `None` disables it.
     pub grouping: Option<Grouping>,
@@ -45,11 +43,8 @@ pub struct Limits {
     pub n_outputs: u32,
     /// `None` is unlimited, 0 disables the host cache.
     pub max_host_cache_bytes: Option<u64>,
-    /// See [`EngineConfig::max_queue`].
     pub max_queue: u32,
-    /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: TokenGap,
-    /// See [`EngineConfig::checkpoints`].
     pub checkpoints: Checkpoints,
     /// Time after which a stream whose consumer reads nothing ends with
     /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer).

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use super::{KernelChoice, KvOverride, Placement, reject};
 use crate::error::Result;
 
-/// The model file and the placement of its weights.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct ModelConfig {
@@ -21,9 +20,7 @@ pub struct ModelConfig {
     pub use_direct_io: bool,
     /// Rejects a file with weights that are not finite.
     pub check_tensors: bool,
-    /// On which devices the weights are.
     pub placement: Placement,
-    /// Selection of CPU kernels.
     pub kernels: KernelChoice,
     /// Rearranges weights into the layout of llama.cpp's own products; `None` leaves the choice to [`ModelConfig::weights`].
     pub repack: Option<bool>,
@@ -31,7 +28,6 @@ pub struct ModelConfig {
     pub adapters: Vec<AdapterConfig>,
     /// Replace values of the file's metadata; the last value of a key wins.
     pub overrides: Vec<KvOverride>,
-    /// The projector for images and audio.
     pub media: Option<MediaConfig>,
     /// The part of the file that is loaded.
     pub scope: LoadScope,
@@ -52,7 +48,6 @@ pub enum LoadScope {
 /// A projector file (`mmproj`) and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaConfig {
-    /// The GGUF file.
     pub path: PathBuf,
     /// Uses a GPU if there is one.
     pub offload: bool,
@@ -87,7 +82,6 @@ impl MediaConfig {
 /// An adapter file (`LoRA`) and its default scale.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterConfig {
-    /// The GGUF file.
     pub path: PathBuf,
     /// Factor of the adapter's change of the weights; 0 disables it.
     pub scale: f32,

@@ -1,6 +1,5 @@
 //! Enums whose variants have llama.cpp's names.
 
-/// An enum that is configured by name.
 pub trait Named: Copy + PartialEq + 'static {
     /// In the order of messages.
     const NAMES: &'static [(&'static str, Self)];

@@ -16,18 +16,15 @@ pub const MAX_LAYERS: u32 = 512;
 pub struct KvOverride {
     /// 1 to 127 bytes.
     pub key: String,
-    /// The new value.
     pub value: KvValue,
 }
 
-/// A value of one of the types that can be overridden.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KvValue {
     /// −2³¹ to 2³² − 1.
     Int(i64),
     /// Finite, 32 bits.
     Float(f64),
-    /// `true` or `false`.
     Bool(bool),
     /// At most 127 bytes.
     Text(String),

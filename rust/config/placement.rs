@@ -7,7 +7,6 @@ use super::{Named, TensorOverride};
 pub struct Placement {
     /// Devices in addition to the CPU, by ggml's names (`CUDA0`); `None` selects all, an empty list disables all.
     pub devices: Option<Vec<String>>,
-    /// Split of the model over several GPUs.
     pub split: Split,
     /// The GPU, counted from 0, that holds the whole model without a split, and small tensors with a split by rows.
     pub main_gpu: u32,
@@ -51,13 +50,10 @@ impl Placement {
     }
 }
 
-/// Split of a model over several GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Split {
-    /// By whole layers, with their part of the KV cache.
     #[default]
     Layer,
-    /// By rows of every tensor.
     Row,
     /// No split: one GPU holds everything.
     None,
@@ -67,7 +63,6 @@ impl Named for Split {
     const NAMES: &'static [(&'static str, Self)] = &[("layer", Self::Layer), ("row", Self::Row), ("none", Self::None)];
 }
 
-/// Binding of threads to NUMA nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numa {
     /// Evenly over all nodes.

@@ -22,17 +22,13 @@ pub struct ModelInfo {
     pub keeps_whole_states: bool,
     /// Maximum number of attention heads of a layer; 0 for a model without attention.
     pub n_heads: u32,
-    /// Layers are on a GPU.
     pub is_offloaded: bool,
-    /// Memory layout of the weights.
     pub weights: WeightLayout,
     /// Our attention supports the heads and the cache formats.
     pub covers_attention: bool,
     /// Our attention supports the heads with the 16-bit formats of embeddings.
     pub covers_embedding_attention: bool,
-    /// The model's pooling, else the mean.
     pub pooling: Pooling,
-    /// The model has a classifier that scores a text.
     pub has_classifier: bool,
 }
 
@@ -47,7 +43,6 @@ pub struct HardwareInfo {
     pub cpus: Option<Vec<usize>>,
     /// Free memory in bytes where the KV cache is allocated.
     pub free_bytes: u64,
-    /// Total memory of the host in bytes.
     pub total_bytes: u64,
     /// Our kernels that passed their trial.
     pub usable_kernels: EnabledKernels,

@@ -31,12 +31,9 @@ pub struct RopeConfig {
     pub yarn_beta_fast: Option<f64>,
 }
 
-/// Scaling of the frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeScaling {
-    /// No scaling, whatever the file specifies.
     None,
-    /// Equal scaling of all frequencies.
     Linear,
     /// Stronger scaling of slow frequencies (`YaRN`, <https://arxiv.org/abs/2309.00071>).
     Yarn,

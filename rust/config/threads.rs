@@ -12,7 +12,6 @@ pub struct Threads {
     pub cpus: Vec<u32>,
     /// Binds each thread to one processor, round-robin; if false, only if there are as many processors or cores as threads.
     pub is_strict: bool,
-    /// OS scheduling priority.
     pub priority: ThreadPriority,
     /// Time for which threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the caller's default.
     pub poll: Option<u32>,

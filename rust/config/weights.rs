@@ -14,7 +14,6 @@
 
 use crate::config::{KernelChoice, ModelConfig};
 
-/// Layout of the weights that the CPU computes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightLayout {
     /// On-disk layout; mapped, if configured.
@@ -25,7 +24,6 @@ pub enum WeightLayout {
     Amx,
 }
 
-/// Facts that [`ModelConfig::weights`] decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LoadFacts {

@@ -7,10 +7,8 @@ pub const MIN_BEAMS: u32 = 2;
 /// Maximum of [`BeamSearch::length_penalty`]; the minimum is `-MAX_LENGTH_PENALTY`.
 pub const MAX_LENGTH_PENALTY: f32 = 10.0;
 
-/// Dependence between the draws of a request's completions.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Diversity {
-    /// Independent draws.
     #[default]
     None,
     /// First tokens are drawn without replacement, by Gumbel top-k (Kool, van Hoof and Welling, "Stochastic Beams and Where to
@@ -18,11 +16,9 @@ pub enum Diversity {
     Distinct,
     /// Arithmetic sampling (Vilnis et al., 2022, arXiv 2210.15458): completion `i` has the code point `(u + i / n) mod 1`.
     Arithmetic,
-    /// The highest-ranked texts of a beam search.
     Beams(BeamSearch),
 }
 
-/// Parameters of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamSearch {
     /// Number of beams: at least [`MIN_BEAMS`] and `n`, at most the number of slots. All beams occupy slots simultaneously.

@@ -2,10 +2,8 @@ use smol_str::SmolStr;
 
 use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
 
-/// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A token of a branch.
     Token(TokenEvent),
     /// Published exactly once per branch, after its last token.
     Finished(Finished),
@@ -32,12 +30,9 @@ impl Event {
     }
 }
 
-/// Prefill progress of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// The prompt's length in tokens.
     pub n_prompt: u32,
-    /// Prompt tokens that were cached.
     pub n_cached: u32,
     /// Prompt tokens available so far, cached ones included.
     pub n_processed: u32,
@@ -54,16 +49,13 @@ pub struct PromptLogprobs {
     pub logprobs: Vec<Option<Logprobs>>,
 }
 
-/// One token of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenEvent {
     /// Branch index in the stream: `0 ≤ index < n`, or above that for a fork.
     pub index: u32,
-    /// The sampled token; end tokens are published too.
     pub token: Token,
     /// Text that this token completes. [`SmolStr`] stores up to 23 bytes inline, so that few events allocate.
     pub text: SmolStr,
-    /// The slot that the branch runs in.
     pub slot: u32,
     /// Tokens of this branch so far, this one included.
     pub n_predicted: u32,
@@ -89,27 +81,21 @@ impl Logprobs {
     }
 }
 
-/// One token with its log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logprob {
-    /// The token id.
     pub token: Token,
-    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
-/// The end of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
     /// Branch index in the stream: `0 ≤ index < n`, or above that for a fork.
     pub index: u32,
     /// The slot that the branch ran in; `None` if it was cancelled in the queue.
     pub slot: Option<u32>,
-    /// Why the branch ended.
     pub reason: FinishReason,
     /// Rest of the text that was held back as a possible beginning of a stop string; usually empty.
     pub text: SmolStr,
-    /// Counts and times.
     pub usage: Usage,
     /// The context was full: it was shifted, or the branch ended for lack of context.
     pub is_truncated: bool,
@@ -129,16 +115,12 @@ impl Finished {
     }
 }
 
-/// Result of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskResult {
-    /// Result of [`Task::Pin`].
     Pinned(PinnedPrefix),
-    /// Result of [`Task::Save`].
     Saved(SavedPrefix),
 }
 
-/// Reason why a branch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
     /// The model sampled this end token, or a constraint allowed no further token and the model has no end token.

@@ -7,9 +7,7 @@ use std::time::Duration;
 pub struct Explanation {
     /// Id of the request, assigned in order of submission.
     pub request_id: u64,
-    /// The prompt's length in tokens.
     pub n_prompt: u32,
-    /// Prompt tokens that were cached.
     pub n_found: u32,
     /// Cached tokens that another request was computing on arrival, and that this request waited for.
     pub n_awaited: u32,
@@ -39,15 +37,12 @@ impl Explanation {
 /// A range of a prompt that was computed, with its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComputedRun {
-    /// Range of the prompt's tokens.
     pub range: Range<u32>,
-    /// Why the range was not cached.
     pub cause: Cause,
     /// Index of the first different prompt token, or else of the first token of the range.
     pub at: u32,
     /// Byte offset of `at` in the prompt's text; images and audio have no text.
     pub byte: u64,
-    /// Offset of `at` in characters.
     pub character: u64,
     /// A few tokens of text before `at`.
     pub before: String,
@@ -68,7 +63,6 @@ impl ComputedRun {
 /// An earlier request of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
-    /// Its id.
     pub request_id: u64,
     /// Its text at the position of [`ComputedRun::here`]; empty if it ends there.
     pub text: String,
@@ -76,14 +70,12 @@ pub struct EarlierRequest {
     pub is_in_answer: bool,
 }
 
-/// Reason why a range of a prompt was computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// The whole prompt is cached; its last token is computed again to get the logits after it.
     LastToken,
     /// As [`Cause::LastToken`], after waiting for another request to compute the rest.
     Awaited,
-    /// The request disabled the cache.
     CacheUnused,
     /// No remembered prompt has this beginning.
     NeverSeen,
@@ -105,7 +97,6 @@ pub enum Cause {
     OtherAdapters,
     /// The range was evicted; with cause and age, if they are remembered.
     Evicted(Option<(EvictionCause, Duration)>),
-    /// The saved state could not be reloaded.
     NotRestored,
     /// The sliding window of the cached sequence has moved past this position.
     Window,
@@ -121,14 +112,12 @@ pub enum Cause {
     Unfinished,
 }
 
-/// Reason why a cached range was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionCause {
     /// Its cells or its id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
     DeviceCache,
     /// Its host cache bytes were needed.
     HostCache,
-    /// A client erased it.
     Erased,
     /// Its state became invalid: a decode failed, or cells were lost.
     Failed,

@@ -15,12 +15,9 @@ pub const fn is_of_medium(id: Token) -> bool {
     id < 0
 }
 
-/// State of a medium's embeddings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Encoding {
-    /// The embeddings are available.
     Ready,
-    /// The embeddings are being computed.
     Pending,
     /// The embeddings cannot be computed, for this reason.
     Failed(String),
@@ -90,19 +87,15 @@ impl PartialEq for Media {
 impl Eq for Media {}
 
 impl Media {
-    /// Iterates over the ids of its cells, in order.
     pub fn ids(&self) -> impl Iterator<Item = Token> + use<> {
         let first = self.first_id();
         (0..self.n_tokens()).map(move |i| first - i.cast_signed())
     }
 }
 
-/// A medium and its position in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedMedia {
-    /// Index of its first cell.
     pub start: u32,
-    /// The medium.
     pub media: Media,
 }
 

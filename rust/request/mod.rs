@@ -1,4 +1,5 @@
 //! Requests and the events of their streams: plain data that crosses threads.
+#![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod constraint;
 mod diversity;
@@ -32,7 +33,6 @@ pub type Token = i32;
 /// An adapter index, counted from 0, and the factor that scales the adapter's change of the weights.
 pub type AdapterScale = (u32, f32);
 
-/// Maximum of [`Request::n`].
 pub const MAX_COMPLETIONS: u32 = 256;
 
 /// Maximum length of [`Request::stop`]; every token is checked against all of them.
@@ -47,22 +47,17 @@ pub const MAX_PROMPT_PROBS: usize = 1 << 21;
 /// Highest [`Request::priority`]; the lowest is `-MAX_PRIORITY`.
 pub const MAX_PRIORITY: i32 = 100;
 
-/// Maximum of [`Request::max_token_gap`].
 pub const LONGEST_GAP: Duration = Duration::from_secs(60);
 
-/// Maximum number of [`Request::checkpoints_at`]; each checkpoint saves a whole state.
 pub const MAX_CHECKPOINTS: usize = 16;
 
-/// Maximum number of [`Request::preserved_tokens`].
 pub const MAX_PRESERVED: usize = 256;
 
 /// A contiguous part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Run {
-    /// Token ids, in order.
     Tokens(Vec<Token>),
-    /// An image, audio, or a part of one.
     Media(Media),
 }
 
@@ -77,14 +72,12 @@ impl Run {
     }
 }
 
-/// A prompt: runs in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prompt {
     runs: Vec<Run>,
 }
 
 impl Prompt {
-    /// Creates a prompt of one run.
     #[must_use]
     pub fn from_tokens(tokens: Vec<Token>) -> Self {
         Self { runs: vec![Run::Tokens(tokens)] }
@@ -94,7 +87,6 @@ impl Prompt {
         &self.runs
     }
 
-    /// Appends a run unless it is empty.
     pub fn push(&mut self, run: Run) {
         if run.n_tokens() > 0 {
             self.runs.push(run);
@@ -143,10 +135,8 @@ impl Prompt {
     }
 }
 
-/// Purpose for which a prompt is computed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Task {
-    /// Generate completions of the prompt.
     #[default]
     Complete,
     /// Keep the prompt computed until it is unpinned.
@@ -163,22 +153,18 @@ pub enum Task {
 /// The computed state of a prompt, readable by the same model with the same cache configuration.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SavedPrefix {
-    /// The prompt.
     pub tokens: Vec<Token>,
     /// Copies of consecutive cell runs that cover the prompt from 0 to its end.
     pub pieces: Vec<SavedPiece>,
     /// Logits after the prompt, for memories whose state cannot be truncated to compute them again.
     pub logits: Option<Vec<f32>>,
-    /// Adapters that the state was computed with.
     pub adapters: Vec<AdapterScale>,
-    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
 /// The computed state of a range of tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedPiece {
-    /// Range of the prompt's tokens.
     pub range: Range<u32>,
     /// State in the format of [`Runner::save`](crate::engine::runner::Runner::save).
     pub bytes: Arc<[u8]>,
@@ -189,24 +175,18 @@ pub struct SavedPiece {
 pub struct PinnedPrefix {
     /// Id of the pin; assigned in increasing order.
     pub id: u64,
-    /// The prefix.
     pub tokens: Vec<Token>,
     /// Size of the computed state in the device cache or the host cache, in bytes, shared cells included.
     pub n_bytes: u64,
-    /// Adapters that the prefix was computed with.
     pub adapters: Vec<AdapterScale>,
-    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
 /// The computed tokens of the last sequence of a slot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SlotContents {
-    /// The tokens.
     pub tokens: Vec<Token>,
-    /// Adapters that the tokens were computed with.
     pub adapters: Vec<AdapterScale>,
-    /// See [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -223,14 +203,12 @@ pub struct ContextShift {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options of a request")]
 pub struct Request {
-    /// The prompt to continue; at least one token.
     pub prompt: Prompt,
     /// Tokens after the prompt, which [branches](crate::engine::Engine::submit_branches) share; the suffix belongs to one of
     /// them.
     pub suffix: Vec<Token>,
     /// Number of completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
-    /// Dependence of the completions' draws.
     pub diversity: Diversity,
     /// Maximum tokens of one completion; `None` generates until the context is full, 0 only computes the prompt.
     pub max_tokens: Option<u32>,
@@ -238,7 +216,6 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Branch `i` draws from a generator seeded with `seed + i` (modulo 2³²).
     pub seed: u32,
-    /// Parameters of each branch.
     pub sampling: SamplingParams,
     /// Adapters, each at most once; `None` is the set of the last
     /// [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most one is an activated `LoRA` (aLoRA), which applies
@@ -246,9 +223,7 @@ pub struct Request {
     pub adapters: Option<Vec<AdapterScale>>,
     /// First token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens.
     pub invoked_at: Option<u32>,
-    /// Constraint of each completion, from its first token on, or from the end of its reasoning.
     pub constraint: Option<SharedConstraint>,
-    /// Markers that delimit reasoning, and its token budget.
     pub reasoning: Option<Arc<Reasoning>>,
     /// Tokens that appear in the text even if they are control or end tokens; at most [`MAX_PRESERVED`].
     pub preserved_tokens: Vec<Token>,
@@ -325,7 +300,6 @@ pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> R
 }
 
 impl Request {
-    /// Creates a request for one completion with default sampling.
     #[must_use]
     pub fn new(prompt: Prompt, seed: u32) -> Self {
         Self { prompt, seed, n: 1, uses_cache: true, ..Self::default() }

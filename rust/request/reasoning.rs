@@ -22,7 +22,6 @@ pub struct Reasoning {
     pub starts: Vec<String>,
     /// Markers that end reasoning; at least one, with the same bounds.
     pub ends: Vec<String>,
-    /// The prompt ends inside reasoning.
     pub begins_inside: bool,
     /// Maximum tokens of one reasoning block, without `closing` and the start marker; `None` is unlimited.
     pub budget: Option<u32>,

@@ -31,7 +31,6 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    /// Every sampler with its name.
     pub const NAMES: [(&'static str, Self); 12] = [
         ("penalties", Self::Penalties),
         ("dry", Self::Dry),

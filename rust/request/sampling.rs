@@ -4,10 +4,8 @@ use crate::request::{SamplerKind, Token, reject, validate_len, validate_tokens};
 /// Maximum of [`SamplingParams::logprobs`].
 pub const MAX_PROBS: u32 = 1_000;
 
-/// Maximum length of [`SamplingParams::samplers`].
 pub const MAX_SAMPLERS: usize = 64;
 
-/// Maximum length of [`Dry::sequence_breakers`].
 pub const MAX_BREAKERS: usize = 64;
 
 /// Maximum size of a sequence breaker, in bytes; only the first 40 count, as in llama.cpp.
@@ -61,7 +59,6 @@ impl Default for Dry {
 /// Parameters that select a token. Defaults and order are llama-server's: logit bias, `samplers`, the draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// The sampler chain, in order.
     pub samplers: Vec<SamplerKind>,
     /// Divides the logits before the draw; 0 or less selects the most likely token.
     pub temperature: f32,
@@ -99,7 +96,6 @@ pub struct SamplingParams {
     pub penalize_nl: bool,
     /// Tokens that the penalties count instead of the prompt; at most as many as a slot's context.
     pub penalty_prompt: Option<Vec<Token>>,
-    /// Penalty on repetitions.
     pub dry: Dry,
     /// Mirostat version that replaces the chain.
     pub mirostat: Mirostat,
@@ -114,7 +110,6 @@ pub struct SamplingParams {
     /// Added to the logits; entries of one token add up; −∞ bans it. At most as many as the vocabulary has tokens: 0.3 ms per
     /// sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
     pub logit_bias: Vec<(Token, f32)>,
-    /// Bans every end token.
     pub ignore_eos: bool,
     /// Number of top logprobs to report, in addition to that of the sampled token; `None` reports no logprobs.
     pub logprobs: Option<u32>,

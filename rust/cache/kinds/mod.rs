@@ -17,7 +17,6 @@ use crate::cache::{KvCache, KvSeqId};
 /// The positions of a sequence at which another one can begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkRule {
-    /// Any position.
     Anywhere,
     /// Positions whose sliding window is still complete; a host cache entry holds only the window of its end.
     InWindow,
@@ -62,9 +61,7 @@ pub enum IdleCost {
 /// The capabilities and costs of a model's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryKind {
-    /// Positions at which a sequence can be forked.
     pub forks: ForkRule,
-    /// Cost of cells that no running sequence attends to.
     pub idle_cost: IdleCost,
     /// True if removed tokens can be saved; if not, the host cache is off.
     pub can_be_saved: bool,
