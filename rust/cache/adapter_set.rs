@@ -43,7 +43,6 @@ impl AdapterSchedule {
         Self { first, after: Some((position, after)) }
     }
 
-    #[must_use]
     pub fn at(&self, position: u32) -> &AdapterSet {
         self.after.as_ref().filter(|(from, _)| position >= *from).map_or(&self.first, |(_, after)| after)
     }

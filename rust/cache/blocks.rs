@@ -43,7 +43,6 @@ pub struct PrefixDigest {
 impl PrefixDigest {
     /// Selects at most `n_max` of these blocks. If there are more, every second block of each text is kept, or every fourth,
     /// and so on. If that would keep none because all texts are short, arbitrary blocks are kept.
-    #[must_use]
     pub fn new(blocks: Vec<CachedBlock>, n_max: usize) -> Self {
         let mut all = blocks;
         // A block that both tiers list counts as in the device cache.
@@ -187,7 +186,6 @@ fn hash_after(before: u64, block: &[Token], salt: &[u8]) -> u64 {
 }
 
 /// The hashes of the complete blocks of a text, in order. `key` has at most [`MAX_KEY_BYTES`] bytes.
-#[must_use]
 pub fn block_hashes(key: &[u8], adapter_set: &AdapterSet, tokens: &[Token]) -> Vec<u64> {
     let salt = salt_of(key, adapter_set);
     let hashes = tokens.chunks_exact(BLOCK as usize).scan(0, |before, block| {

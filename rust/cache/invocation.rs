@@ -5,7 +5,6 @@ use crate::request::Token;
 /// Returns the start of the last occurrence of `invocation` in `text`; `None` if it does not occur or is empty.
 ///
 /// Knuth–Morris–Pratt search: each token is read once.
-#[must_use]
 pub fn invoked_at(text: impl IntoIterator<Item = Token>, invocation: &[Token]) -> Option<u32> {
     let borders = borders(invocation);
     let (mut n_matched, mut last) = (0, None);

@@ -79,7 +79,6 @@ impl KvCache {
         (listing.with_slots(&running), self.tree.n_below_roots() + n_computing)
     }
 
-    #[must_use]
     pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
         let path = self.path(id);
         let mut tokens = self.tree.tokens_to(path.tip);

@@ -124,7 +124,6 @@ pub struct TierMetrics {
 impl KvCache {
     /// Returns a cache of `n_cells` cells and `n_ids` sequence ids, all free, with an empty host cache of at most
     /// `max_host_bytes` (`None` is no limit). If this kind of memory cannot be saved, the host cache is off.
-    #[must_use]
     pub fn new(n_cells: u32, n_ids: u32, kind: MemoryKind, max_host_bytes: Option<u64>) -> Self {
         Self {
             kind,
@@ -170,13 +169,11 @@ impl KvCache {
         self.cell_runs.cells().n_reached()
     }
 
-    #[must_use]
     pub fn n_ids_used(&self) -> usize {
         self.paths.len() - self.free_ids.len()
     }
 
     /// Bytes of the host cache, its limit in bytes (`None` is no limit), and the number of its entries.
-    #[must_use]
     pub fn host_cache_size(&self) -> (u64, Option<u64>, usize) {
         self.host_cache.size()
     }
@@ -203,7 +200,6 @@ impl KvCache {
         self.cell_runs.freed_by(ids)
     }
 
-    #[must_use]
     pub fn n_free_ids(&self) -> usize {
         self.free_ids.len()
     }
@@ -352,7 +348,6 @@ impl KvCache {
         self.ops.drain(..)
     }
 
-    #[must_use]
     pub fn n_held(&self, id: KvSeqId) -> u32 {
         self.cell_runs.n_held(id)
     }

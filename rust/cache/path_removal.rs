@@ -54,14 +54,12 @@ pub struct SavedState {
 }
 
 impl KvCache {
-    #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
     /// Returns the end of the least recently used idle path: at least 16 tokens, more if saving them costs at most `max_units`.
     /// `None` if no path is idle, or an early removal could not be saved.
-    #[must_use]
     pub fn next_removal(&self, max_units: u64, reason: EvictionReason) -> Option<PathRemoval> {
         let can_remove = |(id, path): &(KvSeqId, &Path)| !self.is_pinned(*id) && self.rules().can_remove(self, path.tip, reason);
         let idle = self.paths().inspect(|_| visit_counter::count_visited(1)).filter(can_remove);

@@ -39,7 +39,6 @@ impl PrefixMatch {
         Self { source: Some(source), n_device: n_tokens, ..Self::default() }
     }
 
-    #[must_use]
     pub fn n_tokens(&self) -> u32 {
         self.reloads.last().map_or(self.n_device, |last| last.kept.end)
     }

@@ -23,7 +23,6 @@ impl Grouping {
     }
 
     /// Returns the first index at which tokens are grouped; `u32::MAX` is beyond every text.
-    #[must_use]
     pub fn first(&self, n_prompt: u32) -> u32 {
         let in_prompt = self.width.div_ceil(self.n_batch).saturating_mul(self.n_batch);
         if in_prompt < n_prompt { in_prompt } else { n_prompt.max(self.width) }

@@ -89,7 +89,6 @@ pub struct AdapterConfig {
 
 impl ModelConfig {
     /// Creates the configuration of the file at `path`: mapped, on all available devices.
-    #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self { path, use_mmap: true, ..Self::default() }
     }

@@ -5,13 +5,11 @@ pub trait Named: Copy + PartialEq + 'static {
     const NAMES: &'static [(&'static str, Self)];
 
     /// Parses a name.
-    #[must_use]
     fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, variant)| variant)
     }
 
     /// Returns the name.
-    #[must_use]
     fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, variant)| *variant == self).expect("every variant has a name").0
     }

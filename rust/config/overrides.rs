@@ -32,7 +32,6 @@ pub enum KvValue {
 
 impl KvValue {
     /// Returns the type name in command-line syntax.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Int(_) => "int",
@@ -43,7 +42,6 @@ impl KvValue {
     }
 
     /// Formats the value as llama.cpp formats a value of the file.
-    #[must_use]
     pub fn shown(&self) -> String {
         match self {
             Self::Int(value) => value.to_string(),
@@ -101,19 +99,16 @@ impl TensorOverride {
     }
 
     /// Places the experts of every layer in host memory.
-    #[must_use]
     pub fn experts() -> Self {
         Self::to_cpu(String::new(), EXPERTS)
     }
 
     /// Places the experts of the first `n` layers in host memory.
-    #[must_use]
     pub fn experts_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), EXPERTS)
     }
 
     /// Places the dense feed-forward weights of the first `n` layers in host memory.
-    #[must_use]
     pub fn feed_forward_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), DENSE)
     }

@@ -28,13 +28,11 @@ pub struct Placement {
 
 impl Placement {
     /// Returns whether it specifies the contents of GPUs.
-    #[must_use]
     pub fn names_gpus(&self) -> bool {
         self.split != Split::default() || self.main_gpu != 0 || !self.tensor_split.is_empty()
     }
 
     /// Returns the placements of single tensors in order of precedence: the user's patterns, then the numbers of layers.
-    #[must_use]
     pub fn tensor_overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.tensors.clone();
         overrides.extend(self.cpu_moe.then(TensorOverride::experts));
@@ -44,7 +42,6 @@ impl Placement {
     }
 
     /// Returns whether tensors of layers that a GPU computes may be in host memory.
-    #[must_use]
     pub fn moves_tensors(&self) -> bool {
         !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }

@@ -19,7 +19,6 @@ pub enum Pooling {
 
 impl Pooling {
     /// Parses the number in a model's metadata, which is the index in [`Named::NAMES`].
-    #[must_use]
     pub fn numbered(number: &str) -> Option<Self> {
         Self::NAMES.get(number.parse::<usize>().ok()?).map(|(_, pooling)| *pooling)
     }

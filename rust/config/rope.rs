@@ -45,7 +45,6 @@ impl Named for RopeScaling {
 
 impl RopeConfig {
     /// Returns whether nothing is overridden.
-    #[must_use]
     pub fn is_as_in_file(&self) -> bool {
         *self == Self::default()
     }
@@ -63,7 +62,6 @@ impl RopeConfig {
     }
 
     /// Maximum context length in tokens of a model trained on `n_ctx_train`; a scale can only lengthen it.
-    #[must_use]
     pub fn max_context(&self, n_ctx_train: u32, trained_scale: f32) -> u32 {
         let Some(scale) = self.freq_scale.filter(|_| self.scaling != Some(RopeScaling::None)) else { return n_ctx_train };
         let n_before = match (self.yarn_orig_ctx, self.scaling) {
@@ -76,7 +74,6 @@ impl RopeConfig {
     }
 
     /// Describes all overrides by the names of the settings; distinguishes caches that were computed with different ones.
-    #[must_use]
     pub fn describe(&self) -> String {
         let scaling = self.scaling.map(|scaling| format!("rope_scaling_type {}", scaling.name()));
         let numbers = self.numbers().into_iter().filter_map(|(name, value, _)| Some(format!("{name} {}", value?)));

@@ -55,7 +55,6 @@ pub enum ThreadPriority {
 
 impl ThreadPriority {
     /// Parses llama.cpp's number of a priority, −1 to 3.
-    #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
             -1 => Some(Self::Low),

@@ -45,7 +45,6 @@ impl LoadFacts {
 
 impl ModelConfig {
     /// The configured layout; else weights that our kernels compute stay in their on-disk layout, and others are rearranged.
-    #[must_use]
     pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
         let is_rearranged = self.repack.unwrap_or(match self.kernels {
             KernelChoice::Auto => !facts.use_own_products() || facts.has_amx,
@@ -60,7 +59,6 @@ impl ModelConfig {
     }
 
     /// Returns whether either layout is possible and none is configured, so that only a measurement shows which one is faster.
-    #[must_use]
     pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
         let is_ours = self.kernels != KernelChoice::LlamaCpp && facts.use_own_products();
         self.repack.is_none() && is_ours && facts.can_be_rearranged

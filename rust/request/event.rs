@@ -16,7 +16,6 @@ pub enum Event {
 
 impl Event {
     /// Returns the approximate size while the event is queued, in bytes.
-    #[must_use]
     pub fn n_bytes(&self) -> usize {
         let logprobs_bytes = |logprobs: &Logprobs| Logprobs::n_bytes(logprobs.top.len());
         size_of::<Self>()
@@ -75,7 +74,6 @@ pub struct Logprobs {
 
 impl Logprobs {
     /// Bytes that are charged for `n` top logprobs: their size at the consumer, which spells tokens out; here an eighth.
-    #[must_use]
     pub const fn n_bytes(n: usize) -> usize {
         (1 + n) * 64
     }

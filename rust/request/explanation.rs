@@ -125,7 +125,6 @@ pub enum EvictionCause {
 
 impl EvictionCause {
     /// Returns the name in responses.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::DeviceCache => "pool",
@@ -141,7 +140,6 @@ pub const BEGINNING: u32 = 32;
 
 impl Cause {
     /// Returns the name in responses.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::LastToken => "last_token",

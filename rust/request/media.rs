@@ -10,7 +10,6 @@ use crate::request::Token;
 pub const MEDIA_MARKER: &str = "<__media__>";
 
 /// Returns whether `id` is the id of a media position, not of a token.
-#[must_use]
 pub const fn is_of_medium(id: Token) -> bool {
     id < 0
 }
@@ -101,7 +100,6 @@ pub struct PlacedMedia {
 
 impl PlacedMedia {
     /// Returns the index after its last cell.
-    #[must_use]
     pub fn end(&self) -> u32 {
         self.start + self.media.n_tokens()
     }

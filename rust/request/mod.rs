@@ -63,7 +63,6 @@ pub enum Run {
 
 impl Run {
     /// Returns the number of context positions that the run occupies.
-    #[must_use]
     pub fn n_tokens(&self) -> usize {
         match self {
             Self::Tokens(tokens) => tokens.len(),
@@ -78,7 +77,6 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    #[must_use]
     pub fn from_tokens(tokens: Vec<Token>) -> Self {
         Self { runs: vec![Run::Tokens(tokens)] }
     }
@@ -94,7 +92,6 @@ impl Prompt {
     }
 
     /// Returns the number of context positions that the prompt occupies.
-    #[must_use]
     pub fn n_tokens(&self) -> usize {
         self.runs.iter().map(Run::n_tokens).sum()
     }
@@ -300,19 +297,16 @@ pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> R
 }
 
 impl Request {
-    #[must_use]
     pub fn new(prompt: Prompt, seed: u32) -> Self {
         Self { prompt, seed, n: 1, uses_cache: true, ..Self::default() }
     }
 
     /// Returns the number of tokens of prompt and suffix.
-    #[must_use]
     pub fn n_tokens(&self) -> usize {
         self.prompt.n_tokens() + self.suffix.len()
     }
 
     /// Returns whether two branches of one stream can share all computed tokens and the logits after them.
-    #[must_use]
     pub(crate) fn can_share_prompt_with(&self, other: &Self) -> bool {
         let prompt_fields = |r: &Self| (r.priority, r.slot, r.uses_cache, r.keeps_answers, r.max_chunk, r.owner.clone());
         prompt_fields(self) == prompt_fields(other)
@@ -323,7 +317,6 @@ impl Request {
     }
 
     /// Creates a request that computes `prompt`, or reuses its cached prefix, for `task`.
-    #[must_use]
     pub fn for_task(prompt: Prompt, task: Task) -> Self {
         Self { max_tokens: Some(0), task, ..Self::new(prompt, 0) }
     }

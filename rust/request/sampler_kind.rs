@@ -50,7 +50,6 @@ impl SamplerKind {
     pub const LETTERS: &str = "edskfypmxtai";
 
     /// Parses a name (in any case, also with hyphens or nothing for underscores), llama-server's alias, or a letter.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();
         if let (Some(letter), None) = (characters.next(), characters.next()) {

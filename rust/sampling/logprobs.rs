@@ -6,7 +6,6 @@ use crate::sampling::{candidates::Candidates, row::Row};
 ///
 /// An impossible token, or one outside of the row, has −∞ and is never listed. NaN counts as −∞, and infinite logits share the
 /// whole probability. Accurate to about 10⁻⁶.
-#[must_use]
 pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
     let mut candidates = Candidates::default();
     candidates.keep_best(Row { logits, patches: &[] }, n.max(1));

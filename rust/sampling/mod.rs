@@ -60,7 +60,6 @@ impl Sampler {
     ///
     /// The first lookup of DRY's sequence breakers takes about 1 ms at 152,064 tokens, and the cost grows with the lists of the
     /// parameters: use [`Sampler::branch`] for the branches of one request.
-    #[must_use]
     pub fn new(params: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Self {
         let mirostat = MirostatState::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
         // Mirostat replaces all steps except the temperature, which is then fixed.

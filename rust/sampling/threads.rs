@@ -20,7 +20,6 @@ impl Threads {
     /// Starts workers, so that with the calling thread there are `n_threads`, at most [`MAX_THREADS`], or none if that fails.
     ///
     /// The calling thread joins the pool for good (rayon keeps a few kilobytes for that): it takes part instead of waiting.
-    #[must_use]
     pub fn new(n_threads: usize) -> Self {
         let n_threads = n_threads.min(MAX_THREADS);
         if n_threads <= 1 {

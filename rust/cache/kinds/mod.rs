@@ -78,7 +78,6 @@ pub struct MemoryKind {
 impl MemoryKind {
     /// The memory of a context that computes embeddings: it is never saved, and each token attends to the last `n_window`
     /// tokens, or to all if that is 0.
-    #[must_use]
     pub const fn for_embeddings(n_window: u32) -> Self {
         Self {
             forks: if n_window > 0 { ForkRule::InWindow } else { ForkRule::Anywhere },
