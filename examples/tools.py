@@ -19,8 +19,8 @@ async def main() -> None:
     """Asks, and prints the calls."""
     async with weft.Engine() as engine:
         said = [{"role": "user", "content": "Roll two dice."}]
-        answer = await engine.chat(said, tools=[TOOL], tool_choice="required", chat={"parallel_tool_calls": False})
-        for call in answer.reply.tool_calls:
+        completion = await engine.chat(said, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+        for call in completion.message.tool_calls:
             print(call.name, json.loads(call.arguments))
 
 

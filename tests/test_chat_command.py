@@ -336,7 +336,7 @@ async def test_a_pipe_gets_the_answer_only() -> None:
         expected = await engine.chat(messages, temperature=0.0, max_tokens=24)
     ran = run(*GREEDY, "--system", "Be brief.", text="Tell me a story.\n")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout == expected.reply.content.lstrip() + "\n"
+    assert ran.stdout == expected.message.content.lstrip() + "\n"
 
 
 async def test_a_server_of_weft_answers_as_the_model_in_this_process(tmp_path: Path) -> None:

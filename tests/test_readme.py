@@ -101,7 +101,7 @@ LINES = [block for block in blocks("") if block.startswith("attention by ")]
 def test_every_snippet_is_run_or_checked() -> None:
     checked = [PROGRAMS, CLIENTS, PIECES, SESSIONS, SHELL, INSTALLING, DEVELOPING, TUNING, LINES]
     assert sorted(block for group in checked for block in group) == sorted(block for _, block in BLOCKS)
-    assert [len(group) for group in checked] == [2, 1, 2, 1, 6, 2, 1, 1, 1]
+    assert [len(group) for group in checked] == [2, 1, 3, 1, 6, 2, 1, 1, 1]
     assert README.count("\n```") == 2 * len(BLOCKS), "each of them is found"
 
 
@@ -286,7 +286,7 @@ async def engine_of_its_own() -> AsyncIterator[weft.Engine]:
 
 async def result_of(code: str, names: dict[str, Any]) -> object:
     """Runs a piece that may await; the value of one that is an expression."""
-    mode = "eval" if re.match(r"\w+ = |class |print", code) is None else "exec"
+    mode = "eval" if re.match(r"\w+ = |class |print|async for ", code) is None else "exec"
     compiled = compile(code, "README.md", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     made = eval(compiled, names)
     return await made if inspect.iscoroutine(made) else made
@@ -296,7 +296,8 @@ async def result_of(code: str, names: dict[str, Any]) -> object:
 async def test_a_piece_runs(piece: str, engine_of_its_own: weft.Engine) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        await result_of(piece, {"engine": engine_of_its_own, "msgspec": msgspec, "__name__": __name__})
+        names = {"engine": engine_of_its_own, "msgspec": msgspec, "weft": weft, "__name__": __name__}
+        await result_of(piece, names | {"said": [{"role": "user", "content": "Is a whale kind?"}]})
     assert shown.getvalue().strip()
 
 

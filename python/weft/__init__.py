@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         Stream,
     )
     from weft.branch_stream import Branches, BranchStream
-    from weft.chat.replies import ChatAnswer, Reply, ToolCall
+    from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished, ToolCall
+    from weft.chat.request import ChatOptions, TemplateOptions
+    from weft.chat.stream import ChatDelta, ChatStream, ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallStart
     from weft.completion import Choice, Completion
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
@@ -81,17 +83,24 @@ __all__ = [
     "DEMO_MODEL",
     "Adapter",
     "AnswerTooLargeError",
+    "AssistantMessage",
     "BranchOptions",
     "BranchStats",
     "BranchStream",
     "Branches",
     "CacheExplanation",
     "CachedNode",
-    "ChatAnswer",
+    "ChatChoice",
+    "ChatCompletion",
+    "ChatDelta",
+    "ChatOptions",
+    "ChatStream",
     "Choice",
+    "ChoiceFinished",
     "Completion",
     "Compute",
     "ComputedRange",
+    "ContentDelta",
     "ContextOverflowError",
     "DecodeError",
     "DriverMissingError",
@@ -133,8 +142,8 @@ __all__ = [
     "QueueFullError",
     "Ranking",
     "ReasoningConfig",
+    "ReasoningDelta",
     "RecentStep",
-    "Reply",
     "Request",
     "RequestHistograms",
     "RequestOptions",
@@ -149,8 +158,11 @@ __all__ = [
     "Stats",
     "StepTimes",
     "Stream",
+    "TemplateOptions",
     "Token",
     "ToolCall",
+    "ToolCallDelta",
+    "ToolCallStart",
     "Tree",
     "TreeFileError",
     "TreeFullError",
@@ -184,7 +196,9 @@ _HOMES = {
         "EmbeddingStats",
     ),
     "weft.completion": ("Choice", "Completion"),
-    "weft.chat.replies": ("ChatAnswer", "Reply", "ToolCall"),
+    "weft.chat.completion": ("AssistantMessage", "ChatChoice", "ChatCompletion", "ChoiceFinished", "ToolCall"),
+    "weft.chat.request": ("ChatOptions", "TemplateOptions"),
+    "weft.chat.stream": ("ChatDelta", "ChatStream", "ContentDelta", "ReasoningDelta", "ToolCallDelta", "ToolCallStart"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.embedding": ("Embeddings", "Ranking"),

@@ -41,9 +41,9 @@ from weft.work.cache import CacheOperations
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 if TYPE_CHECKING:
-    from weft.chat.format import ChatPrompt
-    from weft.chat.replies import ChatAnswer
-    from weft.chat.request import ChatOptions, Messages, Templates
+    from weft.chat.completion import ChatCompletion
+    from weft.chat.request import ChatOptions, Messages, TemplateOptions, Templates
+    from weft.chat.stream import ChatStream
     from weft.infill import InfillOptions, Snippet
     from weft.scoring import Continuation, Score, ScoreOptions
 
@@ -397,57 +397,68 @@ class Engine(Embedding):
         self,
         messages: "Messages",
         *,
-        chat: "ChatOptions | None" = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: str | Mapping[str, Any] | None = None,
+        sampling: SamplingParams | None = None,
         max_bytes: int = MAX_BYTES,
-        **options: Unpack[RequestOptions],
-    ) -> "ChatAnswer":
+        **options: "Unpack[ChatOptions]",
+    ) -> "ChatCompletion":
         """Generates and returns the next message of a chat, using the model's own chat template.
 
-            answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
-            print(answer.reply.content)
+            completion = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
+            print(completion.message.content)
 
-        Message content is never parsed for control tokens.
+        Message content is never parsed for control tokens. Cancelling the call frees the slots.
 
         Args:
-            messages: The conversation, in OpenAI's format.
-            chat: Template options; see `weft.chat.request.ChatOptions`.
-            tools: Functions that the model may call, in OpenAI's format; `answer.reply.tool_calls` has the calls.
-            tool_choice: `none`, `auto` (the default), `required`, or an object that names a function.
-            max_bytes: Maximum size of the answer in memory.
-            **options: Other fields of the request.
+            messages: The conversation, in OpenAI's format. Before the next message, append `completion.message.to_dict()`.
+            sampling: Sampling parameters, as in `stream`.
+            max_bytes: Maximum size of the answers in memory.
+            **options: Options of `weft.ChatOptions`: of the chat, as `tools`, and of the request, as `n` and `max_tokens`.
 
         Raises:
             InvalidRequestError: A message or a field has the wrong type or is out of range, or the template rejects the messages.
+            TypeError: There is no option of a name.
             WeftError: Any error of `complete`.
         """
-        from weft.chat.replies import ChatAnswer  # noqa: PLC0415 (imports Jinja)
+        stream = await self.stream_chat(messages, sampling=sampling, **options)
+        return await stream.collect(max_bytes=max_bytes)
 
-        given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
-        more = {name: value for name, value in given.items() if value is not None}
-        prompt = await self._templates.prompt(messages, **{**(chat or {}), **more})
-        request = _chat_request(prompt, options)
-        return ChatAnswer.of(await self.complete(request, max_bytes=max_bytes), prompt.answer_to(request))
+    async def stream_chat(
+        self, messages: "Messages", *, sampling: SamplingParams | None = None, **options: "Unpack[ChatOptions]"
+    ) -> "ChatStream":
+        """Queues a chat and returns the stream of its answers: content, reasoning and tool calls, parsed as they are generated.
 
-    async def chat_request(
-        self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
-    ) -> Request:
-        """Returns the request that `chat` makes, for use with `stream`, which streams the answer.
+            async for delta in await engine.stream_chat(messages, tools=tools, n=4):
+                match delta:
+                    case weft.ReasoningDelta(index, text) | weft.ContentDelta(index, text): ...
+                    case weft.ToolCallStart(index, call, call_id, name): ...
+                    case weft.ToolCallDelta(index, call, arguments): ...
+                    case weft.ChoiceFinished(index=index, finish_reason=reason): ...
+
+        Dropping the stream frees the slots, as in `stream`.
+
+        Args:
+            messages: The conversation, as in `chat`.
+            sampling: Sampling parameters, as in `stream`.
+            **options: The options, as in `chat`.
+
+        Raises:
+            WeftError: Any error of `chat` that does not depend on the answers.
+        """
+        from weft.chat.stream import ChatStream  # noqa: PLC0415 (imports Jinja)
+
+        given: Any = {**({} if sampling is None else msgspec.structs.asdict(sampling)), **options}
+        request, form = await self._templates.request(messages, given)
+        stream = self._submit(request)
+        return ChatStream(stream, len(request.branches) or request.n, form, self.detokenize)
+
+    async def apply_template(self, messages: "Messages", **options: "Unpack[TemplateOptions]") -> str:
+        """Returns the formatted prompt as a text, without the BOS token. Takes the options of `weft.TemplateOptions`.
 
         Raises:
             InvalidRequestError: A message has the wrong type, or the template rejects the messages.
-            EngineStoppedError: The engine was closed.
+            TypeError: There is no option of a name.
         """
-        return _chat_request(await self._templates.prompt(messages, **(chat or {})), options)
-
-    async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
-        """Returns the formatted prompt as a text, without the BOS token. Takes the options of `chat`.
-
-        Raises:
-            InvalidRequestError: A message has the wrong type, or the template rejects the messages.
-        """
-        return await self._templates.text(messages, **chat)
+        return await self._templates.text(messages, {**options})
 
     @cached_property
     def _templates(self) -> "Templates":
@@ -816,10 +827,3 @@ def _request(prompt: Prompt | Request, sampling: SamplingParams | None, options:
     if isinstance(prompt, Request):
         return msgspec.structs.replace(prompt, **fields) if fields else prompt
     return Request(prompt=prompt, **fields)
-
-
-def _chat_request(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
-    """Returns the request for a formatted chat."""
-    fields: dict[str, Any] = {"prompt": prompt.tokens, "checkpoints_at": prompt.turn_ends, **options}
-    request = Request(**fields)
-    return request if prompt.constraint is None else prompt.constraint.apply(request)

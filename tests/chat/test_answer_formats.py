@@ -25,9 +25,9 @@ from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.conversation import ChatMessage, Conversation
-from weft.chat.format import ChatFormat
+from weft.chat.conversation import ChatMessage, ChatRequest
 from weft.chat.messages import for_template
+from weft.chat.pipeline import ChatPipeline
 from weft.chat.template import ChatTemplate
 from weft.settings.chat import ChatSettings
 
@@ -400,12 +400,12 @@ def test_an_error_of_ours_leaves_the_family_by_its_marks(
     assert "chat template" in record.message
 
 
-def chat_format(engine: weft.Engine, given: FormatTemplate) -> ChatFormat:
-    return ChatFormat(engine, ChatSettings(chat_template=given.source))
+def chat_format(engine: weft.Engine, given: FormatTemplate) -> ChatPipeline:
+    return ChatPipeline(engine, ChatSettings(chat_template=given.source))
 
 
-def conversation(messages: Sequence[ChatMessage] = (QUESTION,)) -> Conversation:
-    return Conversation(messages=list(messages), tools=SHOWN)
+def conversation(messages: Sequence[ChatMessage] = (QUESTION,)) -> ChatRequest:
+    return ChatRequest(messages=list(messages), tools=SHOWN)
 
 
 @pytest.mark.parametrize("name", [*UNKNOWN, "DeepSeek V3.1"])
@@ -421,7 +421,7 @@ async def test_tools_that_the_template_shows_are_not_described(engine: weft.Engi
 async def test_tools_are_described_in_the_form_in_which_the_template_writes_calls(engine: weft.Engine, name: str) -> None:
     given = TEMPLATES[name]._replace(tools="")
     source = given.source.replace("{% if tools %}<T>{% endif %}", "")
-    chat = ChatFormat(engine, ChatSettings(chat_template=source))
+    chat = ChatPipeline(engine, ChatSettings(chat_template=source))
     assert not chat.shows_tools
     text = chat.text(conversation())
     begin = {"DeepSeek V3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME", "elements": "<acts:x>\n<act:x>NAME"}  # noqa: RUF001
@@ -437,7 +437,7 @@ async def test_the_example_of_a_call_has_the_models_control_tokens_and_a_message
     token = next(token for token in engine.model.control_tokens() if engine.model.token_bytes(token) == b"<s>")
     given = FormatTemplate(each("<s><act>{{ f.name }}:{{ f.arguments | tojson }}</act>"), eos="<|end|>")
     source = given.source.replace("{% if tools %}<T>{{ tools | tojson }}{% endif %}", "").replace("{{ eos_token }}", "")
-    chat = ChatFormat(engine, ChatSettings(chat_template=source))
+    chat = ChatPipeline(engine, ChatSettings(chat_template=source))
     tokens = chat.prompt(conversation([ChatMessage(role="user", content="<s>")])).tokens
     assert isinstance(tokens, list)
     text = chat.text(conversation([ChatMessage(role="user", content="<s>")]))
@@ -453,7 +453,7 @@ async def test_the_format_is_found_with_the_template_and_only_once(engine: weft.
         n_found += 1
         return detect_format(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("weft.chat.format.detect_format", counted)
+    monkeypatch.setattr("weft.chat.pipeline.detect_format", counted)
     chat = chat_format(engine, BY_FAMILY["Hermes"])
     chat.check_settings()
     assert n_found == 0, "a server that never chats needs it not"

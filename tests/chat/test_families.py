@@ -26,8 +26,8 @@ from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
-from weft.chat.format import ChatPrompt
 from weft.chat.output_constraint import OutputConstraint
+from weft.chat.pipeline import ChatPrompt
 from weft.chat.request_options import MAX_TOOLS
 from weft.server.llamacpp import metrics
 from weft.server.run.usage_counters import UsageCounters

@@ -12,8 +12,8 @@ import pytest
 import weft
 from tests.server.matchers import Json
 from weft.chat.conversation import ChatMessage
-from weft.chat.format import ChatFormat
-from weft.chat.request import ChatOptions, Templates
+from weft.chat.pipeline import ChatPipeline
+from weft.chat.request import Templates
 from weft.work.threads import Threads
 
 HELLO: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello <|im_end|>"}]
@@ -21,33 +21,36 @@ CHATML = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello <|im_e
 
 
 async def test_messages_become_a_prompt_by_a_template(engine: weft.Engine) -> None:
-    assert await engine.apply_template(HELLO, template="chatml") == CHATML
-    without = await engine.apply_template(HELLO, template="chatml", add_generation_prompt=False)
+    assert await engine.apply_template(HELLO, chat_template="chatml") == CHATML
+    without = await engine.apply_template(HELLO, chat_template="chatml", add_generation_prompt=False)
     assert without == CHATML.removesuffix("<|im_start|>assistant\n")
 
 
 async def test_messages_may_be_what_the_server_reads_them_as(engine: weft.Engine) -> None:
     messages = [ChatMessage(role=one["role"], content=one["content"]) for one in HELLO]
-    assert await engine.apply_template(messages, template="chatml") == CHATML
+    assert await engine.apply_template(messages, chat_template="chatml") == CHATML
 
 
 async def test_a_template_sees_its_variables(engine: weft.Engine) -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ mood }}"
-    assert await engine.apply_template(HELLO[1:], template=template, variables={"mood": "!"}) == "Hello <|im_end|>!"
+    assert (
+        await engine.apply_template(HELLO[1:], chat_template=template, chat_template_kwargs={"mood": "!"}) == "Hello <|im_end|>!"
+    )
 
 
 async def test_a_chat_is_what_its_request_completes(engine: weft.Engine) -> None:
-    answer = await engine.chat(HELLO, max_tokens=8, temperature=0, n=2)
-    request = await engine.chat_request(HELLO, max_tokens=8, temperature=0, n=2)
-    streamed = await weft.Completion.collect(engine.stream(request))
-    assert answer.texts == streamed.texts
-    assert len(answer.texts) == 2
-    assert answer.n_prompt == len(request.prompt)
+    completion = await engine.chat(HELLO, max_tokens=8, temperature=0, n=2)
+    request, _ = await Templates(engine, Threads()).request(HELLO, {"max_tokens": 8, "temperature": 0, "n": 2})
+    generated = await weft.Completion.collect(engine.stream(request))
+    assert [choice.message.content for choice in completion.choices] == list(generated.texts)
+    assert [choice.token_ids for choice in completion.choices] == [choice.token_ids for choice in generated.choices]
+    assert len(completion.choices) == 2
+    assert completion.n_prompt == len(request.prompt)
 
 
 async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) -> None:
     said = "word " * 2_000
-    assert said in await engine.apply_template([{"role": "user", "content": said}], template="chatml")
+    assert said in await engine.apply_template([{"role": "user", "content": said}], chat_template="chatml")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) ->
     [
         ([{"role": "user", "content": [{"type": "text", "text": ""}] * 1_000}], {}),
         (HELLO * 65, {}),
-        (HELLO, {"variables": {"numbers": list(range(1_000))}}),
+        (HELLO, {"chat_template_kwargs": {"numbers": list(range(1_000))}}),
         ([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}] * 10}, *HELLO], {}),
     ],
     ids=["parts", "messages", "variables", "calls"],
@@ -64,14 +67,14 @@ async def test_whatever_may_take_long_is_read_beside_the_event_loop(
     engine: weft.Engine, messages: Json, options: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
-    read = ChatFormat.text
+    read = ChatPipeline.text
 
-    def noted(self: ChatFormat, chat: Json) -> str:
+    def noted(self: ChatPipeline, chat: Json) -> str:
         threads.add(threading.get_ident())
         return read(self, chat)
 
-    monkeypatch.setattr(ChatFormat, "text", noted)
-    await engine.apply_template(messages, template="chatml", **options)
+    monkeypatch.setattr(ChatPipeline, "text", noted)
+    await engine.apply_template(messages, chat_template="chatml", **options)
     assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
@@ -82,8 +85,8 @@ async def test_whatever_may_take_long_is_read_beside_the_event_loop(
         ([{"content": "Hello"}], {}, "messages", "missing required field `role`"),
         ("Hello", {}, "messages", "Expected `array`"),
         ([{"role": "user", "content": 5}], {}, "messages", "content"),
-        (HELLO, {"template": "{% for %}"}, "template", "the chat template has a syntax error in line 1"),
-        (HELLO, {"template": "no-such-name"}, "template", "is neither a Jinja template nor one of"),
+        (HELLO, {"chat_template": "{% for %}"}, "chat_template", "the chat template has a syntax error in line 1"),
+        (HELLO, {"chat_template": "no-such-name"}, "chat_template", "is neither a Jinja template nor one of"),
         (HELLO, {"continue_final_message": True}, "continue_final_message", "only an assistant's message"),
     ],
 )
@@ -98,7 +101,7 @@ async def test_what_is_wrong_with_a_chat_is_said(
 
 async def test_an_unknown_option_of_a_chat_is_a_type_error(engine: weft.Engine) -> None:
     options: Any = {"tempalte": "chatml"}
-    with pytest.raises(TypeError, match="there is no option 'tempalte'; there are template, "):
+    with pytest.raises(TypeError, match="there is no option 'tempalte'; there are chat_template, "):
         await engine.apply_template(HELLO, **options)
 
 
@@ -107,7 +110,7 @@ class Interrupted(str):
 
     __slots__ = ("other", "templates")
     __hash__ = str.__hash__
-    other: tuple[str | None, ChatFormat] | None
+    other: tuple[str | None, ChatPipeline] | None
     templates: Templates
 
     def __ne__(self, other: object) -> bool:
@@ -119,10 +122,10 @@ async def test_a_template_that_another_thread_asks_for_is_not_taken_for_this_one
     templates = Templates(engine, Threads())
     template = Interrupted("{{ 1 }}")
     template.templates = templates
-    templates._format("chatml")
+    templates._pipeline("chatml")
     template.other = templates._last
     for _ in range(2):
-        assert templates._format(template).source == template
+        assert templates._pipeline(template).source == template
 
 
 class Answer(msgspec.Struct):
@@ -155,19 +158,21 @@ async def test_what_is_shorter_to_write_means_the_same(engine: weft.Engine) -> N
 async def test_a_tool_that_must_be_called_is_called(engine: weft.Engine) -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [{"type": "function", "function": {"name": "count", "parameters": parameters}}]
-    chat: ChatOptions = {"parallel_tool_calls": False}
-    answer = await engine.chat(HELLO, tools=tools, tool_choice="required", chat=chat, max_tokens=128, n=2, seed=1)
-    for reply in answer.replies:
-        [call] = reply.tool_calls
-        assert (call.name, reply.content, reply.reasoning_content) == ("count", "", "")
+    completion = await engine.chat(
+        HELLO, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=128, n=2, seed=1
+    )
+    for choice in completion.choices:
+        [call] = choice.message.tool_calls
+        assert (call.name, choice.message.content, choice.message.reasoning_content) == ("count", "", "")
+        assert choice.finish_reason == "tool_calls"
         assert isinstance(json.loads(call.arguments)["n"], int)
-        message = reply.message()
+        message = choice.message.to_dict()
         result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
         assert call.arguments in await engine.apply_template([*HELLO, message, result], tools=tools)
-    assert answer.reply.tool_calls == answer.replies[0].tool_calls
+    assert completion.message == completion.choices[0].message
 
 
-async def test_a_reply_without_tools_is_the_text(engine: weft.Engine) -> None:
-    answer = await engine.chat(HELLO, max_tokens=16, seed=1)
-    assert answer.reply.content == answer.text
-    assert answer.reply.message() == {"role": "assistant", "content": answer.text}
+async def test_a_message_without_tools_is_the_text(engine: weft.Engine) -> None:
+    [choice] = (await engine.chat(HELLO, max_tokens=16, seed=1)).choices
+    assert choice.message.content
+    assert choice.message.to_dict() == {"role": "assistant", "content": choice.message.content}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.server.matchers import Json
 from weft.chat.answer.parts import Part
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
 
 
 class SaidForm:
@@ -30,9 +30,9 @@ class SaidForm:
 
 def answers_are_read(monkeypatch: pytest.MonkeyPatch, parts: Mapping[str | None, Sequence[Part]]) -> None:
     """Lets every chat's answer be read so."""
-    prompt = ChatFormat.prompt
+    prompt = ChatPipeline.prompt
 
     def with_form(*args: Json, **more: Json) -> Json:
         return msgspec.structs.replace(prompt(*args, **more), answer=SaidForm(parts))
 
-    monkeypatch.setattr(ChatFormat, "prompt", with_form)
+    monkeypatch.setattr(ChatPipeline, "prompt", with_form)

@@ -73,6 +73,14 @@ class ScriptedStream:
         self.is_closed = True
 
 
+class PlainStream(ScriptedStream):
+    """The same for a reader of plain log-probabilities; it ends after its steps."""
+
+    async def next_batch(self, *, compact: bool = False) -> Sequence[Any]:
+        assert not compact
+        return await super().next_batch(compact=True) if self._steps else ()
+
+
 class ScriptedEngine:
     """Loads when `loaded` is set; every request gets the next of `scripts`, or the error that stands in its place."""
 

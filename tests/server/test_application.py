@@ -12,7 +12,7 @@ from tests.helpers import wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
 from weft.errors import EngineStoppedError
 from weft.server import create_app
 
@@ -131,11 +131,11 @@ async def test_a_server_that_is_stopped_while_the_chat_template_is_compiled_logs
     is_asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def compile_too_late(_: ChatFormat) -> None:
+    def compile_too_late(_: ChatPipeline) -> None:
         loop.call_soon_threadsafe(is_asked.set)
         raise EngineStoppedError
 
-    monkeypatch.setattr(ChatFormat, "compile", compile_too_late)
+    monkeypatch.setattr(ChatPipeline, "compile", compile_too_late)
     async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1))) as client:
         await answers(client, 200)
         await is_asked.wait()

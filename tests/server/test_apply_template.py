@@ -19,7 +19,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidConfigError, QueueFullError
 from weft.chat import builtin, sandbox
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
 from weft.chat.segment_tokenizer import MARK
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
@@ -101,7 +101,7 @@ async def test_the_settings_name_another_template(template: str, prompt: str, tm
 )
 def test_a_template_that_is_none_is_said_at_the_start(settings: Json, param: str, message: str) -> None:
     with pytest.raises(InvalidConfigError) as wrong:
-        ChatFormat(ScriptedEngine().as_engine(), Settings(**settings)).check_settings()
+        ChatPipeline(ScriptedEngine().as_engine(), Settings(**settings)).check_settings()
     assert wrong.value.param == param
     assert wrong.value.message.startswith(message)
 
@@ -397,7 +397,7 @@ def turn_ends(messages: Json, source: str = builtin.source("chatml"), *, cuts: b
     """What of the prompt comes before each end."""
     engine = ScriptedEngine()
     engine.limits = SimpleNamespace(forks_anywhere=cuts, n_ctx_slot=2**20)
-    chats = ChatFormat(engine.as_engine(), Settings(chat_template=source))
+    chats = ChatPipeline(engine.as_engine(), Settings(chat_template=source))
     prompt = chats.prompt(_fields(messages))
     assert isinstance(prompt.tokens, list)
     return ["".join(map(chr, prompt.tokens[:end])) for end in prompt.turn_ends]

@@ -7,7 +7,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidRequestError
 from weft.chat.answer.parsed_message import ParsedMessage
-from weft.chat.format import ChatFormat, ChatPrompt
+from weft.chat.pipeline import ChatPipeline, ChatPrompt
 from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
 
@@ -52,7 +52,7 @@ PARTS = """{% for m in messages %}<{{ m.role }}>{% for p in m.content %}[{{ p.te
 
 
 def prompt_of(source: str, *messages: Json, engine: ScriptedEngine | None = None, **fields: Json) -> tuple[str, ChatPrompt]:
-    form = ChatFormat((engine or ScriptedEngine()).as_engine(), Settings(chat_template=source))
+    form = ChatPipeline((engine or ScriptedEngine()).as_engine(), Settings(chat_template=source))
     chat = msgspec.convert({"messages": [QUESTION, *messages], **fields}, ChatFields)
     return form.text(chat), form.prompt(chat)
 

@@ -11,7 +11,7 @@ from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidRequestError
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
@@ -25,7 +25,7 @@ NATIVE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.to
 
 
 def text_of(source: str | None, *messages: Json, engine: ScriptedEngine | None = None, **fields: Json) -> str:
-    form = ChatFormat((engine or ScriptedEngine()).as_engine(), Settings(chat_template=source))
+    form = ChatPipeline((engine or ScriptedEngine()).as_engine(), Settings(chat_template=source))
     return form.text(msgspec.convert({"messages": [QUESTION, *messages], **fields}, ChatFields))
 
 

@@ -5,7 +5,7 @@ import pytest
 import weft
 from tests.engine.tiny_models import write_tiny_model
 from weft.chat.conversation import ChatMessage
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
 from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
 
@@ -25,7 +25,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> weft.Engine:
 def read(engine: weft.Engine, template: str, *contents: str) -> str:
     """The tokens of a chat, spelt."""
     messages = [ChatMessage(role="user", content=said) for said in contents]
-    tokens = ChatFormat(engine, Settings(chat_template=template)).prompt(ChatFields(messages=messages)).tokens
+    tokens = ChatPipeline(engine, Settings(chat_template=template)).prompt(ChatFields(messages=messages)).tokens
     return engine.detokenize(tokens)
 
 

@@ -13,8 +13,8 @@ import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import FullEngine
-from weft.chat.conversation import Chat
-from weft.chat.format import ChatPrompt
+from weft.chat.conversation import ChatRequest
+from weft.chat.pipeline import ChatPrompt
 from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.errors import TextsWaitingError
@@ -157,7 +157,7 @@ async def test_a_beginning_that_is_too_long_is_rendered_no_more(monkeypatch: pyt
         chat = server.app.service.chat
         prompt, rendered = chat.prompt, []
 
-        def counted(data: Chat, *args: Any, **more: Any) -> ChatPrompt:  # noqa: ANN401 (those of the real one)
+        def counted(data: ChatRequest, *args: Any, **more: Any) -> ChatPrompt:  # noqa: ANN401 (those of the real one)
             rendered.append(data)
             return prompt(data, *args, **more)
 

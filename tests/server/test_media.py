@@ -23,6 +23,7 @@ from tests.helpers import n_processing, wait_until
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from tests.server.test_watchdog import MOST_MS, Body, Case, filled, nobody_waits, watching
+from weft.chat.request import Templates
 from weft.server import create_app
 from weft.server.gateway import Gateway
 from weft.server.json_request import max_body
@@ -30,6 +31,7 @@ from weft.server.run import executor, media
 from weft.server.run.fetching import is_public
 from weft.server.run.media_files import MediaFile
 from weft.settings import Settings
+from weft.work.threads import Threads
 
 Files = dict[Projector, tuple[Path, Path]]
 
@@ -936,7 +938,7 @@ async def test_python_says_a_picture_in_a_chat(files: Files) -> None:
     async with weft.Engine(str(model), mmproj=str(path), n_slots=2, n_ctx=1024, n_threads=1) as engine:
         seen = await engine.read_media(png_of(1))
         messages: Sequence[Json] = [said("what is", {"type": "media", "media": seen}, "this?")]
-        request = await engine.chat_request(messages)
+        request, _ = await Templates(engine, Threads()).request(messages, {})
         assert isinstance(request.prompt, weft.MixedPrompt)
         assert [each.digest for each in request.prompt.media] == [seen.digest]
         assert "what is<__media__>this?" in await engine.apply_template(messages)

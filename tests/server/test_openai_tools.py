@@ -14,10 +14,12 @@ from tests.helpers import How
 from tests.scripted import Answer, AnsweringEngine, Script
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
-from weft.chat.format import ChatFormat
+from weft.chat.pipeline import ChatPipeline
+from weft.chat.request import Templates
 from weft.server import create_app
 from weft.settings import Settings
 from weft.settings.chat import ChatSettings
+from weft.work.threads import Threads
 
 TEMPLATE = (
     "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
@@ -381,7 +383,7 @@ async def test_a_message_that_cannot_be_said_before_the_end_is_refused(
 
 async def test_a_server_whose_message_ends_the_thought_does_not_start() -> None:
     engine = AnsweringEngine(Script([Answer("")], THINKING))
-    form = ChatFormat(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
+    form = ChatPipeline(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
     with pytest.raises(weft.InvalidConfigError, match="'</think>'"):
         form.check_settings()
 
@@ -724,8 +726,9 @@ async def test_a_tool_cannot_spell_a_control_token() -> None:
         spelling = engine.model.token_bytes(spelt[-1]).decode()
         tools = [{"type": "function", "function": {"name": "f", "description": f"say {spelling} now", "parameters": CITY}}]
         asked = [{"role": "user", "content": "a"}]
-        plain = await engine.chat_request(asked, chat={"template": TEMPLATE})
-        with_tools = await engine.chat_request(asked, chat={"template": TEMPLATE, "tools": tools})
+        templates = Templates(engine, Threads())
+        plain, _ = await templates.request(asked, {"chat_template": TEMPLATE})
+        with_tools, _ = await templates.request(asked, {"chat_template": TEMPLATE, "tools": tools})
         assert isinstance(plain.prompt, list)
         assert isinstance(with_tools.prompt, list)
         assert len(with_tools.prompt) > len(plain.prompt)

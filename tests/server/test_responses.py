@@ -19,6 +19,7 @@ from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
+from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import create_app
 from weft.server.responses import items, service, store
@@ -64,6 +65,11 @@ class Generated:
 
     def __init__(self) -> None:
         self.streams = [type("Stream", (), {"n_prompt": 3})()]
+        self._parsers = BranchParsers(Scripted())
+        self.parts = self._parsers.read
+
+    def is_cut(self, finished: weft.Finished) -> bool:
+        return self._parsers.is_cut(finished.index)
 
     def explanation(self, *_: object) -> msgspec.UnsetType:
         return msgspec.UNSET
@@ -73,7 +79,7 @@ def writing(ends: list[ResponseWriter] | None = None, **body: Json) -> ResponseW
     asked = CreateResponse(input="a", **body)
     about = response(asked, Settings(), "a model", None, [])
     on_end = (lambda _: None) if ends is None else ends.append
-    return ResponseWriter(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
+    return ResponseWriter(about, Generated(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
 
 
 def told_by(event: PendingEvent) -> Json:

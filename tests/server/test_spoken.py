@@ -4,12 +4,12 @@ import pytest
 
 from tests.chat.families import FAMILIES
 from weft import Finished, Token, Usage
+from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.families.hermes import HERMES
 from weft.chat.answer.family import ReasoningMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.server.run.chat import BranchParsers
 
 USAGE = Usage(n_computed=1, n_cached=2, n_predicted=1, n_context=3, prompt_ms=1.0, predicted_ms=1.0)
 

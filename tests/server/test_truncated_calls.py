@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Literal
 
 import httpx
-import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
@@ -13,11 +11,10 @@ import weft
 from tests.helpers import How
 from tests.scripted import N_CHARACTERS, Answer, AnsweringEngine, Script
 from tests.server.matchers import Json
-from weft import Choice, Completion
+from tests.server.scripted import PlainStream, finished, token
 from weft.chat.answer.families import GENERIC
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.replies import ChatAnswer
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -148,23 +145,17 @@ async def test_ollama(client: httpx.AsyncClient, how: How) -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "cancelled"])
-def test_python(reason: Literal["length", "cancelled"]) -> None:
+async def test_python(reason: str) -> None:
     form = FamilyForm(GENERIC, None, ToolUse((Tool("look", SCHEMA),)))
-    usage = msgspec.convert(dict.fromkeys(weft.Usage.__struct_fields__, 0), weft.Usage, strict=False)
     for cut in range(len(TEXT)):
-        branch = Choice(
-            index=0,
-            text=TEXT[:cut],
-            token_ids=(),
-            finish_reason=reason,
-            stop_reason=None,
-            is_context_full=False,
-            is_truncated=False,
-            usage=usage,
-            logprobs=(),
+        stream = PlainStream(
+            [
+                [token(0, TEXT[:cut], 1)],
+                [finished(0, reason=reason)],
+            ]
         )
-        answer = ChatAnswer.of(Completion(choices=(branch,), seed=0, n_prompt=0, prompt_logprobs=()), form)
-        assert f"{SAID}\n".startswith(answer.reply.content)
-        assert [call.name for call in answer.reply.tool_calls] == ["look"] * len(answer.reply.tool_calls)
-        for call, whole in zip(answer.reply.tool_calls, (FIRST, SECOND), strict=False):
+        message = (await weft.ChatStream(stream, 1, form, lambda _: "").collect()).message  # type: ignore[arg-type]
+        assert f"{SAID}\n".startswith(message.content)
+        assert [call.name for call in message.tool_calls] == ["look"] * len(message.tool_calls)
+        for call, whole in zip(message.tool_calls, (FIRST, SECOND), strict=False):
             assert whole.startswith(call.arguments)

@@ -1,11 +1,10 @@
 """Messages and options of a chat, from which a prompt is rendered."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-__all__ = ["MEDIA_TYPES", "Chat", "ChatMessage", "ContentPart", "Conversation", "ImageUrl", "InputAudio"]
+__all__ = ["MEDIA_TYPES", "ChatMessage", "ChatRequest", "ContentPart", "ImageUrl", "InputAudio"]
 
 MEDIA_TYPES = ("image_url", "input_audio", "media")
 """Types of parts with images or audio: OpenAI's two, and `media` of the Python API, for media that was read before."""
@@ -46,85 +45,42 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     """Deprecated form of `tool_calls`, for one call."""
 
 
-class Chat(Protocol):
-    """Messages, and how to render them. None is the default of each option."""
+class ChatRequest(msgspec.Struct, kw_only=True):
+    """Messages of a chat, and how they are rendered and answered. None selects the default of each option."""
 
-    @property
-    def messages(self) -> Sequence[ChatMessage] | None:
-        """The messages so far."""
-
-    @property
-    def add_generation_prompt(self) -> bool | None:
-        """True, the default, if the prompt ends with the beginning of the assistant's turn."""
-
-    @property
-    def continue_final_message(self) -> bool | str | None:
-        """True if the answer continues the last message; or the name of the part that it continues."""
-
-    @property
-    def chat_template_kwargs(self) -> Mapping[str, Any] | None:
-        """Additional variables of the template."""
-
-    @property
-    def reasoning_effort(self) -> str | None:
-        """The template's variable of this name; `none` disables reasoning."""
-
-    @property
-    def reasoning_format(self) -> str | None:
-        """Where reasoning is returned: `none`, `deepseek`, `deepseek-legacy` or `auto`."""
-
-    @property
-    def enable_thinking(self) -> bool | None:
-        """True to enable reasoning."""
-
-    @property
-    def thinking(self) -> Any:  # noqa: ANN401 (any JSON)
-        """Same as `enable_thinking`, as a boolean or as `{"type", "budget_tokens"}`."""
-
-    @property
-    def reasoning_budget_tokens(self) -> int | None:
-        """Maximum tokens of the reasoning; negative for no limit."""
-
-    @property
-    def thinking_budget_tokens(self) -> int | None:
-        """Alias of `reasoning_budget_tokens`."""
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Functions that the model may call."""
-
-    @property
-    def tool_choice(self) -> str | Mapping[str, Any] | None:
-        """Whether a tool must be called, or which one."""
-
-    @property
-    def parallel_tool_calls(self) -> bool | None:
-        """True, the default, if one answer may contain several calls."""
-
-    @property
-    def functions(self) -> Sequence[Mapping[str, Any]] | None:
-        """Deprecated form of `tools`."""
-
-    @property
-    def function_call(self) -> str | Mapping[str, Any] | None:
-        """Deprecated form of `tool_choice`."""
-
-
-class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """Chat of the Python API."""
-
-    messages: Sequence[ChatMessage]
+    messages: list[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
+    """True, the default, if the prompt ends with the beginning of the assistant's turn."""
     continue_final_message: bool | str | None = None
-    chat_template_kwargs: Mapping[str, Any] | None = None
+    """True, the default, if the answer continues a last message of the assistant; or the name of the part that it continues,
+    `content` or `reasoning_content`."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Additional variables of the template."""
     reasoning_effort: str | None = None
+    """The template's variable of this name; `none` disables reasoning."""
     reasoning_format: str | None = None
+    """Where reasoning is returned: `none` leaves it in the content, `deepseek` and `auto` move it out, `deepseek-legacy` does
+    both."""
     enable_thinking: bool | None = None
+    """True to enable reasoning; the default is true if the template supports it."""
     thinking: Any = None
+    """Same as `enable_thinking`: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
     reasoning_budget_tokens: int | None = None
-    thinking_budget_tokens: int | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    tool_choice: str | Mapping[str, Any] | None = None
+    """Maximum tokens of the reasoning; negative for no limit."""
+    reasoning_budget_message: str | None = None
+    """Text inserted at the end of reasoning whose budget is exhausted."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each `{"type": "function", "function": {"name", "description", "parameters",
+    "strict"}}`."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
     parallel_tool_calls: bool | None = None
-    functions: Sequence[Mapping[str, Any]] | None = None
-    function_call: str | Mapping[str, Any] | None = None
+    """True, the default, if one answer may contain several calls."""
+
+    # Deprecated names, in OpenAI's and llama-server's APIs.
+    thinking_budget_tokens: int | None = None
+    """Alias of `reasoning_budget_tokens`."""
+    functions: list[dict[str, Any]] | None = None
+    """Deprecated form of `tools`, without `type`."""
+    function_call: str | dict[str, Any] | None = None
+    """Deprecated form of `tool_choice`: `none`, `auto`, or `{"name"}`."""

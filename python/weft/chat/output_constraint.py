@@ -30,6 +30,7 @@ class OutputConstraint:
         control_tokens: Mapping[str, int],
         budget: int | None,
         *,
+        message: str = "",
         may_reason: bool = True,
         cache: CallGrammarCache | None = None,
     ) -> None:
@@ -38,7 +39,8 @@ class OutputConstraint:
         Args:
             form: How the answers are parsed.
             control_tokens: The id of each control token by its spelling.
-            budget: Maximum tokens of the reasoning, negative for no limit; None uses the server's default.
+            budget: Maximum tokens of the reasoning; None or negative for no limit.
+            message: Text to insert before the end of reasoning that has used up its budget.
             may_reason: Whether the model may reason before text that a grammar or a schema constrains.
             cache: Cache of grammars of earlier chats; None always writes the grammar.
 
@@ -46,7 +48,8 @@ class OutputConstraint:
             InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
         """
         self._form = form
-        self._budget = budget
+        self._budget = None if budget is None or budget < 0 else budget
+        self._message = message
         self._may_reason = may_reason
         self._use = form.use or _NO_TOOLS
         self._rules, self._calls = (write_rules if cache is None else cache.rules)(form, control_tokens)
@@ -60,19 +63,8 @@ class OutputConstraint:
         """True if the answers may call tools."""
         return self._calls is not None
 
-    @property
-    def ends(self) -> Sequence[str]:
-        """Texts that end the reasoning."""
-        marks = self._form.reasoning_marks
-        return () if marks is None else (marks.end, *marks.implicit_ends)
-
-    def apply(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
-        """Adds the constraint to a request.
-
-        Args:
-            request: The request.
-            budget: Maximum tokens of the reasoning if the chat sets none; None for no limit.
-            message: Text to insert before the end of reasoning that has used up its budget.
+    def apply(self, request: Request) -> Request:
+        """Returns the request with the constraint.
 
         Raises:
             InvalidRequestError: The request has a grammar, and tools may be called.
@@ -80,20 +72,19 @@ class OutputConstraint:
         request = self._constrained(request)
         preserved = [*request.preserved_tokens, *self._preserved]
         request = msgspec.structs.replace(request, preserved_tokens=preserved, stop=[*request.stop, *self._stop_strings()])
-        max_tokens = budget if self._budget is None else self._budget if self._budget >= 0 else None
         marks = self._form.reasoning_marks
         is_constrained = request.grammar is not None or request.json_schema is not None
         if is_constrained and not (request.grammar_lazy or self._may_reason or self._form.is_thinking):
             return request
-        if marks is None or request.reasoning is not None or not (is_constrained or max_tokens is not None):
+        if marks is None or request.reasoning is not None or not (is_constrained or self._budget is not None):
             return request
         reasoning = ReasoningConfig(
             starts=(marks.start,),
             # A grammar that applies after the reasoning must still match the text that ends it.
             ends=(marks.end, *(marks.implicit_ends if request.grammar_lazy else ())),
             begins_inside=self._form.is_thinking,
-            budget=max_tokens,
-            message=message,
+            budget=self._budget,
+            message=self._message,
         )
         return msgspec.structs.replace(request, reasoning=reasoning)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
-from weft.chat.conversation import Chat
+from weft.chat.conversation import ChatRequest
 from weft.errors import InvalidRequestError
 from weft.fields.excerpt import excerpt
 
@@ -18,6 +18,7 @@ __all__ = [
     "REASONING_FORMATS",
     "ReasoningOptions",
     "RequestedTools",
+    "budget_message",
     "reasoning_options",
     "requested_tools",
 ]
@@ -55,10 +56,12 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     """None uses the template's default."""
     budget: int | None = None
     """Maximum tokens of the reasoning, negative for no limit; None uses the server's default."""
+    budget_message: str | None = None
+    """Text inserted at the end of reasoning whose budget is exhausted; None uses the server's default."""
     format: ReasoningFormat = ReasoningFormat.SEPARATE
 
 
-def requested_tools(data: Chat) -> RequestedTools | None:
+def requested_tools(data: ChatRequest) -> RequestedTools | None:
     """Returns the tools of a chat; None if it has none.
 
     Raises:
@@ -175,7 +178,7 @@ def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: 
     return str(name)
 
 
-def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
+def reasoning_options(data: ChatRequest, default_form: str) -> ReasoningOptions:
     """Returns the reasoning options of a chat.
 
     Raises:
@@ -203,4 +206,28 @@ def reasoning_options(data: Chat, default_form: str) -> ReasoningOptions:
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequestError("thinking", f"thinking.budget_tokens is {excerpt(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    return ReasoningOptions(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])
+    budget = None if given is None else min(given, MAX_BUDGET)
+    return ReasoningOptions(is_on, budget, data.reasoning_budget_message, REASONING_FORMATS[form])
+
+
+def budget_message(given: str | None, default: str, ends: Sequence[str]) -> str:
+    """Returns the text inserted at the end of reasoning whose budget is exhausted.
+
+    Args:
+        given: The request's text, or None.
+        default: The text of the settings.
+        ends: End markers of the reasoning.
+
+    Raises:
+        InvalidRequestError: The text contains an end marker, which would show the rest of it to the user.
+    """
+    message = default if given is None else given
+    if (found := next((end for end in ends if end in message), None)) is None:
+        return message
+    if given is None:
+        # The request set the markers; markers of chat templates were checked at startup.
+        raise InvalidRequestError(
+            "reasoning_budget_end_tags", f"{excerpt(found)} is in the server's message, which says it too early"
+        )
+    why = f"contains {excerpt(found)}, which ends the thought and is written after the message; leave it out"
+    raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")

@@ -8,21 +8,17 @@ from queue import SimpleQueue
 
 import msgspec
 
-from weft.chat.answer.parts import Content, Part, Reasoning
-from weft.chat.conversation import ChatMessage, Conversation
-from weft.chat.format import ChatFormat
+from weft.chat.conversation import ChatMessage, ChatRequest
+from weft.chat.pipeline import ChatPipeline
+from weft.chat.stream import ChatStream, ContentDelta, ReasoningDelta
 from weft.cli.chat.pieces import ChatModelError, Messages, Piece
 from weft.cli.local_engine import model_name, new_engine
 from weft.engine import Engine
 from weft.errors import WeftError
-from weft.events import Finished, Token
 from weft.request import Request
 from weft.settings import Settings
 
 __all__ = ["LocalModel"]
-
-WHOLE_REASONS = ("end", "stop")
-"""Finish reasons of answers that were not truncated."""
 
 
 class LocalModel:
@@ -41,7 +37,7 @@ class LocalModel:
         self._engine = new_engine(settings)
         try:
             asyncio.run_coroutine_threadsafe(self._engine.start(), self._loop).result()
-            self._format = _format(self._engine, settings)
+            self._pipeline = _pipeline(self._engine, settings)
         except WeftError as error:
             raise ChatModelError(str(error)) from error
 
@@ -70,29 +66,15 @@ class LocalModel:
             producing.cancel()
 
     async def _pieces(self, messages: Messages, n: int) -> AsyncGenerator[Piece, None]:
-        chat = Conversation(messages=msgspec.convert(messages, list[ChatMessage]))
-        prompt = await asyncio.to_thread(self._format.prompt, chat)
-        request = self._request(n)
-        request = msgspec.structs.replace(request, prompt=prompt.tokens, checkpoints_at=prompt.turn_ends)
-        if prompt.constraint is not None:
-            request = prompt.constraint.apply(request)
-        form = prompt.answer_to(request)
-        readers = [form.reader() for _ in range(n)]
-        stream = self._engine.stream(request)
-        try:
-            while events := await stream.next_batch():
-                for event in events:
-                    if not isinstance(event, Token | Finished):
-                        continue
-                    reader = readers[event.index]
-                    parts: list[Part] = reader.read(event.text)
-                    if isinstance(event, Finished):
-                        parts += reader.end(is_truncated=event.finish_reason != "stop")
-                    for part in parts:
-                        if isinstance(part, Content | Reasoning):
-                            yield Piece(event.index, "content" if isinstance(part, Content) else "reasoning", part.text)
-        finally:
-            stream.close()
+        chat = ChatRequest(messages=msgspec.convert(messages, list[ChatMessage]))
+        prompt = await asyncio.to_thread(self._pipeline.prompt, chat)
+        request = msgspec.structs.replace(self._request(n), prompt=prompt.tokens, **prompt.request_fields)
+        request = prompt.constrained(request)
+        stream = ChatStream(self._engine.stream(request), n, prompt.answer_to(request), self._engine.detokenize)
+        async with aclosing(stream):
+            async for delta in stream:
+                if isinstance(delta, ContentDelta | ReasoningDelta):
+                    yield Piece(delta.index, "content" if isinstance(delta, ContentDelta) else "reasoning", delta.text)
 
     def _request(self, n: int) -> Request:
         """Returns the request of the settings, without a prompt."""
@@ -116,8 +98,8 @@ class LocalModel:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _format(engine: Engine, settings: Settings) -> ChatFormat:
-    form = ChatFormat(engine, settings)
-    form.check_settings()
-    form.compile()
-    return form
+def _pipeline(engine: Engine, settings: Settings) -> ChatPipeline:
+    pipeline = ChatPipeline(engine, settings)
+    pipeline.check_settings()
+    pipeline.compile()
+    return pipeline

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import Finished, Progress, PromptLogprobs, Token
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.anthropic.schemas import (
     BlockDelta,
     BlockStart,
@@ -29,7 +29,6 @@ from weft.server.anthropic.schemas import (
     Usage,
 )
 from weft.server.run import sse
-from weft.server.run.chat import BranchParsers
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 from weft.server.run.response_budget import TOKEN_BYTES
@@ -65,12 +64,11 @@ PING = _frame(_PING)
 class _ResponseState:
     """State shared by streamed and complete responses."""
 
-    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
+    def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = service.model_name
         self._generation = generation
         self._n_prompt = generation.streams[0].n_prompt
-        self._parsers = BranchParsers(form)
         self._shows_reasoning = data.thinking is None or data.thinking.display != "omitted"
         self._stops = frozenset(data.stop_sequences or ())
 
@@ -81,7 +79,7 @@ class _ResponseState:
         if stop is not None and stop not in self._stops:
             # Stop string of the chat template.
             reason, stop = "end_turn", None
-        if reason == "end_turn" and self._parsers.calls(finished):
+        if reason == "end_turn" and self._generation.finish_reason(finished) == "tool_calls":
             reason = "tool_use"
         return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
 
@@ -95,8 +93,8 @@ class ChunkEncoder(_ResponseState):
     The number of cached prompt tokens is reported at the start, if known by then, and at the end.
     """
 
-    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
-        super().__init__(data, generation, form, service)
+    def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
         self._is_begun = False
         self._block = -1
         """Index of the latest block."""
@@ -114,12 +112,12 @@ class ChunkEncoder(_ResponseState):
             case Progress():
                 return self._start(event.n_cached)
             case Finished():
-                said = [sent for part in self._parsers.read(event) for sent in self._part_events(part)]
+                said = [sent for part in self._generation.parts(event) for sent in self._part_events(part)]
                 end, usage = self._stop_and_usage(event)
                 last = MessageDelta(end, usage, self._generation.explanation(0, event))
                 return [*self._start(event.usage.n_cached), *said, *self._close(), last, MessageStop()]
             case _:
-                return [*self._start(0), *(sent for part in self._parsers.read(event) for sent in self._part_events(part))]
+                return [*self._start(0), *(sent for part in self._generation.parts(event) for sent in self._part_events(part))]
 
     def _start(self, n_cached: int) -> list[StreamEvent]:
         if self._is_begun:
@@ -164,8 +162,8 @@ class ChunkEncoder(_ResponseState):
 class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
-    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
-        super().__init__(data, generation, form, service)
+    def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
         self._blocks: list[tuple[Part, list[str]]] = []
         """Blocks as their first part and their texts."""
         self._end: tuple[MessageEnd, Usage] | None = None
@@ -175,7 +173,7 @@ class ResponseBuilder(_ResponseState):
         return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
 
     def _add(self, event: Token | Finished) -> int:
-        parts = self._parsers.read(event)
+        parts = self._generation.parts(event)
         for part in parts:
             self._take(part)
         if isinstance(event, Finished):

@@ -37,14 +37,14 @@ async def create_message(
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     try:
-        generation, form = await submit_chat(chat.fields, service)
+        generation = await submit_chat(chat.fields, service)
     except InvalidRequestError as error:
         raise chat.rename_parameter(error) from None
     if chat.marked is not None:
         _pin_prefix(chat.marked, generation, service)
     if not data.stream:
-        return Answer(CollectedResponse(generation, answer.ResponseBuilder(data, generation, form, service), service.collected))
-    written = answer.ChunkEncoder(data, generation, form, service)
+        return Answer(CollectedResponse(generation, answer.ResponseBuilder(data, generation, service), service.collected))
+    written = answer.ChunkEncoder(data, generation, service)
     return Answer(StreamedResponse(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 

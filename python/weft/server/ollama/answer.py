@@ -9,11 +9,10 @@ import msgspec
 
 from weft import Finished, MixedPrompt, Token
 from weft._native import Model, TokenIds
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
-from weft.server.run.chat import BranchParsers
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
@@ -146,14 +145,12 @@ class _ResponseState:
         self,
         data: ChatFields,
         generation: Generation,
-        form: AnswerForm,
         shape: ResponseFormat,
         timer: RequestTimer,
         *,
         model: Model | None = None,
     ) -> None:
         self._shape = shape
-        self._parsers = BranchParsers(form)
         self._generation = generation
         self._timer = timer
         self._with_top = bool(data.top_logprobs)
@@ -171,7 +168,7 @@ class _ResponseState:
         """Returns the content that an event adds."""
         delta = _Delta()
         calls: list[Call] = []
-        for part in self._parsers.read(event):
+        for part in self._generation.parts(event):
             self._take(part, delta, calls)
         if isinstance(event, Token):
             if (logprobs := token_logprobs(event)) is not None:
@@ -179,7 +176,7 @@ class _ResponseState:
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            is_cut = self._parsers.is_cut(event.index)
+            is_cut = self._generation.is_cut(event)
             self._end_call(delta, calls, is_cut=is_cut and end_reason(event) != "end", is_truncated=event.finish_reason != "stop")
         delta.calls = calls
         return delta
@@ -278,13 +275,12 @@ class ResponseBuilder(_ResponseState):
         self,
         data: ChatFields,
         generation: Generation,
-        form: AnswerForm,
         shape: ResponseFormat,
         timer: RequestTimer,
         *,
         model: Model | None = None,
     ) -> None:
-        super().__init__(data, generation, form, shape, timer, model=model)
+        super().__init__(data, generation, shape, timer, model=model)
         self._contents: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Call] = []

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, SkipValidation
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings, TokenIds
-from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
@@ -70,13 +70,11 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = (
-            await _submit_raw(data, parsed, service) if is_raw else await _submit_chat(parsed, service, data.context)
-        )
+        generation = await (_submit_raw(data, parsed, service) if is_raw else _submit_chat(parsed, service, data.context))
     except InvalidRequestError as error:
         raise translate.rename_parameter(error, is_chat=False) from None
     timer.mark_submitted()
-    return _answer(parsed, generation, form, shape, timer, service=service, includes_context=not is_raw)
+    return _answer(parsed, generation, shape, timer, service=service, includes_context=not is_raw)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
@@ -91,16 +89,14 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
-        generation, form = await _submit_chat(parsed, service)
+        generation = await _submit_chat(parsed, service)
     except InvalidRequestError as error:
         raise translate.rename_parameter(error) from None
     timer.mark_submitted()
-    return _answer(parsed, generation, form, shape, timer, service=service)
+    return _answer(parsed, generation, shape, timer, service=service)
 
 
-async def _submit_chat(
-    parsed: translate.ParsedRequest, service: Service, context: Sequence[int] | None = None
-) -> tuple[Generation, AnswerForm]:
+async def _submit_chat(parsed: translate.ParsedRequest, service: Service, context: Sequence[int] | None = None) -> Generation:
     """Submits a chat, optionally after the context of an earlier response."""
     fields = parsed.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
@@ -117,10 +113,10 @@ async def _submit_chat(
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
         prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
     sent = _with_options(parsed, await submission(fields, prompt, service))
-    return await service.submit(sent), prompt.answer_to(sent.template)
+    return await service.submit(sent, prompt.answer_to(sent.template))
 
 
-async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> tuple[Generation, AnswerForm]:
+async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> Generation:
     """Submits a raw prompt or an infill."""
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
@@ -129,7 +125,7 @@ async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, servi
         sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
     if (prompt := translate.raw_prompt_with_images(data)) is not None:
         sent = msgspec.structs.replace(sent, prompts=[prompt])
-    return await service.submit(sent), PLAIN
+    return await service.submit(sent, PLAIN)
 
 
 def _with_options(parsed: translate.ParsedRequest, sent: Submission) -> Submission:
@@ -141,7 +137,6 @@ def _with_options(parsed: translate.ParsedRequest, sent: Submission) -> Submissi
 def _answer(
     parsed: translate.ParsedRequest,
     generation: Generation,
-    form: AnswerForm,
     shape: answer.ResponseFormat,
     timer: answer.RequestTimer,
     *,
@@ -149,7 +144,7 @@ def _answer(
     includes_context: bool = False,
 ) -> Answer[Any]:
     fields = parsed.fields
-    given = (fields, generation, form, shape, timer)
+    given = (fields, generation, shape, timer)
     model = service.engine.model if includes_context else None
     if not fields.stream:
         return Answer(CollectedResponse(generation, answer.ResponseBuilder(*given, model=model), service.collected))

@@ -1,14 +1,13 @@
 """OpenAI's chats: conversion of events to chunks and messages. No I/O here."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
 from weft.server.openai.answer import ResponseContext, wants_usage
 from weft.server.openai.chat_schemas import (
@@ -25,7 +24,6 @@ from weft.server.openai.chat_schemas import (
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, branch_score, timings
 from weft.server.run import sse
-from weft.server.run.chat import BranchParsers
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
@@ -65,19 +63,18 @@ def check(data: CreateChatCompletion) -> None:
 class _ResponseState:
     """State shared by streamed and complete responses."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._context = ResponseContext("chatcmpl", data, generation, service, with_top=with_top)
-        self._parsers = BranchParsers(answer, partial(generation.text_before, 0))
-        generation.accepts_forks = generation.reparses_forks = True
+        self._generation = generation
+        generation.accepts_forks = True
         self._uses_function_call = bool(data.functions)
         """True if calls use the deprecated `function_call` instead of `tool_calls`."""
 
     def _finish_reason(self, finished: Finished) -> str:
-        if self._parsers.calls(finished):
-            return "function_call" if self._uses_function_call else "tool_calls"
-        return finished.finish_reason
+        reason = self._generation.finish_reason(finished)
+        return "function_call" if reason == "tool_calls" and self._uses_function_call else reason
 
 
 class ChunkEncoder(_ResponseState):
@@ -86,8 +83,8 @@ class ChunkEncoder(_ResponseState):
     Text that is withheld until a branch's end has its own chunk before the end.
     """
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
-        super().__init__(data, generation, service, answer)
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
         self._include_usage = wants_usage(data.stream_options)
         self._started: set[int] = set()
 
@@ -128,7 +125,7 @@ class ChunkEncoder(_ResponseState):
         index = self._context.index(prompt, event)
         sampled = token_logprobs(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
-        deltas = [self._delta(part) for part in self._parsers.read(event)]
+        deltas = [self._delta(part) for part in self._generation.parts(event)]
         if not deltas and sampled is not None:
             # Its text is withheld, or it is a control token.
             deltas = [Delta(content="")]
@@ -195,8 +192,8 @@ class ChunkEncoder(_ResponseState):
 class ResponseBuilder(_ResponseState):
     """Builds the complete response."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
-        super().__init__(data, generation, service, answer)
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
         self._messages: dict[int, ParsedMessage] = {}
         self._texts: list[str] = []
         """Raw text of the first branch, for `__verbose`."""
@@ -240,7 +237,7 @@ class ResponseBuilder(_ResponseState):
 
     def _add_parts(self, index: int, event: Token | Finished) -> None:
         message = self._messages.setdefault(index, ParsedMessage())
-        for part in self._parsers.read(event):
+        for part in self._generation.parts(event):
             message.add(part)
 
     def _finish(self, prompt: int, finished: Finished) -> int:

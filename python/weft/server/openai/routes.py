@@ -54,10 +54,10 @@ async def create_chat_completion(
 ) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    generation, answer = await submit_chat(data, service)
+    generation = await submit_chat(data, service)
     if not data.stream:
-        return Answer(CollectedResponse(generation, chat.ResponseBuilder(data, generation, service, answer), service.collected))
-    form = chat.ChunkEncoder(data, generation, service, answer)
+        return Answer(CollectedResponse(generation, chat.ResponseBuilder(data, generation, service), service.collected))
+    form = chat.ChunkEncoder(data, generation, service)
     stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 

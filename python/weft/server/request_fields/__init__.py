@@ -14,7 +14,7 @@ from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
-from weft.server.request_fields.reasoning import budget_message, reasoning, refuse_unmarked_reasoning
+from weft.server.request_fields.reasoning import reasoning, refuse_unmarked_reasoning
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, n_completions, ping_s, submission, template
 from weft.settings.system_prompt import SystemPrompt
 
@@ -29,7 +29,6 @@ __all__ = [
     "SystemPrompt",
     "TextPrompt",
     "branches_size",
-    "budget_message",
     "chat_files",
     "constraint",
     "first_given",

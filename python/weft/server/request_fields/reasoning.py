@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from weft import GrammarTrigger, InvalidRequestError, ReasoningConfig
-from weft.fields.excerpt import excerpt
+from weft.chat.request_options import budget_message
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["budget_message", "reasoning", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_reasoning", "triggers"]
+__all__ = ["reasoning", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_reasoning", "triggers"]
 
 MAX_TAGS = 16
 """Maximum end markers of reasoning."""
@@ -49,32 +49,8 @@ def reasoning(
         ends=ends,
         begins_inside=begins_inside,
         budget=settings.reasoning_budget if budget is None else None if budget < 0 else budget,
-        message=budget_message(body, settings, ends),
+        message=budget_message(body.reasoning_budget_message, settings.reasoning_budget_message, ends),
     )
-
-
-def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[str]) -> str:
-    """Returns the text inserted at the end of reasoning whose budget is exhausted.
-
-    Args:
-        body: The request.
-        settings: The server's settings.
-        ends: End markers of the reasoning.
-
-    Raises:
-        InvalidRequestError: The message contains an end marker, which would show the rest of the message to the user.
-    """
-    given = body.reasoning_budget_message
-    message = settings.reasoning_budget_message if given is None else given
-    if (found := next((end for end in ends if end in message), None)) is None:
-        return message
-    if given is None:
-        # The body set the markers; markers of chat templates were checked at startup.
-        raise InvalidRequestError(
-            "reasoning_budget_end_tags", f"{excerpt(found)} is in the server's message, which says it too early"
-        )
-    why = f"contains {excerpt(found)}, which ends the thought and is written after the message; leave it out"
-    raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")
 
 
 def reasoning_parameter(body: CompletionFields) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from litestar.response.base import ASGIResponse
 
 from weft import ContextOverflowError, Finished, InvalidRequestError, Token
-from weft.chat.answer.parts import AnswerForm, Content
+from weft.chat.answer.parts import Content
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
 from weft.server import request_fields
@@ -34,7 +34,7 @@ from weft.server.responses.schemas import (
 from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.run.caller import Caller
-from weft.server.run.chat import BranchParsers, count_tokens, submit_chat
+from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
@@ -115,7 +115,7 @@ class ResponseService:
             _check_ids(
                 "input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], "what is kept of the response"
             )
-        generation, form = await self._generate(data, parsed)
+        generation = await self._generate(data, parsed)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, parsed.removed)
         kept = StoredResponse(
@@ -127,7 +127,6 @@ class ResponseService:
         writing = ResponseWriter(
             response,
             generation,
-            form,
             with_top=bool(data.top_logprobs),
             is_opaque=translate.includes(data, translate.OPAQUE),
             with_progress=data.return_progress is True,
@@ -157,7 +156,7 @@ class ResponseService:
         kept.recording = ref(recorded.recording)
         return recorded if data.stream else ChunkedResponse(writing.json())
 
-    async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> tuple[Generation, AnswerForm]:
+    async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> Generation:
         try:
             chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
             return await submit_chat(chat, self._service, n_more=parsed.n_earlier)
@@ -258,14 +257,14 @@ class ResponseService:
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
         parsed = parsed._replace(chat=translate.compaction(data, parsed.chat))
-        generation, form = await self._generate(data, parsed)
-        parsers, texts = BranchParsers(form), []
+        generation = await self._generate(data, parsed)
+        texts: list[str] = []
         cost: Usage | None = None
         try:
             with ResponseReservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
-                        texts += [part.text for part in parsers.read(event) if isinstance(part, Content)]
+                        texts += [part.text for part in generation.parts(event) if isinstance(part, Content)]
                         collected.grow(TOKEN_BYTES + len(event.text))
                         if isinstance(event, Finished):
                             cost = usage(generation.streams[0].n_prompt, event)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from weft import ContextOverflowError, Finished, InvalidRequestError, Progress, Token
-from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part
+from weft.chat.answer.parts import CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
 from weft.server.response_fields import PromptProgress
@@ -24,7 +24,6 @@ from weft.server.responses.schemas import (
     Response,
     Usage,
 )
-from weft.server.run.chat import BranchParsers
 from weft.server.run.end_reason import stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
@@ -82,7 +81,6 @@ class ResponseWriter:
 
     Args:
         response: The initial response object.
-        form: Format for parsing the text.
         with_top: Whether logprobs include alternatives.
         is_opaque: Whether to include reasoning as opaque text too.
         with_progress: Whether events report the progress of the prompt.
@@ -93,7 +91,6 @@ class ResponseWriter:
         self,
         response: Response,
         generation: Generation,
-        form: AnswerForm,
         *,
         with_top: bool,
         is_opaque: bool,
@@ -107,7 +104,6 @@ class ResponseWriter:
         """Their JSON in chunks, encoded once."""
         response.output = _LIST_GAP
         self._generation = generation
-        self._parsers = BranchParsers(form)
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
         self._with_top = with_top
         self._is_opaque = is_opaque
@@ -145,7 +141,7 @@ class ResponseWriter:
         if isinstance(event, Token):
             n_bytes += TOKEN_BYTES + self._take_logprobs(event)
             self._n_pending += 1
-        for part in self._parsers.read(event):
+        for part in self._generation.parts(event):
             made += self._part(part)
         if isinstance(event, Finished):
             made += self._finish(event)
@@ -262,7 +258,7 @@ class ResponseWriter:
         is_whole = finished.finish_reason == "stop"
         if self._open is None and not self.items:
             yield from self._open_item(Message)
-        is_cut = not is_whole or (stop_string(finished) is not None and self._parsers.is_cut(finished.index))
+        is_cut = not is_whole or (stop_string(finished) is not None and self._generation.is_cut(finished))
         yield from self._close("incomplete" if is_cut else "completed")
         self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)

@@ -7,12 +7,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
 from weft import CacheExplanation, Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
+from weft.chat.answer.branches import BranchParsers, ChatFinishReason
+from weft.chat.answer.parts import PLAIN, AnswerForm, Part
+from weft.chat.branch_texts import BranchTexts
 from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.end_reason import end_reason
@@ -40,20 +43,6 @@ HEAVY = 100
 what has gathered takes milliseconds, and the engine wakes all of them together."""
 
 
-class _Fork(NamedTuple):
-    """Origin of a forked branch."""
-
-    source: int
-    n_source_tokens: int
-    """Tokens of the source branch that precede the fork."""
-    appended: str
-    """Text inserted between the source's text and the fork's own."""
-    hidden: str = ""
-    """Text of the source at the fork position that neither branch emits."""
-    n_shown_again: int = 0
-    """Characters at the end of the source's text that the fork emits again."""
-
-
 class Generation:
     """The completion streams of all prompts of a request, read together. Dropping a generation cancels it."""
 
@@ -66,6 +55,7 @@ class Generation:
         *,
         owner: str | None = None,
         schema_parts: SchemaParts | None = None,
+        form: AnswerForm | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
         """Id in the requests API."""
@@ -93,18 +83,16 @@ class Generation:
         self._is_heavy = max([*n_probs, *(branch.template.logprobs or 0 for branch in submission.branches)], default=0) >= HEAVY
         self.accepts_forks = False
         """True if the response can include forks. Set by its encoder."""
-        self.reparses_forks = False
-        """True if the encoder parses the text before a fork again."""
+        self.is_chat = form is not None
         self._forks: dict[tuple[int, int], Request] = {}
         """Requests of forked branches."""
-        self._origins: dict[tuple[int, int], _Fork] = {}
-        """Origins of forked branches."""
         self._n_forking = 0
         self._are_forks_known = asyncio.Event()
         self._with_top_logprobs: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
-        self._texts: dict[tuple[int, int], list[str]] = {}
-        """Texts of each branch: one for each token, then the text withheld until its end."""
+        self._texts = [BranchTexts() for _ in streams]
+        # A chat has one prompt. No reference to this object, which must be released without the garbage collector.
+        self._parsers = BranchParsers(PLAIN if form is None else form, self._texts[0].before)
         self._n_predicted: dict[tuple[int, int], int] = {}
         self._reasons: dict[tuple[int, int], str] = {}
         """Finish reasons of finished branches."""
@@ -148,8 +136,7 @@ class Generation:
         seed = request.seed or 0
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
-            if (place := self.streams[prompt].forked_at(index)) is not None:
-                self._origins[prompt, index] = _Fork(*place, appended, *self.streams[prompt].fork_boundary(index))
+        self._texts[prompt].add_forks(self.streams[prompt], indices, appended)
 
     @contextmanager
     def forking(self) -> Iterator[None]:
@@ -194,7 +181,7 @@ class Generation:
     def _watch(self, prompt: int, events: Sequence[Event]) -> list[Finished]:
         """Records generated text. Returns the final events among `events`."""
         ended: list[Finished] = []
-        texts, n_predicted = self._texts, self._n_predicted
+        texts, n_predicted = self._texts[prompt], self._n_predicted
         for event in events:
             if isinstance(event, Token):  # The most frequent case.
                 branch = prompt, event.index
@@ -205,13 +192,9 @@ class Generation:
                 ended.append(event)
             else:
                 continue
-            text = event.text
-            if "\n" in text:
+            texts.add(event)
+            if "\n" in event.text:
                 self._with_new_line.add(branch)
-            if (written := texts.get(branch)) is not None:
-                written.append(text)
-            else:
-                texts[branch] = [text]
         return ended
 
     def _end(self, branch: tuple[int, int], finished: Finished) -> None:
@@ -234,16 +217,23 @@ class Generation:
 
     def text(self, prompt: int, index: int) -> str:
         """Returns the text of a branch read so far."""
-        return "".join(self._texts.get((prompt, index), []))
+        return self._texts[prompt].text(index)
 
     def text_before(self, prompt: int, index: int) -> str:
         """Returns the text between a prompt and a branch's own text, which is empty except for forks."""
-        parts: list[str] = []
-        while (fork := self._origins.get((prompt, index))) is not None:
-            shown = "".join(self._texts.get((prompt, fork.source), [])[: fork.n_source_tokens])
-            parts += [fork.appended, fork.hidden, shown[: len(shown) - fork.n_shown_again]]
-            index = fork.source
-        return "".join(reversed(parts))
+        return self._texts[prompt].before(index)
+
+    def parts(self, event: Token | Finished) -> list[Part]:
+        """Returns the parts that an event of a chat adds to its branch. Each event must be passed once, in order."""
+        return self._parsers.read(event)
+
+    def finish_reason(self, finished: Finished) -> ChatFinishReason:
+        """Returns why a branch of a chat ended, after its parts were read."""
+        return self._parsers.finish_reason(finished)
+
+    def is_cut(self, finished: Finished) -> bool:
+        """Returns whether a branch of a chat ended within a tool call, after its parts were read."""
+        return self._parsers.is_cut(finished.index)
 
     def n_predicted(self, prompt: int, index: int) -> int:
         """Returns the number of tokens of a branch read so far."""

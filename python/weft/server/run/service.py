@@ -28,8 +28,9 @@ from weft import (
     WeftError,
 )
 from weft._native import Biases, Model, SavedPrefix, TokenIds
-from weft.chat.conversation import Chat
-from weft.chat.format import ChatFormat, ChatPrompt
+from weft.chat.answer.parts import AnswerForm
+from weft.chat.conversation import ChatRequest
+from weft.chat.pipeline import ChatPipeline, ChatPrompt
 from weft.errors import NotSupportedError
 from weft.infill import infill_tokens, missing
 from weft.request.branches import BRANCH_FIELDS
@@ -97,7 +98,7 @@ class Service:
         self.started_s = int(time.time())
         """Start of the server as a Unix timestamp in seconds, by which readers of its counters detect a restart."""
         self.usage_counters = UsageCounters()
-        self.chat = ChatFormat(engine, settings, self.usage_counters.count_malformed_call)
+        self.chat = ChatPipeline(engine, settings, self.usage_counters.count_malformed_call)
         self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.refusals = Refusals()
@@ -175,7 +176,7 @@ class Service:
         except Exception:
             logger.exception("the chat template cannot be compiled")
 
-    async def compiled_chat(self) -> ChatFormat:
+    async def compiled_chat(self) -> ChatPipeline:
         """Returns the chat format with its template compiled, which would block the event loop if done there.
 
         Raises:
@@ -245,7 +246,7 @@ class Service:
         if not self.engine.is_running:
             await self.engine.wake()
         # The file may have been replaced.
-        self.chat = ChatFormat(self.engine, self.settings, self.usage_counters.count_malformed_call)
+        self.chat = ChatPipeline(self.engine, self.settings, self.usage_counters.count_malformed_call)
         self.chat.check_settings()
         self.chat.compile()
         await self.engine.import_cache(self._cache_exports)
@@ -342,8 +343,12 @@ class Service:
     def _makes_only_vectors(self) -> bool:
         return self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
 
-    async def submit(self, submission: Submission) -> Generation:
+    async def submit(self, submission: Submission, form: AnswerForm | None = None) -> Generation:
         """Submits one request for each prompt: either all of them or none.
+
+        Args:
+            submission: The requests.
+            form: Format of the answers, if this is a chat.
 
         Raises:
             ContextOverflowError: A prompt does not fit.
@@ -363,7 +368,9 @@ class Service:
         size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
         schema_parts = SchemaParts(submission.response_fields)
         started = await self.executor.run(Purpose.PROMPT, size, self._start_generation, submission, current_owner(), schema_parts)
-        generation = Generation(submission, *started, self.usage_counters, owner=current_owner(), schema_parts=schema_parts)
+        generation = Generation(
+            submission, *started, self.usage_counters, owner=current_owner(), schema_parts=schema_parts, form=form
+        )
         self._generations.add(generation)
         return generation
 
@@ -410,7 +417,7 @@ class Service:
             appended = self.engine.detokenize(append) if append else ""
         except InvalidRequestError as error:
             raise InvalidRequestError("append", error.message) from None
-        if generation.reparses_forks and not submission.own_stream:
+        if generation.is_chat and not submission.own_stream:
             n_before = (
                 len(generation.text_before(prompt, branch_index)) + len(generation.text(prompt, branch_index)) + len(appended)
             )
@@ -713,7 +720,7 @@ class Service:
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
     async def chat_prompt(
-        self, data: Chat, files: Sequence[MediaFile] = (), *, n_more: int = 0, with_system_end: bool = False
+        self, data: ChatRequest, files: Sequence[MediaFile] = (), *, n_more: int = 0, with_system_end: bool = False
     ) -> ChatPrompt:
         """Renders a chat and returns its tokens.
 
@@ -733,7 +740,7 @@ class Service:
         chat = await self.compiled_chat()
         return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **options)
 
-    async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
+    async def chat_text(self, data: ChatRequest, files: Sequence[MediaFile] = ()) -> str:
         """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
         self.media.check(files)
         chat = await self.compiled_chat()
@@ -778,7 +785,7 @@ def _fork_request(source: Request, n: int, options: Mapping[str, Any]) -> Reques
     return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
 
 
-def _size_of_chat(data: Chat, files: Sequence[MediaFile]) -> int:
+def _size_of_chat(data: ChatRequest, files: Sequence[MediaFile]) -> int:
     """Estimates the cost of rendering a chat. A template receives only data from the body, without the files' contents."""
     n_bytes = n_body_bytes() - sum(len(file.source) for file in files)
     return max(n_bytes, 0) + MESSAGE_SIZE * len(data.messages or ())

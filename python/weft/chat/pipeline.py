@@ -1,4 +1,4 @@
-"""Renders chats to prompts with the served template, and determines how their answers are parsed."""
+"""Turns chats into prompts and constraints with the served template, and determines how their answers are parsed."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from functools import cached_property, partial
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -33,10 +33,10 @@ from weft.chat.control_tokens import (
     TextSegment,
     placeholder_characters,
 )
-from weft.chat.conversation import Chat, ChatMessage
+from weft.chat.conversation import ChatMessage, ChatRequest
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
-from weft.chat.request_options import ReasoningOptions, RequestedTools, reasoning_options, requested_tools
+from weft.chat.request_options import ReasoningOptions, RequestedTools, budget_message, reasoning_options, requested_tools
 from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.tool_descriptions import with_described_tools
@@ -48,7 +48,7 @@ from weft.settings.chat import ChatSettings
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
 
-__all__ = ["ChatFormat", "ChatPrompt"]
+__all__ = ["ChatPipeline", "ChatPrompt"]
 
 MAX_SIMILAR_ENDS = 8
 """Maximum number of additional ends of turns that get a checkpoint, for models whose memory cannot be cut at any token."""
@@ -79,6 +79,22 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Token position of the end of the system message; None if it was not requested or is unknown."""
     n_volatile: int = 0
     """Number of volatile lines that were moved or removed from the system message."""
+
+    cache_answers: bool = True
+    """True to reuse the tokens that were generated for earlier answers which the chat contains."""
+
+    @property
+    def request_fields(self) -> dict[str, Any]:
+        """Fields of a request for this prompt, other than the prompt itself."""
+        return {"checkpoints_at": self.turn_ends, "cache_answers": self.cache_answers}
+
+    def constrained(self, request: Request) -> Request:
+        """Returns the request with the constraint on its answers.
+
+        Raises:
+            InvalidRequestError: The request has a grammar, and tools may be called.
+        """
+        return request if self.constraint is None else self.constraint.apply(request)
 
     def answer_to(self, request: Request) -> AnswerForm:
         """Returns how to parse the answers to a request, whose own grammar or schema may constrain the whole answer."""
@@ -122,8 +138,11 @@ def _ignore() -> None:
     """Default callback for calls that cannot be parsed."""
 
 
-class ChatFormat:
-    """Format of the served model's chats."""
+class ChatPipeline:
+    """Turns chats into prompts, constraints and parsers of their answers, as one template of one engine defines them.
+
+    Its methods block, so the event loop calls them on a worker thread unless a chat is short. They are thread-safe.
+    """
 
     def __init__(
         self, engine: Engine, settings: ChatSettings, on_unparsed_call: Callable[[], None] = _ignore, *, source: str | None = None
@@ -178,11 +197,11 @@ class ChatFormat:
         self.is_compiled = True
 
     @cached_property
-    def _for_tools(self) -> "ChatFormat | None":
+    def _for_tools(self) -> "ChatPipeline | None":
         """Format of chats with tools, if the model's file has a separate template for them, as Hermes' and Command R's."""
         if (source := self.tool_use_source) is None or source == self.source:
             return None
-        form = ChatFormat(self._engine, self._settings, self._on_unparsed_call, source=source)
+        form = ChatPipeline(self._engine, self._settings, self._on_unparsed_call, source=source)
         try:
             _ = form.template
         except TemplateError as error:
@@ -190,7 +209,7 @@ class ChatFormat:
             return None
         return form
 
-    def _form(self, data: Chat) -> "ChatFormat":
+    def _form(self, data: ChatRequest) -> "ChatPipeline":
         """Returns the format for a chat, which may be the one for chats with tools."""
         form = self._for_tools if data.tools or data.functions else None
         return self if form is None else form
@@ -239,7 +258,7 @@ class ChatFormat:
         bos_token, eos_token = self._spelling(model.bos_token), self._spelling(model.eos_token)
         return ChatTemplate(self.source, bos_token=bos_token, eos_token=eos_token)
 
-    def text(self, data: Chat) -> str:
+    def text(self, data: ChatRequest) -> str:
         """Renders the prompt as text, without the token that begins it.
 
         Raises:
@@ -250,7 +269,7 @@ class ChatFormat:
             return form.text(data)
         return "".join([segment.text for segment in self._render(self._read(data)).segments])
 
-    def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
+    def prompt(self, data: ChatRequest, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """Renders and tokenizes the prompt. Text of messages never becomes a control token or media, whatever it contains.
 
         Args:
@@ -274,7 +293,15 @@ class ChatFormat:
         answer, constraint = self._answer(chat, rendered)
         system_end = self._end_of(_n_system_messages(chat), chat, parts, media) if with_system_end else None
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
-        return ChatPrompt(tokens, turn_ends, answer, constraint, system_end=system_end, n_volatile=chat.n_volatile)
+        return ChatPrompt(
+            tokens,
+            turn_ends,
+            answer,
+            constraint,
+            system_end=system_end,
+            n_volatile=chat.n_volatile,
+            cache_answers=self._settings.keep_chat_answers,
+        )
 
     def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, OutputConstraint | None]:
         """Returns how to parse the answers to a prompt, and the constraint on them."""
@@ -300,9 +327,15 @@ class ChatFormat:
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             on_unparsed_call=self._on_unparsed_call,
         )
-        may_reason = chat.thinking.is_on is not False
+        thinking, settings = chat.thinking, self._settings
+        ends = () if marks is None else (marks.end, *marks.implicit_ends)
         constraint = OutputConstraint(
-            form, self._control_ids, chat.thinking.budget, may_reason=may_reason, cache=self._call_grammars
+            form,
+            self._control_ids,
+            settings.reasoning_budget if thinking.budget is None else thinking.budget,
+            message=budget_message(thinking.budget_message, settings.reasoning_budget_message, ends),
+            may_reason=thinking.is_on is not False,
+            cache=self._call_grammars,
         )
         return PLAIN if self._settings.skip_chat_parsing else form, constraint
 
@@ -330,7 +363,7 @@ class ChatFormat:
         """Id of each control token by its spelling."""
         return {self._spelling(token): token for token in self._engine.model.control_tokens() if self._spelling(token)}
 
-    def _read(self, data: Chat) -> _Chat:
+    def _read(self, data: ChatRequest) -> _Chat:
         self._check_number(data.messages or ())
         messages, n_volatile = self._volatile.rearrange(check(data.messages))
         is_continued = self._is_continued(data, messages)
@@ -351,7 +384,7 @@ class ChatFormat:
             n_volatile=n_volatile,
         )
 
-    def _thinking(self, data: Chat) -> ReasoningOptions:
+    def _thinking(self, data: ChatRequest) -> ReasoningOptions:
         options = reasoning_options(data, self._settings.reasoning_format)
         given = (data.chat_template_kwargs or {}).get("enable_thinking", options.is_on)
         if not isinstance(given, bool | None):
@@ -366,7 +399,7 @@ class ChatFormat:
         if len(messages) >= n_ctx:
             raise ContextOverflowError(len(messages), n_ctx, is_least=True)
 
-    def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
+    def _is_continued(self, data: ChatRequest, messages: Sequence[ChatMessage]) -> bool:
         """Returns True if the last message is a partial answer."""
         is_assistant = messages[-1].role == "assistant"
         has_calls = bool(messages[-1].tool_calls or messages[-1].function_call)
