@@ -23,6 +23,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 COUNTED = r"tokens computed: (?P<computed>\d+), tokens used: (?P<used>\d+)\n"
 
 PRINTS = {
+    "agent.py": r"\d: call 0 of (roll|throw)\n.+\d: call [1-9] of (roll|throw)\n.+tokens computed: .+\n\d: '.+" + COUNTED,
     "agents.py": r"(The (fox|bear|whale): … .*\n+){12}" + COUNTED,
     "sixteen_questions.py": r"(The fox|The friend|Mia|The sea) .+\n" + COUNTED,
     "complete.py": r"Once upon a time,.+",
