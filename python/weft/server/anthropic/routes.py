@@ -8,14 +8,13 @@ from litestar import Router, post
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
-from weft import InvalidRequestError, MixedPrompt
-from weft.server import request_fields
+from weft import MixedPrompt
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import MarkedPrefix, check_version, parse
 from weft.server.routes import routes_of
-from weft.server.run.chat import submit_chat
+from weft.server.run import chat as chats
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
@@ -36,10 +35,7 @@ async def create_message(
     """Answers a chat."""
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
-    try:
-        generation = await submit_chat(chat.fields, service)
-    except InvalidRequestError as error:
-        raise chat.rename_parameter(error) from None
+    generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
     if chat.marked is not None:
         _pin_prefix(chat.marked, generation, service)
     if not data.stream:
@@ -69,11 +65,7 @@ async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, 
     """Counts the prompt tokens of a chat; nothing is generated."""
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
-    try:
-        prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
-    except InvalidRequestError as error:
-        raise chat.rename_parameter(error) from None
-    return TokensCounted(len(prompt.tokens))
+    return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))
 
 
 def router() -> Router:

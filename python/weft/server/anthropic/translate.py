@@ -13,6 +13,7 @@ from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields
+from weft.server.run.submission import renamed
 
 __all__ = ["TTLS_S", "VERSION", "MarkedPrefix", "ParsedRequest", "check_version", "parse"]
 
@@ -64,12 +65,9 @@ class ParsedRequest(NamedTuple):
 
     def rename_parameter(self, error: InvalidRequestError) -> InvalidRequestError:
         """Returns the error with the names of the body's fields."""
-        name = _SENT_AS.get(error.param, error.param)
-        message = error.message
-        if message.startswith(f"{error.param} "):
-            message = name + message.removeprefix(error.param)
-        message = _TOOL_LOCATION.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
-        return InvalidRequestError(name, _LOCATION.sub(self._location, message))
+        named = renamed(error, _SENT_AS.get(error.param, error.param))
+        message = _TOOL_LOCATION.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", named.message)
+        return InvalidRequestError(named.param, _LOCATION.sub(self._location, message))
 
     def _location(self, found: re.Match[str]) -> str:
         position, part = int(found[1]), found[2]

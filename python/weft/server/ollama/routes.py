@@ -33,7 +33,7 @@ from weft.server.ollama.schemas import (
 )
 from weft.server.routes import routes_of
 from weft.server.run import embedding
-from weft.server.run.chat import submission
+from weft.server.run.chat import submit_chat
 from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
@@ -41,7 +41,7 @@ from weft.server.run.pieces import json_list
 from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
-from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
+from weft.server.run.submission import Gap, Piece, SentPrompt, size_of
 
 __all__ = ["router"]
 
@@ -69,10 +69,12 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
     translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
-    try:
-        generation = await (_submit_raw(data, parsed, service) if is_raw else _submit_chat(parsed, service, data.context))
-    except InvalidRequestError as error:
-        raise translate.rename_parameter(error, is_chat=False) from None
+    if is_raw:
+        generation = await _submit_raw(data, parsed, service)
+    else:
+        generation = await submit_chat(
+            parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
+        )
     timer.mark_submitted()
     return _answer(parsed, generation, shape, timer, service=service, includes_context=not is_raw)
 
@@ -88,50 +90,28 @@ async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[C
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
     translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
-    try:
-        generation = await _submit_chat(parsed, service)
-    except InvalidRequestError as error:
-        raise translate.rename_parameter(error) from None
+    generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
     timer.mark_submitted()
     return _answer(parsed, generation, shape, timer, service=service)
 
 
-async def _submit_chat(parsed: translate.ParsedRequest, service: Service, context: Sequence[int] | None = None) -> Generation:
-    """Submits a chat, optionally after the context of an earlier response."""
-    fields = parsed.fields
-    prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
-    if context:
-        try:
-            known = context if isinstance(context, TokenIds) else TokenIds(context)
-        except OverflowError:
-            raise InvalidRequestError("context", "context has a token whose id is not below 2³¹") from None
-        service.check_length(known)
-        if (unknown := known.outside(service.engine.model.n_vocab)) is not None:
-            raise InvalidRequestError("context", f"context has the token {unknown}, which the model has not")
-        tokens = prompt.tokens
-        assert isinstance(tokens, list), "pictures are refused beside a context"
-        opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
-        prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
-    sent = _with_options(parsed, await submission(fields, prompt, service))
-    return await service.submit(sent, prompt.answer_to(sent.template))
+_rename_generate = partial(translate.rename_parameter, is_chat=False)
 
 
 async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> Generation:
     """Submits a raw prompt or an infill."""
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
-    sent = _with_options(parsed, request_fields.submission(fields, service.settings, n_probs=n_probs))
-    if data.suffix:
-        sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
-    if (prompt := translate.raw_prompt_with_images(data)) is not None:
-        sent = msgspec.structs.replace(sent, prompts=[prompt])
-    return await service.submit(sent, PLAIN)
-
-
-def _with_options(parsed: translate.ParsedRequest, sent: Submission) -> Submission:
-    """Adds options that chats have no fields for."""
-    more = {name: value for name in ("n_batch", "context_shift") if (value := getattr(parsed, name)) is not None}
-    return msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **more)) if more else sent
+    try:
+        sent = request_fields.submission(fields, service.settings, n_probs=n_probs)
+        sent = msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **parsed.more))
+        if data.suffix:
+            sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
+        if (prompt := translate.raw_prompt_with_images(data)) is not None:
+            sent = msgspec.structs.replace(sent, prompts=[prompt])
+        return await service.submit(sent, PLAIN)
+    except InvalidRequestError as error:
+        raise _rename_generate(error) from None
 
 
 def _answer(
@@ -214,7 +194,7 @@ async def _embed(
     try:
         return await embedding.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequestError as error:
-        raise translate.rename_parameter(error, is_chat=False) from None
+        raise _rename_generate(error) from None
 
 
 def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:

@@ -24,6 +24,7 @@ from weft.server.ollama.schemas import (
 )
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.media_files import MediaPrompt
+from weft.server.run.submission import renamed
 
 __all__ = [
     "ParsedRequest",
@@ -95,11 +96,11 @@ _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed body: chat fields, and options without one."""
+    """A parsed body."""
 
     fields: ChatFields
-    n_batch: int | None
-    context_shift: bool | None
+    more: dict[str, Any]
+    """Fields of the engine's request that chats do not have."""
 
 
 def rename_parameter(error: InvalidRequestError, *, is_chat: bool = True) -> InvalidRequestError:
@@ -110,9 +111,7 @@ def rename_parameter(error: InvalidRequestError, *, is_chat: bool = True) -> Inv
         is_chat: Whether the body has messages instead of a prompt.
     """
     name = "messages" if is_chat and error.param == "prompt" else _SENT_AS.get(error.param, error.param)
-    message = error.message
-    if message.startswith(f"{error.param} "):
-        message = name + message.removeprefix(error.param)
+    message = renamed(error, name).message
     # Images are the first parts of their message.
     place = r"\1.images[\2]" if is_chat else r"images[\2]"
     message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)
@@ -174,8 +173,9 @@ def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest: 
             **_thinking(data.think),
             **_logprobs(data),
         ),
-        n_batch=options.num_batch,
-        context_shift=data.shift,
+        more={
+            name: value for name, value in (("n_batch", options.num_batch), ("context_shift", data.shift)) if value is not None
+        },
     )
 
 

@@ -42,6 +42,7 @@ from weft.server.run.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.run.response_budget import TOKEN_BYTES, ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.stream import ChunkedResponse, CollectedResponse, StreamedResponse
+from weft.server.run.submission import renamed
 
 __all__ = ["MAX_ONE_BYTES", "ResponseService"]
 
@@ -157,11 +158,8 @@ class ResponseService:
         return recorded if data.stream else ChunkedResponse(writing.json())
 
     async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> Generation:
-        try:
-            chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
-            return await submit_chat(chat, self._service, n_more=parsed.n_earlier)
-        except InvalidRequestError as error:
-            raise _rename_parameter(error) from None
+        chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
+        return await submit_chat(chat, self._service, rename=_rename_parameter, n_more=parsed.n_earlier)
 
     async def _truncated(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
@@ -181,7 +179,7 @@ class ResponseService:
 
     async def _fits(self, chat: ChatFields, parsed: _ParsedRequest, n_most: int) -> bool:
         try:
-            return await count_tokens(chat, self._service, n_more=parsed.n_earlier) <= n_most
+            return await count_tokens(chat, self._service, rename=_rename_parameter, n_more=parsed.n_earlier) <= n_most
         except ContextOverflowError:
             return False
 
@@ -247,10 +245,7 @@ class ResponseService:
         """Returns the number of prompt tokens that a response would have."""
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
-        try:
-            return await count_tokens(parsed.chat, self._service, n_more=parsed.n_earlier)
-        except InvalidRequestError as error:
-            raise _rename_parameter(error) from None
+        return await count_tokens(parsed.chat, self._service, rename=_rename_parameter, n_more=parsed.n_earlier)
 
     async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
         """Summarizes a conversation, so that it can be continued with a shorter prompt."""
@@ -384,8 +379,4 @@ def _translated(
 
 def _rename_parameter(error: InvalidRequestError) -> InvalidRequestError:
     """Returns the error with the body's name of the field."""
-    name = _NAMES.get(error.param, error.param)
-    message = error.message
-    return InvalidRequestError(
-        name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message
-    )
+    return renamed(error, _NAMES.get(error.param, error.param))

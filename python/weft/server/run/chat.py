@@ -1,5 +1,9 @@
 """Chat requests for all APIs: messages become a prompt, and the request is submitted."""
 
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
 import msgspec
 
 from weft import InvalidRequestError
@@ -10,41 +14,66 @@ from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.submission import BranchSubmission, Submission, each_branch
+from weft.server.run.submission import BranchSubmission, Submission, each_branch, unchanged
 from weft.settings import Settings
 
-__all__ = ["count_tokens", "submission", "submit_chat"]
+__all__ = ["Rename", "count_tokens", "submit_chat"]
 
 
-async def submit_chat(data: ChatFields, service: Service, *, n_more: int = 0) -> Generation:
+Rename = Callable[[InvalidRequestError], InvalidRequestError]
+"""Returns an error about a field of a chat under the name that the client's API gives to the field."""
+
+
+async def submit_chat(
+    data: ChatFields,
+    service: Service,
+    *,
+    rename: Rename = unchanged,
+    n_more: int = 0,
+    context: Sequence[int] = (),
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Generation:
     """Submits a chat.
 
     Args:
         data: The request's fields.
         service: The service.
+        rename: Names invalid fields as the client's API does.
         n_more: Bytes of messages that were not part of the request's body.
+        context: Tokens before the prompt: an earlier prompt with its answer.
+        more: Fields of the engine's request that `data` does not have.
 
     Raises:
         InvalidRequestError: A field is invalid, or the template refuses the messages.
         WeftError: As [`Service.chat_prompt`] and [`Service.submit`].
     """
-    files = request_fields.chat_files(data.messages)
-    prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
-    parsed = await submission(data, prompt, service)
-    return await service.submit(parsed, prompt.answer_to(parsed.template))
+    try:
+        files = request_fields.chat_files(data.messages)
+        prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
+        if context:
+            prompt = service.after_context(prompt, context)
+        parsed = await _read(data, prompt, service)
+        if more:
+            parsed = msgspec.structs.replace(parsed, template=msgspec.structs.replace(parsed.template, **more))
+        return await service.submit(parsed, prompt.answer_to(parsed.template))
+    except InvalidRequestError as error:
+        raise rename(error) from None
 
 
-async def count_tokens(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
-    """Returns the number of prompt tokens of a chat. `n_more` is the size of messages outside the request's body, in bytes.
+async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = unchanged, n_more: int = 0) -> int:
+    """Returns the number of prompt tokens of a chat. The arguments are those of `submit_chat`.
 
     Raises:
         WeftError: As [`Service.chat_prompt`].
     """
-    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
+    try:
+        prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
+    except InvalidRequestError as error:
+        raise rename(error) from None
     return len(prompt.tokens)
 
 
-async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:
+async def _read(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:
     """Returns the submission for a body whose messages were rendered to `prompt`. Long work runs on a worker thread.
 
     Raises:

@@ -740,6 +740,26 @@ class Service:
         chat = await self.compiled_chat()
         return await self.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, **options)
 
+    def after_context(self, prompt: ChatPrompt, context: Sequence[int]) -> ChatPrompt:
+        """Returns the prompt after the tokens of an earlier prompt and its answer.
+
+        Raises:
+            ContextOverflowError: The tokens do not fit.
+            InvalidRequestError: A token is not in the vocabulary.
+        """
+        model = self.engine.model
+        try:
+            known = context if isinstance(context, TokenIds) else TokenIds(context)
+        except OverflowError:
+            raise InvalidRequestError("context", "context has a token whose id is not below 2³¹") from None
+        self.check_length(known)
+        if (unknown := known.outside(model.n_vocab)) is not None:
+            raise InvalidRequestError("context", f"context has the token {unknown}, which the model has not")
+        tokens = prompt.tokens
+        assert isinstance(tokens, list), "a prompt with images has no context"
+        n_opening = 1 if model.adds_bos and tokens[:1] == [model.bos_token] else 0
+        return msgspec.structs.replace(prompt, tokens=[*context, *tokens[n_opening:]], turn_ends=[], system_end=None)
+
     async def chat_text(self, data: ChatRequest, files: Sequence[MediaFile] = ()) -> str:
         """Renders a chat and returns the text. Raises as `chat_prompt`, but does not read the files."""
         self.media.check(files)

@@ -11,7 +11,18 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["BranchSubmission", "ForkSubmission", "Gap", "Piece", "SentPrompt", "Submission", "each_branch", "size_of"]
+__all__ = [
+    "BranchSubmission",
+    "ForkSubmission",
+    "Gap",
+    "Piece",
+    "SentPrompt",
+    "Submission",
+    "each_branch",
+    "renamed",
+    "size_of",
+    "unchanged",
+]
 
 _Read = TypeVar("_Read")
 _Made = TypeVar("_Made")
@@ -157,10 +168,19 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         names, location = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
             names, location = self.branches[int(of_branch[1])].sent_as, of_branch[0]
-        name = names.get(error.param, error.param)
-        own = f"{location}{error.param} "
-        message = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
-        return InvalidRequestError(name, message)
+        return renamed(error, names.get(error.param, error.param), location)
+
+
+def renamed(error: InvalidRequestError, name: str, location: str = "") -> InvalidRequestError:
+    """Returns the error under another name of the parameter, also where its message begins with `location` and the name."""
+    own = f"{location}{error.param} "
+    message = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
+    return InvalidRequestError(name, message)
+
+
+def unchanged(error: InvalidRequestError) -> InvalidRequestError:
+    """Returns the error itself, for bodies that name the parameters as chats do."""
+    return error
 
 
 def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:
