@@ -9,14 +9,6 @@ use crate::error::{Error, Result};
 use crate::request::{AdapterScale, MAX_COMPLETIONS, Prompt, Request, Task, Token, validate_adapters};
 use crate::sampling::{Sampler, TokenStrings};
 
-fn add_checkpoint(checkpoints_at: &mut Vec<u32>, position: Option<u32>) {
-    if let Some(position) = position.filter(|&position| position > 0)
-        && let Err(at) = checkpoints_at.binary_search(&position)
-    {
-        checkpoints_at.insert(at, position);
-    }
-}
-
 pub(super) struct PromptGroup {
     /// At least one, each with the index of its first branch in the stream.
     pub(super) requests: Vec<(u32, Request)>,
@@ -81,11 +73,12 @@ impl Inner {
         hooks::on_validate(self, &mut request, &mut features, &requested_adapters, &mut invoked_at)?;
         let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if model.memory.is_a_state() {
-            add_checkpoint(&mut request.checkpoints_at, adapter_schedule.change());
-            // Checkpoints at the end of the shared prompt and before the first token whose logprobs are reported.
+            // Also at the end of the shared prompt and before the first token whose logprobs are reported.
             let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
-            add_checkpoint(&mut request.checkpoints_at, n_shared);
-            add_checkpoint(&mut request.checkpoints_at, request.prompt_logprobs_from.checked_sub(1));
+            let positions = [adapter_schedule.change(), n_shared, request.prompt_logprobs_from.checked_sub(1)];
+            request.checkpoints_at.extend(positions.into_iter().flatten().filter(|&position| position > 0));
+            request.checkpoints_at.sort_unstable();
+            request.checkpoints_at.dedup();
         }
         let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
