@@ -126,13 +126,11 @@ impl Histogram {
     }
 
     /// Returns the number of all values.
-    #[must_use]
     pub const fn n(&self) -> u64 {
         self.n
     }
 
     /// Returns the sum of all values.
-    #[must_use]
     pub const fn sum(&self) -> u64 {
         self.sum
     }

@@ -116,31 +116,26 @@ impl Engine {
     }
 
     /// Returns the resolved limits.
-    #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
     /// Returns the vocabulary, which maps token ids to bytes.
-    #[must_use]
     pub fn token_strings(&self) -> &TokenStrings {
         &self.inner.model.token_strings
     }
 
     /// Returns the capabilities of the model's KV memory.
-    #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {
         self.inner.model.memory
     }
 
     /// Returns true if a seeded request always samples the same tokens, see [`Runner::is_repeatable`].
-    #[must_use]
     pub fn is_repeatable(&self) -> bool {
         self.inner.model.is_repeatable
     }
 
     /// Returns true if Weft's own CPU kernels compute every attention and matrix product of the model.
-    #[must_use]
     pub fn uses_own_kernels(&self) -> bool {
         self.inner.model.uses_own_kernels
     }
@@ -187,13 +182,11 @@ impl Engine {
     }
 
     /// Returns the shared default adapters, for other workers.
-    #[must_use]
     pub fn default_adapters(&self) -> DefaultAdapters {
         Arc::clone(&self.inner.adapters)
     }
 
     /// Returns the default adapters with their scales.
-    #[must_use]
     pub fn adapters(&self) -> Vec<AdapterScale> {
         self.inner.default_adapters()
     }
@@ -209,7 +202,6 @@ impl Engine {
     }
 
     /// Returns the metrics of the last step.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.published.stats().clone();
         stats.n_waiting = self.inner.published.n_waiting.load(Ordering::Acquire);
@@ -217,7 +209,6 @@ impl Engine {
     }
 
     /// Returns up to [`MAX_RECENT_STEPS`] of the last steps that computed or moved cells, oldest first.
-    #[must_use]
     pub fn recent_steps(&self) -> Vec<RecentStep> {
         self.inner.published.recent_steps().iter().copied().collect()
     }
@@ -303,7 +294,6 @@ impl Engine {
     }
 
     /// Returns true while the worker runs: it was not stopped and has not panicked.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.inner.worker.is_running()
     }

@@ -48,7 +48,6 @@ pub struct Plan {
 
 impl Plan {
     /// Returns true if all rows are of media.
-    #[must_use]
     pub fn is_of_media(&self) -> bool {
         !self.rows.is_empty() && self.media.iter().map(|media| media.rows.len()).sum::<usize>() == self.rows.len()
     }

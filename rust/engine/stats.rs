@@ -140,7 +140,6 @@ impl StepTimes {
     }
 
     /// Returns the total time.
-    #[must_use]
     pub fn sum(mut self) -> Duration {
         self.stages().map(|stage| *stage).into_iter().sum()
     }

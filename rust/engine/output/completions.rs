@@ -71,7 +71,6 @@ impl PendingFork {
     }
 
     /// Returns true if [`PendingFork::take`] would return a result.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         let mut answer = self.lock();
         let Some(PendingAnswer { receiver, received, .. }) = &mut *answer else { return true };
@@ -125,13 +124,11 @@ pub struct Completions {
 impl Completions {
     /// Returns the request's number in order of submission, see
     /// [`RunningStats::request_id`](crate::engine::RunningStats::request_id).
-    #[must_use]
     pub fn request_id(&self) -> u64 {
         self.request_id
     }
 
     /// Returns the length of the computed prompt in tokens.
-    #[must_use]
     pub fn n_prompt(&self) -> usize {
         self.n_prompt
     }
@@ -166,7 +163,6 @@ impl Completions {
     }
 
     /// Returns true if [`Completions::try_events`] would not return [`ReadyEvents::Pending`].
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         let queue = self.shared.lock();
         !queue.events.is_empty() || queue.end.is_some()
@@ -191,7 +187,6 @@ impl Completions {
     /// Returns why parts of the prompt must be computed, for a request with
     /// [`Request::explains_cache`](crate::request::Request::explains_cache), once the first branch has started. It may change until
     /// the first token, if a saved prefix cannot be reloaded. Detokenizing a long prompt takes milliseconds.
-    #[must_use]
     pub fn explanation(&self) -> Option<Explanation> {
         // Not under the lock, which the worker takes too.
         let features = self.shared.lock().features.clone();
