@@ -48,7 +48,7 @@
 //! | [`engine`] | scheduling, the loop, streams |
 //! | [`cache`] | the prefix tree over the KV cache, its two tiers, checkpoints and pins |
 //! | [`sampling`], [`grammar`] | from logits to a token; the texts that a grammar or a JSON schema allows |
-//! | [`embedding`] | embeddings, on a separate worker thread |
+//! | `embedding` | embeddings, on a separate worker thread |
 //! | [`kernels`] | attention and matrix products on CPUs |
 //! | `llama` | all that calls llama.cpp |
 //! | `python` | the classes of `weft._native` |
@@ -127,7 +127,8 @@ pub mod engine;
 
 pub mod cache;
 
-pub mod embedding;
+#[cfg_attr(not(feature = "python"), allow(dead_code, unused_imports, reason = "only the Python package computes embeddings"))]
+mod embedding;
 
 pub mod sampling;
 
@@ -138,6 +139,7 @@ pub mod kernels;
 
 #[cfg(feature = "llama")]
 #[allow(unsafe_code, reason = "the only folder that calls llama.cpp, which is C++")]
+#[cfg_attr(not(feature = "python"), allow(dead_code, unused_imports, reason = "the Python package uses all of it"))]
 pub mod llama;
 
 pub mod fake_runner;

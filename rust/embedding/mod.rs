@@ -4,15 +4,15 @@
 //! round-robin and keeps only common prefixes of texts between batches.
 
 mod normalize;
-mod prefix_cache;
+pub mod prefix_cache;
 mod queue;
 mod shape;
 mod shared_prefixes;
 mod worker;
 
 pub use normalize::Normalization;
-pub use prefix_cache::{ForkableMemory, MAX_KEPT, PrefixCache};
-pub use queue::{Embeddings, MAX_NUMBERS, MAX_TOKENS};
+pub use prefix_cache::{ForkableMemory, PrefixCache};
+pub use queue::Embeddings;
 pub use shape::{EmbedderShape, MAX_SEQUENCES};
 pub use worker::{Embedder, PendingEmbeddings, Stats};
 
@@ -21,7 +21,7 @@ use crate::request::{Prompt, Token};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EncodedBatch {
     /// For each text, its rows one after the other, each of [`EmbedderShape::width`] numbers.
-    pub vectors: Vec<Vec<f32>>,
+    pub embeddings: Vec<Vec<f32>>,
     /// Number of tokens that were computed; common prefixes count once.
     pub n_computed: usize,
 }

@@ -17,7 +17,6 @@ pub enum Normalization {
 }
 
 impl Normalization {
-    #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
             ..-1 => None,

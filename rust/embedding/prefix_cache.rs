@@ -32,7 +32,7 @@ pub trait ForkableMemory {
     fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> Result<(), String>;
 
     /// The embedding of the tokens of `id`, whose last tokens were computed last.
-    fn vector(&self, id: KvSeqId) -> Vec<f32>;
+    fn embedding(&self, id: KvSeqId) -> Vec<f32>;
 }
 
 #[derive(Debug)]
@@ -43,7 +43,6 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    #[must_use]
     pub fn new(shape: EmbedderShape, kind: MemoryKind) -> Self {
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
         let cache = KvCache::new(number(Self::n_cells(&shape)), number(Self::n_ids(&shape)), kind, Some(0));
@@ -51,13 +50,11 @@ impl PrefixCache {
     }
 
     /// Number of sequence ids that are needed: one for each text of a batch and for each prefix.
-    #[must_use]
     pub fn n_ids(shape: &EmbedderShape) -> usize {
         shape.n_sequences + MAX_COMPUTED_PREFIXES + MAX_KEPT
     }
 
     /// Number of cells that are needed: the tokens of a batch and, for the kept prefixes, of the longest text.
-    #[must_use]
     pub fn n_cells(shape: &EmbedderShape) -> usize {
         shape.n_batch + shape.n_longest
     }
@@ -106,7 +103,7 @@ impl PrefixCache {
         let texts: Vec<&[Token]> = texts.iter().map(Vec::as_slice).collect();
         let ids = self.place(memory, &adapters, &texts);
         n_computed += self.compute(memory, &ids, &texts)?;
-        let vectors = ids.iter().map(|&id| memory.vector(id)).collect();
+        let embeddings = ids.iter().map(|&id| memory.embedding(id)).collect();
         for (text, id) in ids.into_iter().enumerate() {
             // Of the texts that continue the same prefix, the first one keeps it. The rest of a text is kept only if no other
             // text of the batch shows how long the common prefix is.
@@ -117,7 +114,7 @@ impl PrefixCache {
             self.cache.unpin(id);
         }
         self.evict_excess(memory);
-        Ok(EncodedBatch { vectors, n_computed })
+        Ok(EncodedBatch { embeddings, n_computed })
     }
 
     /// The cached prefix of each text without its last token.
@@ -257,7 +254,7 @@ mod tests {
             Ok(())
         }
 
-        fn vector(&self, id: KvSeqId) -> Vec<f32> {
+        fn embedding(&self, id: KvSeqId) -> Vec<f32> {
             vector_of(&self.sequences[&id])
         }
     }
@@ -274,7 +271,7 @@ mod tests {
         let before = memory.n_computed;
         let encoded = prefixes.encode(memory, adapter_set, texts).expect("nothing fails");
         let expected: Vec<Vec<f32>> = texts.iter().map(|text| vector_of(text)).collect();
-        assert_eq!(encoded.vectors, expected);
+        assert_eq!(encoded.embeddings, expected);
         assert_eq!(encoded.n_computed, memory.n_computed - before);
         prefixes.cache.check_integrity();
         assert!(prefixes.cache.is_idle());

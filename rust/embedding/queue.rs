@@ -36,7 +36,7 @@ struct EmbeddingRequest {
     /// Key of the request in `ready` or `encoding`, while it has texts to hand out.
     turn: u64,
     normalization: Normalization,
-    vectors: Embeddings,
+    result: Embeddings,
 }
 
 impl EmbeddingRequest {
@@ -109,9 +109,9 @@ impl Queue {
             *end += if self.shape.pooling == Pooling::None { *n } else { 1 };
             Some(*end)
         }));
-        let vectors = Embeddings { numbers: vec![0.0; n_rows * width], width, starts: starts.collect(), n_tokens: n_tokens_of };
+        let result = Embeddings { numbers: vec![0.0; n_rows * width], width, starts: starts.collect(), n_tokens: n_tokens_of };
         self.n_waiting += n_tokens;
-        self.requests.insert(id, EmbeddingRequest { texts, n_started: 0, n_done: 0, turn: 0, normalization, vectors });
+        self.requests.insert(id, EmbeddingRequest { texts, n_started: 0, n_done: 0, turn: 0, normalization, result });
         self.assign_turn(id);
         Ok(())
     }
@@ -238,11 +238,11 @@ impl Queue {
     pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) {
         for (item, numbers) in items.iter().zip(computed) {
             let Some(request) = self.requests.get_mut(&item.request_id) else { continue };
-            let width = request.vectors.width;
-            for (row, vector) in numbers.chunks_exact(self.shape.width).enumerate() {
-                let start = (request.vectors.starts[item.text_index] + row) * width;
-                let kept = &mut request.vectors.numbers[start..start + width];
-                kept.copy_from_slice(&vector[..width]);
+            let width = request.result.width;
+            for (row, embedding) in numbers.chunks_exact(self.shape.width).enumerate() {
+                let start = (request.result.starts[item.text_index] + row) * width;
+                let kept = &mut request.result.numbers[start..start + width];
+                kept.copy_from_slice(&embedding[..width]);
                 // As in llama.cpp, neither unpooled rows nor scores are normalized.
                 if !matches!(self.shape.pooling, Pooling::None | Pooling::Rank) {
                     request.normalization.apply(kept);
@@ -251,7 +251,7 @@ impl Queue {
             request.n_done += 1;
             if request.n_done == request.texts.len() {
                 let request = self.requests.remove(&item.request_id).expect("the request was found above");
-                self.answers.insert(item.request_id, Ok(request.vectors));
+                self.answers.insert(item.request_id, Ok(request.result));
             }
         }
     }
@@ -473,7 +473,7 @@ mod tests {
             self.0.lock().expect("no thread panics").clone()
         }
 
-        fn vectors(&self) -> Option<Arc<[f32]>> {
+        fn embeddings(&self) -> Option<Arc<[f32]>> {
             None
         }
     }

@@ -30,7 +30,6 @@ pub struct EmbedderShape {
 impl EmbedderShape {
     /// Returns the shape for a text-only model with a training context of `n_ctx_train` tokens. `n_ubatch` is the user's
     /// setting, if any.
-    #[must_use]
     pub fn new(pooling: Pooling, width: usize, n_vocab: usize, n_ctx_train: u32, n_ubatch: Option<u32>) -> Self {
         let n_longest = n_ctx_train.max(1).min(n_ubatch.unwrap_or(0).max(DEFAULT_LONGEST));
         let n_batch = n_longest.max(FILL);
@@ -46,13 +45,11 @@ impl EmbedderShape {
         }
     }
 
-    #[must_use]
     pub fn n_fill(&self) -> usize {
         self.n_batch.min(FILL as usize)
     }
 
     /// The error message for the text with index `index`, which has `n` tokens and is too long. `n` is in words.
-    #[must_use]
     pub fn length_error(&self, index: usize, n: &str) -> String {
         let Self { n_longest, n_trained, .. } = self;
         let more =

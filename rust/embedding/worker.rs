@@ -77,7 +77,6 @@ impl Embedder {
         }
     }
 
-    #[must_use]
     pub fn shape(&self) -> &EmbedderShape {
         &self.shared.shape
     }
@@ -117,7 +116,6 @@ impl Embedder {
         Ok(())
     }
 
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         Stats { n_waiting: state.queue.n_waiting(), ..state.stats }
@@ -148,13 +146,11 @@ pub struct PendingEmbeddings {
 }
 
 impl PendingEmbeddings {
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.lock().queue.is_answered(self.id)
     }
 
     /// Returns the result once; `None` until the request is answered.
-    #[must_use]
     pub fn take(&self) -> Option<Result<Embeddings>> {
         self.shared.lock().queue.take(self.id)
     }
@@ -186,7 +182,7 @@ impl Worker {
                     state.stats.n_tokens += n_tokens as u64;
                     state.stats.n_computed += encoded.n_computed as u64;
                     state.stats.n_batches += 1;
-                    state.queue.done(&items, encoded.vectors);
+                    state.queue.done(&items, encoded.embeddings);
                 }),
                 Err(error) => self.update(|state| state.queue.fail_batch(&items, &error)),
             }
@@ -266,10 +262,10 @@ mod tests {
             if texts.iter().any(|text| text[0] == 66) {
                 return Err("no vector for this one".to_owned());
             }
-            let vectors = texts
+            let embeddings = texts
                 .iter()
                 .map(|text| vec![f32::from(u8::try_from(text[0]).unwrap()), f32::from(u8::try_from(text.len()).unwrap())]);
-            Ok(EncodedBatch { vectors: vectors.collect(), n_computed: texts.iter().map(Vec::len).sum() })
+            Ok(EncodedBatch { embeddings: embeddings.collect(), n_computed: texts.iter().map(Vec::len).sum() })
         }
 
         fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {

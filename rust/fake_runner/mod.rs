@@ -242,7 +242,7 @@ fn check_media(plan: &Plan) {
     let is_media_row = |n: &usize| is_of_medium(plan.rows[*n].token);
     assert_eq!((0..plan.rows.len()).filter(is_media_row).collect::<Vec<_>>(), listed, "the plan lists each media row once");
     for MediaRows { rows, media, start } in &plan.media {
-        assert!(media.vectors().is_some(), "the embeddings of {media:?} are ready");
+        assert!(media.embeddings().is_some(), "the embeddings of {media:?} are ready");
         let ids = media.ids().skip(*start as usize).take(rows.len());
         assert!(
             plan.rows[rows.clone()].iter().map(|row| row.token).eq(ids),

@@ -9,7 +9,7 @@ use crate::embedding::{Embedder, EmbedderShape, EncodedBatch, Encoder, ForkableM
 use crate::engine::runner::{
     AdapterSchedule, AdapterSet, DefaultAdapters, KvSeqId, MediaRows, MemoryKind, Plan, Row, invoked_at,
 };
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::llama::context::batch::{Batch, Bounds};
 use crate::llama::context::{RawContext, base_params, memory, positions::Positions, reason_of};
 use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
@@ -26,14 +26,13 @@ const MAX_STATES: u32 = 8;
 const NICENESS: i32 = 5;
 
 /// Creates the embedding worker of `model`, which allocates nothing until the first request.
-#[must_use]
 pub fn embedder(
     model: &Arc<Model>,
     config: &ResolvedConfig,
     adapters: DefaultAdapters,
     on_done: impl Fn() + Send + Sync + 'static,
 ) -> Embedder {
-    let width = model.vector_width(config.pooling);
+    let width = model.embedding_width(config.pooling);
     let n_ctx_max = model.reach(&config.rope);
     let mut shape = EmbedderShape::new(config.pooling, width, model.n_vocab(), n_ctx_max, config.embedding_ubatch);
     shape.takes_media = !model.is_encoder();
@@ -50,7 +49,6 @@ pub fn embedder(
 
 /// Returns whether the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
 /// two embeddings of one text is at least 0.999999; on GPUs nothing is promised.
-#[must_use]
 pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_uses_own_kernels: bool) -> bool {
     let keeps_states = model.is_recurrent() || model.is_hybrid();
     // A prefix that left the window is recomputed from another cell on, so that its blocks begin elsewhere.
@@ -123,7 +121,7 @@ impl EmbeddingContext {
         config: &ResolvedConfig,
         shape: EmbedderShape,
         adapters: DefaultAdapters,
-    ) -> Result<Self> {
+    ) -> error::Result<Self> {
         let mut context = Self::make(model, config, shape, Arc::clone(&adapters))?;
         if !config.embedding_kernels.attention || memory::is_offloaded(model) || !context.leaves_attention()? {
             return Ok(context);
@@ -134,7 +132,7 @@ impl EmbeddingContext {
         Self::make(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
     }
 
-    fn leaves_attention(&mut self) -> Result<bool> {
+    fn leaves_attention(&mut self) -> error::Result<bool> {
         let token = self.raw.model.bos_token().unwrap_or(0);
         let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])], token_index));
         computed.map_err(|reason| Error::Decode { reason })?;
@@ -142,7 +140,7 @@ impl EmbeddingContext {
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(model: &Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
+    fn make(model: &Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> error::Result<Self> {
         let (n_threads, enabled_kernels) = (config.n_threads_batch, config.embedding_kernels);
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let shares = shares_prefixes(model, shape.pooling);
@@ -235,11 +233,7 @@ impl EmbeddingContext {
         ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 
-    fn compute_rows(
-        &mut self,
-        sequences: &[(KvSeqId, &[Token])],
-        position_of: impl Fn(usize, u32) -> u32,
-    ) -> std::result::Result<(), String> {
+    fn compute_rows(&mut self, sequences: &[(KvSeqId, &[Token])], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
         let rows = sequences.iter().flat_map(|&(sequence, tokens)| {
             let seq_len = self.seq_lens[usize::from(sequence.0)];
             (seq_len..).zip(tokens).map(move |(position, &token)| Row { sequence, token, position, wants_logits: true })
@@ -257,7 +251,7 @@ impl EmbeddingContext {
     }
 
     /// `hints` is `None` for rows of media that share positions.
-    fn run(&mut self, n_rows: usize, batch: sys::llama_batch, hints: Option<DecodeHints>) -> std::result::Result<(), String> {
+    fn run(&mut self, n_rows: usize, batch: sys::llama_batch, hints: Option<DecodeHints>) -> Result<(), String> {
         self.check_memory(n_rows)?;
         self.n_rows_max = self.n_rows_max.max(n_rows);
         // SAFETY: the code that filled the batch checked every rule that llama.cpp asserts but one: all rows are outputs, and fit
@@ -270,7 +264,7 @@ impl EmbeddingContext {
     }
 
     /// Rejects rows that would exceed free memory: Linux would grant it and end the process on use. Buffers stay after use.
-    pub(super) fn check_memory(&self, n_rows: usize) -> std::result::Result<(), String> {
+    pub(super) fn check_memory(&self, n_rows: usize) -> Result<(), String> {
         if n_rows <= self.n_rows_max {
             return Ok(());
         }
@@ -290,12 +284,7 @@ impl EmbeddingContext {
     }
 
     /// One decode per run, since a decode holds either tokens or media. Each run uses the adapters of its first token.
-    fn compute_runs(
-        &mut self,
-        id: KvSeqId,
-        prompt: &Prompt,
-        schedule: &AdapterSchedule,
-    ) -> std::result::Result<EncodedBatch, String> {
+    fn compute_runs(&mut self, id: KvSeqId, prompt: &Prompt, schedule: &AdapterSchedule) -> Result<EncodedBatch, String> {
         let own = usize::from(id.0);
         let mut positions = vec![Positions::NONE; self.seq_lens.len()];
         let mut runs = Vec::new();
@@ -324,17 +313,17 @@ impl EmbeddingContext {
             }
             runs.push((n_rows, self.rows(id, 0, n_rows)));
         }
-        Ok(EncodedBatch { vectors: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
+        Ok(EncodedBatch { embeddings: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
     }
 
-    fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
+    fn encode_alone(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String> {
         let mut all = EncodedBatch::default();
         for texts in texts.chunks(if self.is_single_text { 1 } else { texts.len().max(1) }) {
             let sequences: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
             self.compute_rows(&sequences, token_index)?;
             let mut first_row = 0;
             for (id, text) in sequences {
-                all.vectors.push(self.rows(id, first_row, text.len()));
+                all.embeddings.push(self.rows(id, first_row, text.len()));
                 first_row += text.len();
             }
             all.n_computed += first_row;
@@ -343,7 +332,7 @@ impl EmbeddingContext {
         Ok(all)
     }
 
-    fn encode_runs(&mut self, prompt: &Prompt, schedule: &AdapterSchedule) -> std::result::Result<EncodedBatch, String> {
+    fn encode_runs(&mut self, prompt: &Prompt, schedule: &AdapterSchedule) -> Result<EncodedBatch, String> {
         let prompt = &split_before(prompt, schedule.change());
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
             let encoded = self.compute_runs(KvSeqId(0), prompt, schedule);
@@ -424,17 +413,17 @@ impl ForkableMemory for EmbeddingContext {
         assert!(is_done, "every memory can remove a whole sequence, and only memories that can be cut are cut");
     }
 
-    fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
+    fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> Result<(), String> {
         self.compute_rows(rows, token_index)
     }
 
-    fn vector(&self, id: KvSeqId) -> Vec<f32> {
+    fn embedding(&self, id: KvSeqId) -> Vec<f32> {
         self.rows(id, 0, 1)
     }
 }
 
 impl EmbeddingContext {
-    fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
+    fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> Result<EncodedBatch, String> {
         self.raw.use_adapters(adapter_set)?;
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
             return self.encode_alone(texts);
@@ -444,25 +433,25 @@ impl EmbeddingContext {
         encoded
     }
 
-    fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
+    fn encode_texts(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String> {
         let active = self.active_adapters();
         let (invoking, others): (Vec<usize>, Vec<usize>) =
             (0..texts.len()).partition(|&i| active.schedule(texts[i].iter().copied()).change().is_some());
         if invoking.is_empty() {
             return self.encode_with(&active.unconditional, texts);
         }
-        let mut all = EncodedBatch { vectors: vec![Vec::new(); texts.len()], n_computed: 0 };
+        let mut all = EncodedBatch { embeddings: vec![Vec::new(); texts.len()], n_computed: 0 };
         if !others.is_empty() {
             let plain_texts: Vec<Vec<Token>> = others.iter().map(|&i| texts[i].clone()).collect();
             let encoded = self.encode_with(&active.unconditional, &plain_texts)?;
             all.n_computed += encoded.n_computed;
-            others.into_iter().zip(encoded.vectors).for_each(|(i, vector)| all.vectors[i] = vector);
+            others.into_iter().zip(encoded.embeddings).for_each(|(i, embedding)| all.embeddings[i] = embedding);
         }
         for i in invoking {
             let mut encoded =
                 self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &active.schedule(texts[i].iter().copied()))?;
             all.n_computed += encoded.n_computed;
-            all.vectors[i] = encoded.vectors.swap_remove(0);
+            all.embeddings[i] = encoded.embeddings.swap_remove(0);
         }
         Ok(all)
     }
@@ -470,11 +459,11 @@ impl EmbeddingContext {
 
 impl Encoder for EmbeddingContext {
     // A failure leaves the contents of the context unknown.
-    fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
+    fn encode(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String> {
         self.encode_texts(texts).inspect_err(|_| self.clear())
     }
 
-    fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {
+    fn encode_mixed(&mut self, prompt: &Prompt) -> Result<EncodedBatch, String> {
         let schedule = self.active_adapters().schedule(prompt.ids());
         self.encode_runs(prompt, &schedule).inspect_err(|_| self.clear())
     }
@@ -560,7 +549,7 @@ fn pool(pooling: Pooling, runs: Vec<(usize, Vec<f32>)>) -> Vec<f32> {
     }
 }
 
-fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<()> {
+fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> error::Result<()> {
     // llama.cpp stores them in 16 bits by default. Of encoders, only T5 has cells.
     let has_cells = !model.is_encoder() || is_t5(model.architecture());
     let n_bytes_each = if has_cells { model.kv_bytes_per_token(KvType::F16, KvType::F16) } else { 0 };
@@ -570,7 +559,7 @@ fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<(
     result.map_err(|reason| Error::Decode { reason })
 }
 
-fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> std::result::Result<(), String> {
+fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> Result<(), String> {
     if n_bytes <= n_free {
         return Ok(());
     }

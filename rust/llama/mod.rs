@@ -82,8 +82,8 @@ mod sampler_parity;
 mod start;
 #[cfg(test)]
 mod tests;
-pub mod tune;
-pub mod vocabulary;
+pub(crate) mod tune;
+pub(crate) mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,24 +92,22 @@ use crate::config::{Grouping, ResolvedConfig, WeightLayout};
 use crate::engine::runner::{
     AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError,
 };
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
-pub use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
+pub(crate) use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
 use crate::llama::context::saved_state::Layout;
-pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
-#[cfg(feature = "python")]
+pub(crate) use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
-#[cfg(feature = "python")]
 pub(crate) use crate::llama::host::niceness::{answer, compute};
-pub use crate::llama::media::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
-pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
-pub use crate::llama::memory_plan::{BufferUse, MemoryPlan, plan};
+pub(crate) use crate::llama::media::media_file::MediaKind;
+pub(crate) use crate::llama::media::{LoadedMedia, MediaStats, Projector};
+pub(crate) use crate::llama::memory_plan::{BufferUse, MemoryPlan, plan};
 pub use crate::llama::model::Model;
-pub use crate::llama::model::adapters::Adapter;
+pub(crate) use crate::llama::model::adapters::Adapter;
 pub use crate::llama::start::{resolve, start, start_resolved};
-pub use crate::llama::vocabulary::grammar::{MAX_GRAMMARS, schema_grammar};
-pub use crate::llama::vocabulary::infill::InfillTokens;
+pub(crate) use crate::llama::vocabulary::grammar::schema_grammar;
+pub(crate) use crate::llama::vocabulary::infill::InfillTokens;
 pub(crate) use crate::llama::vocabulary::token_strings::token_strings;
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
@@ -134,7 +132,7 @@ impl LlamaRunner {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for the cache, [`Error::ModelLoad`] or [`Error::Decode`] for the model.
-    pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Result<Self> {
+    pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> error::Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let n_seq_max = n_sequences(&model, config);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
@@ -213,7 +211,7 @@ struct Probe {
 }
 
 /// Decodes two tokens, saves them and removes the second. This also warms up the model.
-fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> {
+fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> error::Result<Probe> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
     let failed = |DecodeError { reason }| Error::Decode { reason };
@@ -253,7 +251,7 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> 
     Ok(Probe { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), kernel_counts })
 }
 
-fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
+fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> Result<(), String> {
     if memory.forks != ForkRule::Anywhere {
         return Err(format!("{} models have a recurrent state or a sliding window", model.architecture()));
     }
@@ -270,7 +268,7 @@ impl Runner for LlamaRunner {
         self.n_threads as usize
     }
 
-    fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+    fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         if let Some(row) = self.context.position_gap(plan, self.memory) {
             let reason = format!("invalid plan: the window of row {row} includes tokens that its restored sequence lacks");
             return Err(DecodeError { reason });
@@ -312,7 +310,7 @@ impl Runner for LlamaRunner {
         self.memory
     }
 
-    fn save(&mut self, id: KvSeqId, range: Range<u32>) -> std::result::Result<Arc<[u8]>, StateError> {
+    fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         self.save_state(id, &range)
     }
 
@@ -325,7 +323,7 @@ impl Runner for LlamaRunner {
         self.context.whole_from(id).max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: KvSeqId, piece: &[u8], part: Range<u32>) -> std::result::Result<(), StateError> {
+    fn restore(&mut self, id: KvSeqId, piece: &[u8], part: Range<u32>) -> Result<(), StateError> {
         self.restore_state(id, piece, &part)
     }
 
@@ -333,7 +331,7 @@ impl Runner for LlamaRunner {
         self.context.positions(id).widened(range)
     }
 
-    fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
+    fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError> {
         self.relocate_cells(ids, &range)
     }
 

@@ -208,7 +208,7 @@ pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<V
 /// Returns the devices in addition to the CPU: name, description, total and free memory in bytes.
 #[pyfunction]
 pub(super) fn devices() -> Vec<(String, String, u64, u64)> {
-    machine::devices().into_iter().map(|device| (device.name, device.description, device.n_bytes, device.n_free)).collect()
+    machine::devices()
 }
 
 /// Returns the GBNF grammar of the JSON that matches a schema.

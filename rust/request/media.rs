@@ -62,7 +62,7 @@ pub trait Medium: fmt::Debug + Send + Sync {
     fn encoding(&self) -> Encoding;
 
     /// Returns its embeddings, one after the other, once they are available.
-    fn vectors(&self) -> Option<Arc<[f32]>>;
+    fn embeddings(&self) -> Option<Arc<[f32]>>;
 }
 
 /// A medium that requests share.

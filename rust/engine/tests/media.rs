@@ -63,7 +63,7 @@ impl Medium for Picture {
         }
     }
 
-    fn vectors(&self) -> Option<Arc<[f32]>> {
+    fn embeddings(&self) -> Option<Arc<[f32]>> {
         (self.n_asked.load(Ordering::Relaxed) > self.ready_at).then(|| Arc::from([]))
     }
 }

@@ -6,7 +6,7 @@ use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan};
 use crate::request::Token;
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct Bounds {
+pub(crate) struct Bounds {
     pub n_vocab: usize,
     pub n_seq_max: usize,
     pub n_rows: usize,
@@ -18,25 +18,25 @@ pub(in crate::llama) struct Bounds {
 
 /// The arrays of a `llama_batch` other than its tokens or embeddings, with one element per row but for `positions`.
 #[derive(Debug, Default)]
-pub(in crate::llama) struct RowArrays {
+pub(crate) struct RowArrays {
     /// The positions of all rows, in one dimension after the other.
-    pub(in crate::llama) positions: Vec<sys::llama_pos>,
-    pub(in crate::llama) ids: Vec<sys::llama_seq_id>,
-    pub(in crate::llama) wants_logits: Vec<i8>,
+    pub(crate) positions: Vec<sys::llama_pos>,
+    pub(crate) ids: Vec<sys::llama_seq_id>,
+    pub(crate) wants_logits: Vec<i8>,
     /// Always one per row: llama.cpp couples the sequences of a row that has more.
     n_ids: Vec<i32>,
     id_pointers: Vec<*mut sys::llama_seq_id>,
 }
 
 impl RowArrays {
-    pub(in crate::llama) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.positions.clear();
         self.ids.clear();
         self.wants_logits.clear();
     }
 
     /// Returns a batch that is valid until the arrays are changed or moved; llama.cpp only reads it.
-    pub(in crate::llama) fn as_raw(&mut self, token: *mut sys::llama_token, embd: *mut f32) -> sys::llama_batch {
+    pub(crate) fn as_raw(&mut self, token: *mut sys::llama_token, embd: *mut f32) -> sys::llama_batch {
         self.n_ids.resize(self.ids.len(), 1);
         self.id_pointers.clear();
         self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
@@ -52,7 +52,7 @@ impl RowArrays {
     }
 }
 
-pub(in crate::llama) struct Batch {
+pub(crate) struct Batch {
     bounds: Bounds,
     order: Vec<usize>,
     /// The index in llama.cpp's batch of each row of the plan.
@@ -63,7 +63,7 @@ pub(in crate::llama) struct Batch {
 }
 
 impl Batch {
-    pub(in crate::llama) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
             order: Vec::new(),
@@ -76,7 +76,7 @@ impl Batch {
 
     /// Takes the token rows of `plan`. Sequence `i` has `seq_lens[i]` tokens; `position_of(i, index)` returns the position of
     /// the token at `index`. After an error, which names the first row that breaks a rule, the batch is empty.
-    pub(in crate::llama) fn fill(
+    pub(crate) fn fill(
         &mut self,
         plan: &Plan,
         seq_lens: &[u32],
@@ -140,7 +140,7 @@ impl Batch {
         Ok(())
     }
 
-    pub(in crate::llama) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.order.clear();
         self.batch_indices.clear();
         self.tokens.clear();
@@ -149,7 +149,7 @@ impl Batch {
     }
 
     /// Returns the index in llama.cpp's batch of the plan's row `row`, if that row is in the batch and wants logits.
-    pub(in crate::llama) fn output(&self, row: usize) -> Option<usize> {
+    pub(crate) fn output(&self, row: usize) -> Option<usize> {
         self.batch_indices.get(row).copied().filter(|&index| self.rows.wants_logits.get(index).is_some_and(|&wants| wants != 0))
     }
 
@@ -158,21 +158,21 @@ impl Batch {
         self.tokens.len()
     }
 
-    pub(in crate::llama) fn seq_lens_after(&self) -> &[u32] {
+    pub(crate) fn seq_lens_after(&self) -> &[u32] {
         &self.seq_lens_after
     }
 
-    pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
+    pub(crate) fn ids(&self) -> &[sys::llama_seq_id] {
         &self.rows.ids
     }
 
-    pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
+    pub(crate) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(self.tokens.as_mut_ptr(), std::ptr::null_mut())
     }
 }
 
 /// Returns a plan with rows that continue `sequence` at `position`; only the last one wants logits.
-pub(in crate::llama) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
+pub(crate) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
     use crate::engine::runner::Row;
     let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
         sequence,

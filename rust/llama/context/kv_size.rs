@@ -4,7 +4,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::KvType;
 
-pub(in crate::llama) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
+pub(crate) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
     match kv_type {
         KvType::F32 => sys::GGML_TYPE_F32,
         KvType::F16 => sys::GGML_TYPE_F16,
@@ -19,21 +19,21 @@ pub(in crate::llama) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) struct KvShape {
+pub(crate) struct KvShape {
     /// Maximum number of query heads of a layer; 0 if no layer has attention.
-    pub(in crate::llama) n_query_heads: u32,
+    pub(crate) n_query_heads: u32,
     /// Number of KV heads of each layer that has its own cache.
-    pub(in crate::llama) n_heads: Vec<u32>,
-    pub(in crate::llama) key_length: u32,
+    pub(crate) n_heads: Vec<u32>,
+    pub(crate) key_length: u32,
     /// Elements of V per head; 0 if V is a view of K (MLA).
-    pub(in crate::llama) value_length: u32,
+    pub(crate) value_length: u32,
 }
 
 impl KvShape {
     /// Estimates the shape: assumes that every layer caches the whole context, and supports only the keys of the GGUF specification.
     /// `number` looks up an integer under the key `<architecture>.<name>`, `array` an array with one integer per layer.
     /// <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
-    pub(in crate::llama) fn read(
+    pub(crate) fn read(
         n_layer: u32,
         n_embd: u32,
         number: impl Fn(&str) -> Option<u32>,

@@ -1,22 +1,25 @@
 //! Free memory for the device cache.
 
 use std::collections::HashSet;
-use std::ffi::CStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{Placement, Split};
-use crate::llama::model::Model;
+use crate::llama::{host::device::Device, model::Model};
 
 /// Free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded, otherwise in host
 /// memory.
-pub(in crate::llama) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
-    let devices = gpus();
-    let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::new).collect();
+pub(crate) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
+    let devices: Vec<Device> = Device::gpus().collect();
+    let gpu = |(index, device): (usize, &Device)| {
+        let is_integrated = device.kind() == sys::GGML_BACKEND_DEVICE_TYPE_IGPU;
+        Gpu { name: device.name(), is_integrated, index }
+    };
+    let gpus: Vec<Gpu> = devices.iter().enumerate().map(gpu).collect();
     let n_layers = if offload_cells { model.config.n_gpu_layers } else { Some(0) };
-    free_among(&gpus, &model.config.placement, n_layers, |gpu| free_on_device(devices[gpu.index]), free_on_host())
+    free_among(&gpus, &model.config.placement, n_layers, |gpu| devices[gpu.index].memory().0, free_on_host())
 }
 
 #[derive(Debug, Clone)]
@@ -25,14 +28,6 @@ struct Gpu {
     /// True if it shares the host's memory.
     is_integrated: bool,
     index: usize,
-}
-
-impl Gpu {
-    fn new((index, device): (usize, sys::ggml_backend_dev_t)) -> Self {
-        // SAFETY: the device is registered and lives forever, and with it its NUL-terminated name.
-        let (name, kind) = unsafe { (CStr::from_ptr(sys::ggml_backend_dev_name(device)), sys::ggml_backend_dev_type(device)) };
-        Self { name: name.to_string_lossy().into_owned(), is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU, index }
-    }
 }
 
 /// Free bytes for the cells of `n_layers` layers (`None`: all); layers on no GPU need host memory, of which `on_host` bytes are
@@ -68,47 +63,29 @@ fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
 }
 
 /// The backend must have been started, as for all of the following functions that name devices.
-pub(in crate::llama) fn free_on_host() -> u64 {
-    let on_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
+pub(crate) fn free_on_host() -> u64 {
+    let on_cpus = || Device::all().filter(|device| device.is_cpu()).map(|cpu| cpu.memory().0).reduce(u64::saturating_add);
     available_bytes().or_else(on_cpus).unwrap_or(u64::MAX)
 }
 
 /// Returns whether layers of `model`, and with them their cells, are on a GPU.
-pub(in crate::llama) fn is_offloaded(model: &Model) -> bool {
+pub(crate) fn is_offloaded(model: &Model) -> bool {
     has_gpus(&model.config.placement) && model.config.n_gpu_layers != Some(0)
 }
 
 /// Returns whether a GPU may hold layers of a model with this placement.
-pub(in crate::llama) fn has_gpus(placement: &Placement) -> bool {
-    placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
+pub(crate) fn has_gpus(placement: &Placement) -> bool {
+    placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && Device::gpus().next().is_some()
 }
 
-pub(in crate::llama) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
-    devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
-}
-
-fn devices(kinds: &[sys::ggml_backend_dev_type]) -> impl Iterator<Item = sys::ggml_backend_dev_t> {
-    // SAFETY: a started backend's devices are registered and live forever.
-    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-    // SAFETY: as above.
-    all.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
-}
-
-fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
-    let (mut free, mut total) = (0_usize, 0_usize);
-    // SAFETY: the device is registered, and both numbers are writable.
-    unsafe { sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total) };
-    free as u64
-}
-
-/// Bytes that this process can allocate before the machine swaps or its control group is full; `None` without Linux.
+/// Bytes that this process can allocate before the machine swaps or its control group is full; `None` on systems other than Linux.
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     Some(control_groups().iter().filter_map(|folder| free_in_group(folder)).fold(on_machine, u64::min))
 }
 
 /// The total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
-pub(in crate::llama) fn machine_bytes() -> u64 {
+pub(crate) fn machine_bytes() -> u64 {
     let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
         return u64::MAX;
     };

@@ -1,14 +1,14 @@
 //! Safe wrapper of llama.cpp's context: decode, fork, truncate, drop.
 
-pub(in crate::llama) mod batch;
-pub(in crate::llama) mod kv_size;
-pub(in crate::llama) mod memory;
-pub(in crate::llama) mod pages;
-pub(in crate::llama) mod positions;
-pub(in crate::llama) mod prefix_file;
-pub(in crate::llama) mod reader;
-pub(in crate::llama) mod saved_state;
-pub(in crate::llama) mod state;
+pub(super) mod batch;
+pub(super) mod kv_size;
+pub(super) mod memory;
+pub(super) mod pages;
+pub(super) mod positions;
+pub(super) mod prefix_file;
+pub(super) mod reader;
+pub(super) mod saved_state;
+pub(super) mod state;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, FlashAttention, Limits, ResolvedConfig, Threads};
 use crate::engine::runner::{AdapterSet, DecodeError, KvSeqId, MediaRows, MemoryKind, Plan, StateError};
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::llama::context::batch::{Batch, Bounds, rows_of};
 use crate::llama::context::{kv_size::ggml_type, positions::Positions};
 use crate::llama::host::contention::{ContentionTuner, ThreadShare};
@@ -41,15 +41,15 @@ const POLL: u32 = 1;
 owned_pointer!(struct ContextPointer(sys::llama_context), freed by sys::llama_free);
 
 /// llama.cpp's context of a model. The thread pools that are attached to it must outlive it.
-pub(in crate::llama) struct RawContext {
+pub(super) struct RawContext {
     // Dropped first: it uses the model.
     pointer: ContextPointer,
     active_adapters: AdapterSet,
-    pub(in crate::llama) model: Arc<Model>,
+    pub(super) model: Arc<Model>,
 }
 
 impl RawContext {
-    pub(in crate::llama) fn new(model: &Arc<Model>, params: sys::llama_context_params) -> std::result::Result<Self, String> {
+    pub(super) fn new(model: &Arc<Model>, params: sys::llama_context_params) -> Result<Self, String> {
         // Creating a context may write to the model, so contexts are created one at a time.
         static MAKING: Mutex<()> = Mutex::new(());
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,18 +58,18 @@ impl RawContext {
         Ok(Self { pointer: ContextPointer(pointer), active_adapters: AdapterSet::default(), model: Arc::clone(model) })
     }
 
-    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_context {
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_context {
         self.pointer.0.as_ptr()
     }
 
-    pub(in crate::llama) fn memory(&self) -> sys::llama_memory_t {
+    pub(super) fn memory(&self) -> sys::llama_memory_t {
         // SAFETY: the context is alive.
         unsafe { sys::llama_get_memory(self.as_ptr()) }
     }
 
     /// Activates these adapters for the following decodes. llama.cpp then rebuilds its graphs, so it is called only when they
     /// change. If an adapter is not loaded, or its scale is not finite, nothing changes.
-    pub(in crate::llama) fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), String> {
+    pub(super) fn use_adapters(&mut self, adapter_set: &AdapterSet) -> Result<(), String> {
         if self.active_adapters == *adapter_set {
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl RawContext {
                 format!("invalid plan: adapter {id} with scale {scale}; {rule}")
             })
         };
-        let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
+        let adapters = adapter_set.adapters().map(resolve).collect::<Result<Vec<_>, _>>()?;
         let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
         let n = adapters.len();
         // SAFETY: the context is alive; the adapters belong to its model; both lists have `n` entries and are only read.
@@ -92,12 +92,12 @@ impl RawContext {
     }
 
     /// Runs `decode` with these kernels, and waits for its result. The error is llama.cpp's code with its error lines.
-    pub(in crate::llama) fn compute(
+    pub(super) fn compute(
         &self,
         enabled_kernels: EnabledKernels,
         hints: Option<DecodeHints>,
         decode: impl FnOnce() -> i32,
-    ) -> std::result::Result<(), (i32, Vec<String>)> {
+    ) -> Result<(), (i32, Vec<String>)> {
         let (code, errors) = logging::errors_during(|| kernels::deciding(enabled_kernels, hints, decode));
         if code != 0 {
             return Err((code, errors));
@@ -111,7 +111,7 @@ impl RawContext {
 
 /// A model's device cache and the threads that compute it. Stays on the thread that made it: llama.cpp's context is not
 /// thread-safe.
-pub(in crate::llama) struct Context {
+pub(super) struct Context {
     // Dropped first: it uses the pools.
     raw: RawContext,
     batch: Batch,
@@ -135,7 +135,7 @@ pub(in crate::llama) struct Context {
 
 impl Context {
     /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
-    pub(in crate::llama) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
+    pub(super) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> error::Result<Self> {
         let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
         let params = params(config, n_seq_max);
         let raw = RawContext::new(model, params).map_err(|reason| refusal(model, limits, reason))?;
@@ -189,7 +189,7 @@ impl Context {
         Ok(context)
     }
 
-    pub(in crate::llama) fn set_threads(&mut self, n_threads: u32) {
+    pub(super) fn set_threads(&mut self, n_threads: u32) {
         (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
         self.contention_tuner = None;
     }
@@ -228,7 +228,7 @@ impl Context {
     }
 
     /// Computes the rows of `plan` in one decode. If a row breaks a rule, nothing is computed.
-    pub(in crate::llama) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+    pub(super) fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.raw.use_adapters(&plan.adapter_set).map_err(|reason| DecodeError { reason })?;
         self.use_threads_for(plan);
         match self.thread_pools[0].1.caller_affinity() {
@@ -261,13 +261,13 @@ impl Context {
     }
 
     /// Returns whether our attention kernel receives the positions of this memory's cells.
-    pub(in crate::llama) fn has_explicit_positions(&self) -> bool {
+    pub(super) fn has_explicit_positions(&self) -> bool {
         // SAFETY: the memory lives as long as the context.
         unsafe { DecodeHints::new(&[], self.memory()) }.has_positions()
     }
 
     /// Computes the rows of media: one decode per medium with non-causal attention, one for all others.
-    fn decode_media(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+    fn decode_media(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         let (non_causal, others): (Vec<_>, Vec<_>) = plan.media.iter().cloned().partition(|rows| rows.media.sees_ahead());
         for media in non_causal {
             self.decode_group(plan, &[media], true)?;
@@ -275,7 +275,7 @@ impl Context {
         if others.is_empty() { Ok(()) } else { self.decode_group(plan, &others, false) }
     }
 
-    fn decode_group(&mut self, plan: &Plan, group: &[MediaRows], sees_ahead: bool) -> std::result::Result<(), DecodeError> {
+    fn decode_group(&mut self, plan: &Plan, group: &[MediaRows], sees_ahead: bool) -> Result<(), DecodeError> {
         let result = self.media.fill(plan, group, &self.seq_lens, &self.positions);
         result.map_err(|reason| DecodeError { reason: format!("invalid plan: {reason}") })?;
         let batch = self.media.as_raw();
@@ -319,7 +319,7 @@ impl Context {
         DecodeError { reason: reason_of(code, errors, self.n_ctx, ids.len()) }
     }
 
-    pub(in crate::llama) fn logits(&self, row: usize) -> &[f32] {
+    pub(super) fn logits(&self, row: usize) -> &[f32] {
         let index = self.batch.output(row);
         let index = index.unwrap_or_else(|| panic!("row {row} of the last plan did not request logits"));
         let index = i32::try_from(index).expect("a plan has fewer rows than the device cache has cells");
@@ -330,28 +330,28 @@ impl Context {
         unsafe { std::slice::from_raw_parts(logits, self.raw.model.n_vocab()) }
     }
 
-    pub(in crate::llama) fn seq_len(&self, KvSeqId(id): KvSeqId) -> u32 {
+    pub(super) fn seq_len(&self, KvSeqId(id): KvSeqId) -> u32 {
         self.seq_lens[usize::from(id)]
     }
 
-    pub(in crate::llama) fn positions(&self, id: KvSeqId) -> &Positions {
+    pub(super) fn positions(&self, id: KvSeqId) -> &Positions {
         &self.positions[usize::from(id.0)]
     }
 
     /// `id` must hold no tokens beyond these positions.
-    pub(in crate::llama) fn set_positions(&mut self, id: KvSeqId, positions: Positions) {
+    pub(super) fn set_positions(&mut self, id: KvSeqId, positions: Positions) {
         self.positions[usize::from(id.0)] = positions;
     }
 
     /// Returns the position from which `id` holds everything that a sliding window may attend to.
-    pub(in crate::llama) fn whole_from(&self, id: KvSeqId) -> u32 {
+    pub(super) fn whole_from(&self, id: KvSeqId) -> u32 {
         // SAFETY: `checked` ensures that the id is in range.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), self.checked(id)) }.max(0).unsigned_abs();
         first.max(self.whole_from[usize::from(id.0)])
     }
 
     /// Returns the first row of `plan` whose window in `memory` covers a hole that a reloaded state left.
-    pub(in crate::llama) fn position_gap(&self, plan: &Plan, memory: MemoryKind) -> Option<usize> {
+    pub(super) fn position_gap(&self, plan: &Plan, memory: MemoryKind) -> Option<usize> {
         plan.rows.iter().position(|row| {
             let whole_from = self.whole_from.get(usize::from(row.sequence.0)).copied().unwrap_or(0);
             !memory.holds_window(whole_from, row.position)
@@ -359,7 +359,7 @@ impl Context {
     }
 
     /// Shares the cells of `[0, n_tokens)` of `from` with `to`. Sharing part of a sequence requires a memory that allows it.
-    pub(in crate::llama) fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
+    pub(super) fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let seq_len = self.seq_len(from);
         assert!(from != to, "cannot fork sequence {} to itself", from.0);
         assert!(n_tokens <= seq_len, "cannot fork {n_tokens} tokens of sequence {}, which has {seq_len}", from.0);
@@ -381,7 +381,7 @@ impl Context {
 
     /// Removes all but the first `n_kept` tokens of `id`. Returns false and removes nothing if the memory cannot do so, such as
     /// inside an image with two-dimensional positions.
-    pub(in crate::llama) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
+    pub(super) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         if n_kept >= self.seq_len(id) {
             self.positions[usize::from(id.0)].truncate(n_kept);
             return true;
@@ -403,13 +403,13 @@ impl Context {
         is_done
     }
 
-    pub(in crate::llama) fn n_grouped(&self, KvSeqId(id): KvSeqId) -> u32 {
+    pub(super) fn n_grouped(&self, KvSeqId(id): KvSeqId) -> u32 {
         self.positions[usize::from(id)].n_grouped()
     }
 
     /// Gives each `n` tokens of `range` of `id` one position, and the tokens after `range` the positions that follow. `range`
     /// must start where the grouped tokens end. The next decode rotates the keys, in a pass over all cells.
-    pub(in crate::llama) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
+    pub(super) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let (n_grouped, seq_len) = (self.n_grouped(id), self.seq_len(id));
         assert!(
             range.start == n_grouped && range.end <= seq_len,
@@ -435,7 +435,7 @@ impl Context {
 
     /// Checks that keys can be rotated to other positions without changing a bit of the keys that stay; the error is the reason
     /// why not. `id` is empty before and after.
-    pub(in crate::llama) fn try_group(&mut self, id: KvSeqId, token: Token) -> std::result::Result<(), String> {
+    pub(super) fn try_group(&mut self, id: KvSeqId, token: Token) -> Result<(), String> {
         // SAFETY: the memory is alive.
         if !unsafe { sys::llama_memory_can_shift(self.memory()) } {
             return Err("the KV cache of this model cannot shift positions".to_owned());
@@ -455,7 +455,7 @@ impl Context {
         if before == after { Ok(()) } else { Err("with YaRN, grouping would change the keys of other tokens".to_owned()) }
     }
 
-    pub(in crate::llama) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         // SAFETY: the memory is alive. The cells' bytes may stay: no sequence owns them.
         unsafe { sys::llama_memory_clear(self.memory(), false) };
         self.seq_lens.fill(0);
@@ -465,32 +465,32 @@ impl Context {
     }
 
     /// Shares the cells of `from` at the positions of `range` with `to`, without changing the length of `to`.
-    pub(in crate::llama) fn share(&mut self, from: KvSeqId, to: KvSeqId, range: Range<u32>) {
+    pub(super) fn share(&mut self, from: KvSeqId, to: KvSeqId, range: Range<u32>) {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: both ids are in range, and the cache is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
     }
 
-    pub(in crate::llama) fn unshare(&mut self, id: KvSeqId, range: Range<u32>) {
+    pub(super) fn unshare(&mut self, id: KvSeqId, range: Range<u32>) {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, end) };
         assert!(is_done, "the memory was found to support truncation when it was created");
     }
 
-    pub(in crate::llama) fn unshare_all(&mut self, id: KvSeqId) {
+    pub(super) fn unshare_all(&mut self, id: KvSeqId) {
         // SAFETY: the id is in range, and every memory can remove a whole sequence.
         unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), -1, -1) };
     }
 
     /// Records that `id` has `seq_len` tokens, and no hole in its window from position `whole_from` on.
-    pub(in crate::llama) fn set_len(&mut self, id: KvSeqId, seq_len: u32, whole_from: u32) {
+    pub(super) fn set_len(&mut self, id: KvSeqId, seq_len: u32, whole_from: u32) {
         self.seq_lens[usize::from(id.0)] = seq_len;
         self.positions[usize::from(id.0)].truncate(seq_len);
         self.whole_from[usize::from(id.0)] = whole_from;
     }
 
-    pub(in crate::llama) fn read_state(&mut self, id: KvSeqId) -> std::result::Result<Arc<[u8]>, StateError> {
+    pub(super) fn read_state(&mut self, id: KvSeqId) -> Result<Arc<[u8]>, StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive and the id in range.
         let (n_bytes, errors) = logging::errors_during(|| unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), id) });
@@ -514,7 +514,7 @@ impl Context {
     ///
     /// # Safety
     /// `bytes` were written by [`Context::read_state`] of a context of the same kind, or are indistinguishable from such bytes.
-    pub(in crate::llama) unsafe fn write_state(&mut self, id: KvSeqId, bytes: &[u8]) -> std::result::Result<(), StateError> {
+    pub(super) unsafe fn write_state(&mut self, id: KvSeqId, bytes: &[u8]) -> Result<(), StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive, the id in range; the caller guarantees the bytes, which llama.cpp only reads.
         let (n_read, errors) = logging::errors_during(|| unsafe {
@@ -528,7 +528,7 @@ impl Context {
 
     /// Positions and owners of every used cell, in cell order: llama.cpp's serialization of the whole memory.
     #[cfg(test)]
-    pub(in crate::llama) fn whole_state(&mut self) -> Vec<u8> {
+    pub(super) fn whole_state(&mut self) -> Vec<u8> {
         // SAFETY: the context is alive, and llama.cpp writes at most the given number of bytes.
         unsafe {
             let mut bytes = vec![0; sys::llama_state_get_size(self.raw.as_ptr())];
@@ -578,7 +578,7 @@ pub(in crate::llama) fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::
     params
 }
 
-pub(in crate::llama) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params {
+pub(super) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params {
     // SAFETY: plain data.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.offload_kqv = config.offload_kqv;
@@ -592,7 +592,7 @@ pub(in crate::llama) fn base_params(config: &ResolvedConfig) -> sys::llama_conte
     params
 }
 
-pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
+pub(super) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
     let words = match code {
         1 => format!("the KV cache of {n_ctx} cells has no room for {n_rows} more tokens"),
         2 => "the computation was aborted".to_owned(),

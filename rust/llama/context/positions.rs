@@ -13,7 +13,7 @@ struct Dense {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::llama) struct Positions {
+pub(crate) struct Positions {
     dense: Vec<Dense>,
     /// Tokens at the beginning that share positions. A sequence with grouped tokens has no images.
     grouped: Option<Grouped>,
@@ -26,10 +26,10 @@ struct Grouped {
 }
 
 impl Positions {
-    pub(in crate::llama) const NONE: Self = Self { dense: Vec::new(), grouped: None };
+    pub(crate) const NONE: Self = Self { dense: Vec::new(), grouped: None };
 
     /// Returns the position of the token at `index`; within a dense medium that of its first token.
-    pub(in crate::llama) fn at(&self, index: u32) -> u32 {
+    pub(crate) fn at(&self, index: u32) -> u32 {
         if let Some(Grouped { n_tokens, n }) = self.grouped {
             return if index < n_tokens { index / n } else { index - n_tokens + n_tokens / n };
         }
@@ -45,7 +45,7 @@ impl Positions {
 
     /// Returns the number of tokens in a sequence whose highest position is `position - 1`. If that is in a dense medium, the
     /// sequence contains all of it.
-    pub(in crate::llama) fn n_tokens(&self, position: u32) -> u32 {
+    pub(crate) fn n_tokens(&self, position: u32) -> u32 {
         if let Some(Grouped { n_tokens, n }) = self.grouped {
             let n_positions = n_tokens / n;
             return if position < n_positions { position * n } else { position - n_positions + n_tokens };
@@ -63,22 +63,22 @@ impl Positions {
     }
 
     /// Returns whether a sequence that ends at `index` would contain only a part of a dense medium or of the grouped tokens.
-    pub(in crate::llama) fn cuts(&self, index: u32) -> bool {
+    pub(crate) fn cuts(&self, index: u32) -> bool {
         0 < index && index < self.n_grouped()
             || self.dense.iter().any(|medium| medium.start < index && index < medium.start + medium.n_tokens)
     }
 
-    pub(in crate::llama) fn are_token_indices(&self) -> bool {
+    pub(crate) fn are_token_indices(&self) -> bool {
         *self == Self::NONE
     }
 
-    pub(in crate::llama) fn prefix(&self, n_tokens: u32) -> Self {
+    pub(crate) fn prefix(&self, n_tokens: u32) -> Self {
         let mut positions = self.clone();
         positions.truncate(n_tokens);
         positions
     }
 
-    pub(in crate::llama) fn widened(&self, mut range: Range<u32>) -> Range<u32> {
+    pub(crate) fn widened(&self, mut range: Range<u32>) -> Range<u32> {
         for medium in &self.dense {
             let end = medium.start + medium.n_tokens;
             if medium.start < range.start && range.start < end {
@@ -91,12 +91,12 @@ impl Positions {
         range
     }
 
-    pub(in crate::llama) fn dense(&self) -> impl ExactSizeIterator<Item = [u32; 3]> {
+    pub(crate) fn dense(&self) -> impl ExactSizeIterator<Item = [u32; 3]> {
         self.dense.iter().map(|medium| [medium.start, medium.n_tokens, medium.n_positions])
     }
 
     /// `None` if the media overlap or have more positions than tokens.
-    pub(in crate::llama) fn with_dense(dense: impl Iterator<Item = [u32; 3]>) -> Option<Self> {
+    pub(crate) fn with_dense(dense: impl Iterator<Item = [u32; 3]>) -> Option<Self> {
         let mut end = 0;
         let medium = |[start, n_tokens, n_positions]: [u32; 3]| {
             let is_valid = start >= end && n_positions <= n_tokens && n_tokens > 0;
@@ -106,20 +106,20 @@ impl Positions {
         Some(Self { dense: dense.map(medium).collect::<Option<_>>()?, grouped: None })
     }
 
-    pub(in crate::llama) fn truncate(&mut self, index: u32) {
+    pub(crate) fn truncate(&mut self, index: u32) {
         self.dense.retain(|medium| medium.start < index);
         self.grouped = self.grouped.filter(|_| index > 0);
     }
 
-    pub(in crate::llama) fn n_grouped(&self) -> u32 {
+    pub(crate) fn n_grouped(&self) -> u32 {
         self.grouped.map_or(0, |grouped| grouped.n_tokens)
     }
 
-    pub(in crate::llama) fn group(&mut self, n_tokens: u32, n: u32) {
+    pub(crate) fn group(&mut self, n_tokens: u32, n: u32) {
         self.grouped = Some(Grouped { n_tokens, n });
     }
 
-    pub(in crate::llama) fn push(&mut self, start: u32, medium: &dyn Medium) {
+    pub(crate) fn push(&mut self, start: u32, medium: &dyn Medium) {
         let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
         if medium.has_positions() {
             self.dense.push(Dense { start, n_tokens, n_positions });

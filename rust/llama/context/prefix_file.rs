@@ -71,7 +71,6 @@ pub struct PrefixFiles {
 }
 
 impl PrefixFiles {
-    #[must_use]
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Self {
         // No sequence is longer than the number of positions, however large the context is.
         let n_tokens = config.limits.n_ctx.min(model.reach(&config.rope));
@@ -341,8 +340,8 @@ fn open_to_read(path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // O_NONBLOCK, from the headers of Linux and of the BSDs, including macOS. It has no effect on regular files.
-        options.custom_flags(if cfg!(any(target_os = "linux", target_os = "android")) { 0o4000 } else { 4 });
+        // It has no effect on regular files.
+        options.custom_flags(libc::O_NONBLOCK);
     }
     options.open(path)
 }

@@ -12,7 +12,7 @@ use crate::llama::LlamaRunner;
 use crate::llama::context::saved_state::{CheckedState, Layout, SavedPositions};
 
 impl LlamaRunner {
-    pub(in crate::llama) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
+    pub(crate) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let seq_len = self.context.seq_len(id);
         if range.is_empty() || range.end > seq_len {
             return refuse(format!("cannot save tokens {range:?} of sequence {}, which has {seq_len}", id.0));
@@ -56,7 +56,7 @@ impl LlamaRunner {
         Ok(saved)
     }
 
-    pub(in crate::llama) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
+    pub(crate) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
         let seq_len = self.context.seq_len(id);
         if part.is_empty() || part.start != seq_len {
             return refuse(format!("cannot restore tokens {part:?} to sequence {}, which has {seq_len}", id.0));
@@ -133,7 +133,7 @@ impl LlamaRunner {
         self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))
     }
 
-    pub(in crate::llama) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
+    pub(crate) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != ForkRule::Anywhere {
             return refuse_move(format!("cannot relocate the cells of a memory that forks {:?}", self.memory.forks));

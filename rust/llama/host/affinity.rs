@@ -7,22 +7,12 @@ const MAX_CPUS: usize = 1024;
 const BITS: usize = c_ulong::BITS as usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::llama) struct Affinity {
+pub(crate) struct Affinity {
     mask: [c_ulong; MAX_CPUS / BITS],
 }
 
-#[cfg(target_os = "linux")]
-mod system {
-    use std::ffi::{c_int, c_ulong};
-
-    unsafe extern "C" {
-        pub(in crate::llama) fn sched_getaffinity(thread: c_int, n_bytes: usize, mask: *mut c_ulong) -> c_int;
-        pub(in crate::llama) fn sched_setaffinity(thread: c_int, n_bytes: usize, mask: *const c_ulong) -> c_int;
-    }
-}
-
 impl Affinity {
-    pub(in crate::llama) fn of(cpus: &[usize]) -> Self {
+    pub(crate) fn of(cpus: &[usize]) -> Self {
         let mut mask = [0; MAX_CPUS / BITS];
         for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
             mask[cpu / BITS] |= 1 << (cpu % BITS);
@@ -31,40 +21,40 @@ impl Affinity {
     }
 
     #[cfg(target_os = "linux")]
-    pub(in crate::llama) fn current() -> Option<Self> {
+    pub(crate) fn current() -> Option<Self> {
         let mut mask = [0; MAX_CPUS / BITS];
         // SAFETY: `mask` is writable for the given number of bytes; 0 is this thread.
-        let n = unsafe { system::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr()) };
+        let n = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
         (n >= 0).then_some(Self { mask })
     }
 
     #[cfg(target_os = "linux")]
-    pub(in crate::llama) fn apply(&self) {
+    pub(crate) fn apply(&self) {
         // SAFETY: the mask is readable for the given number of bytes; 0 is this thread.
-        let _ = unsafe { system::sched_setaffinity(0, size_of_val(&self.mask), self.mask.as_ptr()) };
+        let _ = unsafe { libc::sched_setaffinity(0, size_of_val(&self.mask), self.mask.as_ptr().cast()) };
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(in crate::llama) fn current() -> Option<Self> {
+    pub(crate) fn current() -> Option<Self> {
         None
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(in crate::llama) fn apply(&self) {}
+    pub(crate) fn apply(&self) {}
 
-    pub(in crate::llama) fn cpus(&self) -> Vec<usize> {
+    pub(crate) fn cpus(&self) -> Vec<usize> {
         (0..MAX_CPUS).filter(|cpu| self.mask[cpu / BITS] >> (cpu % BITS) & 1 == 1).collect()
     }
 }
 
 #[derive(Debug, Default)]
-pub(in crate::llama) struct AffinityGuard {
+pub(crate) struct AffinityGuard {
     original: Option<(ThreadId, Affinity)>,
     pinned_to: Option<Affinity>,
 }
 
 impl AffinityGuard {
-    pub(in crate::llama) fn pin(&mut self, affinity: Affinity) {
+    pub(crate) fn pin(&mut self, affinity: Affinity) {
         if self.pinned_to == Some(affinity) {
             return;
         }
@@ -75,7 +65,7 @@ impl AffinityGuard {
         self.pinned_to = Some(affinity);
     }
 
-    pub(in crate::llama) fn unpin(&mut self) {
+    pub(crate) fn unpin(&mut self) {
         if let Some((_, before)) = self.original.filter(|_| self.pinned_to.take().is_some()) {
             before.apply();
         }

@@ -33,7 +33,7 @@ const MAX_WAIT: u32 = 1_024;
 const REST: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::llama) enum ThreadShare {
+pub(crate) enum ThreadShare {
     All,
     Half,
 }
@@ -52,7 +52,7 @@ struct SizeClass {
 }
 
 #[derive(Debug)]
-pub(in crate::llama) struct ContentionTuner {
+pub(crate) struct ContentionTuner {
     classes: [SizeClass; N_CLASSES],
     n_until_all: u32,
 }
@@ -66,7 +66,7 @@ impl Default for ContentionTuner {
 }
 
 impl ContentionTuner {
-    pub(in crate::llama) fn thread_share(&mut self, n_rows: usize) -> ThreadShare {
+    pub(crate) fn thread_share(&mut self, n_rows: usize) -> ThreadShare {
         let class = &mut self.classes[size_class(n_rows)];
         let is_due = match class.share {
             ThreadShare::All => class.mean_s.is_some_and(|mean| mean > SLOW * class.min_s),
@@ -81,7 +81,7 @@ impl ContentionTuner {
         }
     }
 
-    pub(in crate::llama) fn observe(&mut self, n_rows: usize, time: Duration) {
+    pub(crate) fn observe(&mut self, n_rows: usize, time: Duration) {
         let (class, s) = (&mut self.classes[size_class(n_rows)], time.as_secs_f64());
         self.n_until_all = self.n_until_all.saturating_sub(1);
         let Some((n, sum_s)) = class.trial else {

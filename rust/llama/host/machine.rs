@@ -6,15 +6,21 @@ use std::fs;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::{backend, context::memory, host::threads};
+use crate::llama::backend;
+use crate::llama::host::{device::Device, threads};
 
+/// Properties that determine how fast a model computes here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
     /// The processor's name, as reported by Linux; otherwise its architecture, on ARM with the ids that Linux reports.
     pub cpu: String,
+    /// Physical cores that this process may use.
     pub n_cores: u32,
+    /// Threads that this process may run simultaneously.
     pub n_threads: u32,
+    /// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
     pub instructions: String,
+    /// The devices that layers of a model can be offloaded to.
     pub gpus: Vec<String>,
 }
 
@@ -28,48 +34,24 @@ impl Hardware {
             n_cores: threads::n_cores(),
             n_threads: threads::n_allowed(),
             instructions: instructions(),
-            // SAFETY: a device lives forever, and so does its description.
-            gpus: memory::gpus()
-                .into_iter()
-                .map(|gpu| unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(gpu)) }.to_string_lossy().into_owned())
-                .collect(),
+            gpus: Device::gpus().map(Device::description).collect(),
         }
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    pub name: String,
-    pub description: String,
-    pub n_bytes: u64,
-    pub n_free: u64,
-}
-
-#[must_use]
-pub fn devices() -> Vec<Device> {
+/// Returns name, description, total and free bytes of each device other than CPUs. Starts llama.cpp's backend if necessary.
+pub(crate) fn devices() -> Vec<(String, String, u64, u64)> {
     backend::backend();
-    // SAFETY: a started backend's devices are registered and live forever, as do their names; both numbers are writable.
-    let read = |device| unsafe {
-        let (mut n_free, mut n_bytes) = (0_usize, 0_usize);
-        sys::ggml_backend_dev_memory(device, &raw mut n_free, &raw mut n_bytes);
-        let text = |text| CStr::from_ptr(text).to_string_lossy().into_owned();
-        Device {
-            name: text(sys::ggml_backend_dev_name(device)),
-            description: text(sys::ggml_backend_dev_description(device)),
-            n_bytes: n_bytes as u64,
-            n_free: n_free as u64,
-        }
+    let describe = |device: Device| {
+        let (n_free, n_bytes) = device.memory();
+        (device.name(), device.description(), n_bytes, n_free)
     };
-    // SAFETY: as above.
-    let is_other = |device: &_| unsafe { sys::ggml_backend_dev_type(*device) } != sys::GGML_BACKEND_DEVICE_TYPE_CPU;
-    // SAFETY: as above.
-    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-    all.filter(is_other).map(read).collect()
+    Device::all().filter(|device| !device.is_cpu()).map(describe).collect()
 }
 
 /// Returns whether llama.cpp computes with AMX: it was compiled for it, and the processor and the system support it. The backend
 /// must have been started.
-pub(in crate::llama) fn has_amx() -> bool {
+pub(crate) fn has_amx() -> bool {
     extra_buffer_types().contains(&c"AMX")
 }
 
@@ -130,7 +112,7 @@ mod tests {
 
     #[test]
     fn devices_do_not_include_the_cpu() {
-        let names: Vec<String> = devices().into_iter().map(|device| device.name).collect();
+        let names: Vec<String> = devices().into_iter().map(|(name, ..)| name).collect();
         assert!(!names.contains(&"CPU".to_owned()), "{names:?}");
         assert!(names.len() >= Hardware::read().gpus.len());
     }

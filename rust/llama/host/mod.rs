@@ -1,10 +1,10 @@
 //! The machine that computes: its description, threads with their affinity and priority, contention, the allocator.
 
-pub(in crate::llama) mod affinity;
-#[cfg(feature = "python")]
-pub(in crate::llama) mod allocator;
-pub(in crate::llama) mod contention;
+pub(super) mod affinity;
+pub(super) mod allocator;
+pub(super) mod contention;
+pub(super) mod device;
 pub mod machine;
-pub(in crate::llama) mod niceness;
-pub(in crate::llama) mod priority;
-pub(in crate::llama) mod threads;
+pub(super) mod niceness;
+pub(super) mod priority;
+pub(super) mod threads;

@@ -13,7 +13,6 @@ const NICENESS: i32 = 5;
 const COMPUTE_SLICE: Duration = Duration::from_millis(20);
 
 /// Linux's minimum.
-#[cfg(any(test, feature = "python"))]
 const ANSWER_SLICE: Duration = Duration::from_micros(100);
 
 /// Configures this thread, and threads that it starts from now on, with `levels` of additional niceness.
@@ -22,107 +21,69 @@ pub(crate) fn compute(levels: i32) {
     add_niceness(levels + if has_slices { 0 } else { NICENESS });
 }
 
-#[cfg(any(test, feature = "python"))]
 pub(crate) fn answer() {
     slices::set(ANSWER_SLICE);
 }
 
 #[cfg(target_os = "linux")]
 fn add_niceness(levels: i32) {
-    use std::ffi::{c_int, c_uint};
-    unsafe extern "C" {
-        fn getpriority(which: c_int, who: c_uint) -> c_int;
-        fn setpriority(which: c_int, who: c_uint, level: c_int) -> c_int;
-    }
     // SAFETY: both calls only access an integer of this thread (Linux treats it as a process).
-    let _ = unsafe { setpriority(0, 0, getpriority(0, 0) + levels) };
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, libc::getpriority(libc::PRIO_PROCESS, 0) + levels) };
 }
 
 /// Does nothing: elsewhere the niceness belongs to the whole process.
 #[cfg(not(target_os = "linux"))]
 fn add_niceness(_levels: i32) {}
 
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(target_os = "linux")]
 mod slices {
-    use std::ffi::{c_int, c_long, c_uint};
     use std::time::Duration;
 
-    /// `struct sched_attr` of `sched_setattr(2)`.
-    #[repr(C)]
-    #[derive(Debug, Default)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        /// Slice in nanoseconds, for time-sharing policies; systems without custom slices neither read nor write it.
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-
     const N_BYTES: u32 = 48;
-    const _: () = assert!(size_of::<Attributes>() == N_BYTES as usize, "its first version");
+    const _: () = assert!(size_of::<libc::sched_attr>() == N_BYTES as usize, "its first version");
 
-    const TIME_SHARING: [u32; 2] = [0, 3];
-
-    #[cfg(target_arch = "x86_64")]
-    const SETATTR: c_long = 314;
-    #[cfg(target_arch = "aarch64")]
-    const SETATTR: c_long = 274;
-    const GETATTR: c_long = SETATTR + 1;
-
-    unsafe extern "C" {
-        fn syscall(number: c_long, ...) -> c_long;
-    }
-
-    fn current() -> Option<Attributes> {
-        let mut attributes = Attributes::default();
+    /// `sched_runtime` is the slice in nanoseconds; systems without custom slices neither read nor write it.
+    fn current() -> Option<libc::sched_attr> {
+        // SAFETY: plain numbers, for which zeros are valid values.
+        let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
         // SAFETY: `N_BYTES` are writable; 0 is this thread.
-        let code = unsafe { syscall(GETATTR, 0 as c_int, &raw mut attributes, N_BYTES, 0 as c_uint) };
+        let code = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, N_BYTES, 0) };
         (code == 0).then_some(attributes)
     }
 
     /// Sets the slices also of threads that this one starts from now on. Returns whether the system applied `length`.
-    pub(in crate::llama) fn set(length: Duration) -> bool {
-        let runtime = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-        let Some(attributes) = current().filter(|attributes| TIME_SHARING.contains(&attributes.policy)) else { return false };
-        let attributes = Attributes { size: N_BYTES, runtime, ..attributes };
+    pub(super) fn set(length: Duration) -> bool {
+        let is_time_sharing = |policy: u32| [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&policy.cast_signed());
+        let Some(attributes) = current().filter(|attributes| is_time_sharing(attributes.sched_policy)) else { return false };
+        let sched_runtime = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let attributes = libc::sched_attr { size: N_BYTES, sched_runtime, ..attributes };
         // SAFETY: `size` bytes are readable; 0 is this thread.
-        let code = unsafe { syscall(SETATTR, 0 as c_int, &raw const attributes, 0 as c_uint) };
+        let code = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
         code == 0 && self::length() == Some(length)
     }
 
-    pub(in crate::llama) fn length() -> Option<Duration> {
-        current().map(|attributes| Duration::from_nanos(attributes.runtime)).filter(|length| !length.is_zero())
+    pub(super) fn length() -> Option<Duration> {
+        current().map(|attributes| Duration::from_nanos(attributes.sched_runtime)).filter(|length| !length.is_zero())
     }
 }
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(not(target_os = "linux"))]
 mod slices {
-    use std::time::Duration;
-
-    pub(in crate::llama) fn set(_length: Duration) -> bool {
+    pub(super) fn set(_length: std::time::Duration) -> bool {
         false
     }
 }
 
 #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
-    use std::ffi::{c_int, c_uint};
     use std::thread;
 
     use super::*;
 
-    unsafe extern "C" {
-        fn getpriority(which: c_int, who: c_uint) -> c_int;
-    }
-
     /// Returns the niceness and the slice length of this thread.
-    fn observed() -> (c_int, Option<Duration>) {
+    fn observed() -> (i32, Option<Duration>) {
         // SAFETY: it only reads a number of this thread.
-        (unsafe { getpriority(0, 0) }, slices::length())
+        (unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }, slices::length())
     }
 
     #[test]

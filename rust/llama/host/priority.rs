@@ -4,58 +4,40 @@ use std::io;
 
 use crate::config::ThreadPriority;
 
-#[cfg(target_os = "linux")]
-mod system {
-    use std::ffi::c_int;
-
-    pub(in crate::llama) const SCHED_OTHER: c_int = 0;
-    pub(in crate::llama) const SCHED_RR: c_int = 2;
-    pub(in crate::llama) const SCHED_BATCH: c_int = 3;
-
-    #[repr(C)]
-    pub(in crate::llama) struct Param {
-        pub(in crate::llama) priority: c_int,
-    }
-
-    unsafe extern "C" {
-        pub(in crate::llama) fn sched_setscheduler(thread: c_int, policy: c_int, param: *const Param) -> c_int;
-    }
-}
-
 /// Sets the priority of this thread, and of threads that it starts from now on.
 ///
 /// llama.cpp uses `SCHED_FIFO`, under which two threads that share a processor and poll for each other would never finish. A priority
 /// above normal requires `CAP_SYS_NICE` or a sufficient limit (`ulimit -r`).
 #[cfg(target_os = "linux")]
-pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
+pub(crate) fn set(priority: ThreadPriority) -> io::Result<()> {
     // llama.cpp's values.
     let (policy, priority) = match priority {
-        ThreadPriority::Low => (system::SCHED_BATCH, 0),
-        ThreadPriority::Normal => (system::SCHED_OTHER, 0),
-        ThreadPriority::Medium => (system::SCHED_RR, 40),
-        ThreadPriority::High => (system::SCHED_RR, 80),
-        ThreadPriority::Realtime => (system::SCHED_RR, 90),
+        ThreadPriority::Low => (libc::SCHED_BATCH, 0),
+        ThreadPriority::Normal => (libc::SCHED_OTHER, 0),
+        ThreadPriority::Medium => (libc::SCHED_RR, 40),
+        ThreadPriority::High => (libc::SCHED_RR, 80),
+        ThreadPriority::Realtime => (libc::SCHED_RR, 90),
     };
     // SAFETY: the parameters are complete, and only read; 0 is this thread.
-    let code = unsafe { system::sched_setscheduler(0, policy, &system::Param { priority }) };
+    let code = unsafe { libc::sched_setscheduler(0, policy, &libc::sched_param { sched_priority: priority }) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Fails for other priorities: elsewhere they cannot be set per thread.
 #[cfg(not(target_os = "linux"))]
-pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
+pub(crate) fn set(priority: ThreadPriority) -> io::Result<()> {
     if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
 #[derive(Debug, Default)]
-pub(in crate::llama) struct PriorityGuard {
+pub(crate) struct PriorityGuard {
     current: ThreadPriority,
     was_refused: bool,
 }
 
 impl PriorityGuard {
     /// As [`set`]. If the system refuses, logs a warning once and uses the normal priority.
-    pub(in crate::llama) fn set(&mut self, priority: ThreadPriority) {
+    pub(crate) fn set(&mut self, priority: ThreadPriority) {
         if self.current == priority {
             return;
         }
@@ -86,13 +68,9 @@ mod tests {
 
     use super::*;
 
-    unsafe extern "C" {
-        fn sched_getscheduler(thread: c_int) -> c_int;
-    }
-
     fn policy() -> c_int {
         // SAFETY: it only returns a number; 0 is this thread.
-        unsafe { sched_getscheduler(0) }
+        unsafe { libc::sched_getscheduler(0) }
     }
 
     #[test]

@@ -11,17 +11,17 @@ use crate::config::{EnabledKernels, MAX_THREADS, Threads};
 use crate::llama::{host::affinity::Affinity, kernels};
 
 /// Physical cores that this process may use, at most [`MAX_THREADS`]: two threads of one core share its arithmetic units.
-pub(in crate::llama) fn n_cores() -> u32 {
+pub(crate) fn n_cores() -> u32 {
     n_cores_for(&Threads::default())
 }
 
-pub(in crate::llama) fn n_cores_for(threads: &Threads) -> u32 {
+pub(crate) fn n_cores_for(threads: &Threads) -> u32 {
     let cores = Affinity::current().map(|own| one_per_core(&usable(threads, &own)).len());
     let n = cores.and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
     n.map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
 }
 
-pub(in crate::llama) fn n_processors_for(threads: &Threads) -> u32 {
+pub(crate) fn n_processors_for(threads: &Threads) -> u32 {
     let cpus = Affinity::current().and_then(|own| u32::try_from(usable(threads, &own).len()).ok()).filter(|&n| n > 0);
     cpus.map_or(n_allowed(), |n| n.min(n_allowed()))
 }
@@ -31,7 +31,7 @@ fn usable(threads: &Threads, own: &Affinity) -> Vec<usize> {
     own.cpus().into_iter().filter(is_allowed).collect()
 }
 
-pub(in crate::llama) fn n_allowed() -> u32 {
+pub(crate) fn n_allowed() -> u32 {
     thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS).min(MAX_THREADS))
 }
 
@@ -60,7 +60,7 @@ fn pinned_cpus(n_threads: u32, cpus: &[usize], firsts: &[usize]) -> Option<Vec<u
 ///
 /// If there are as many threads as processors, each is pinned to one. They poll for each other many times per step: as soon as
 /// other work makes the system put two of them on one processor, a step takes a thousand times as long.
-pub(in crate::llama) struct ThreadPool {
+pub(crate) struct ThreadPool {
     caller_affinity: Option<Affinity>,
     // Dropped first: once the pool is freed, another one may have its address.
     _registered: kernels::Pool,
@@ -72,7 +72,7 @@ owned_pointer!(struct RawPool(sys::ggml_threadpool), freed by sys::ggml_threadpo
 impl ThreadPool {
     /// Starts `n_threads - 1` threads; the decoding thread is one too, and they inherit its priority. `poll` is the default of
     /// `threads.poll`, in llama.cpp's unit: 1 is about 131,000 iterations of a loop, 0 sleeps immediately.
-    pub(in crate::llama) fn new(n_threads: u32, threads: &Threads, poll: u32, enabled_kernels: EnabledKernels) -> Self {
+    pub(crate) fn new(n_threads: u32, threads: &Threads, poll: u32, enabled_kernels: EnabledKernels) -> Self {
         let n = n_threads as usize;
         let n_threads = i32::try_from(n_threads).expect("there are 512 threads at most");
         // SAFETY: plain data in and out.
@@ -106,11 +106,11 @@ impl ThreadPool {
         Self { caller_affinity, _registered: kernels::Pool::register(pool, enabled_kernels), raw }
     }
 
-    pub(in crate::llama) fn caller_affinity(&self) -> Option<Affinity> {
+    pub(crate) fn caller_affinity(&self) -> Option<Affinity> {
         self.caller_affinity
     }
 
-    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
+    pub(crate) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
         self.raw.0.as_ptr()
     }
 }

@@ -10,7 +10,7 @@ use crate::llama::kernels::{attention, products};
 /// A multiple of the block size of every weight format.
 const N_WEIGHTS: usize = 256;
 
-pub(in crate::llama) fn covers_attention(shape: &KvShape, type_k: KvType, type_v: KvType) -> bool {
+pub(crate) fn covers_attention(shape: &KvShape, type_k: KvType, type_v: KvType) -> bool {
     let key_size = shape.key_length as usize;
     // If V is a view of K, it is a part of it.
     let value_size = if shape.value_length == 0 { key_size } else { shape.value_length as usize };
@@ -18,7 +18,7 @@ pub(in crate::llama) fn covers_attention(shape: &KvShape, type_k: KvType, type_v
     attention::covers(&one_row, ggml_type(type_k), ggml_type(type_v))
 }
 
-pub(in crate::llama) fn covers_weights(format: sys::ggml_type) -> bool {
+pub(crate) fn covers_weights(format: sys::ggml_type) -> bool {
     products::covers(format, N_WEIGHTS, N_WEIGHTS)
 }
 

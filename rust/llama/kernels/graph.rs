@@ -11,10 +11,10 @@ const N_BYTES: usize = 1 << 18;
 
 /// A tensor of a [`Graph`]; must not be used after the graph is dropped.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct Tensor(*mut sys::ggml_tensor);
+pub(crate) struct Tensor(*mut sys::ggml_tensor);
 
 impl Tensor {
-    pub(in crate::llama) fn as_ptr(self) -> *mut sys::ggml_tensor {
+    pub(crate) fn as_ptr(self) -> *mut sys::ggml_tensor {
         self.0
     }
 
@@ -26,13 +26,13 @@ impl Tensor {
 }
 
 /// Tensors and their memory, which is marked as weights.
-pub(in crate::llama) struct Graph {
+pub(crate) struct Graph {
     context: *mut sys::ggml_context,
     buffer: sys::ggml_backend_buffer_t,
 }
 
 impl Graph {
-    pub(in crate::llama) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let params = sys::ggml_init_params { mem_size: N_BYTES, mem_buffer: null_mut(), no_alloc: true };
         // SAFETY: plain data; ggml ends the process if it cannot allocate memory.
         let context = unsafe { sys::ggml_init(params) };
@@ -40,17 +40,17 @@ impl Graph {
         Self { context, buffer: null_mut() }
     }
 
-    pub(in crate::llama) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> Tensor {
+    pub(crate) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> Tensor {
         let [a, b, c, d] = sizes.map(|n| i64::try_from(n).expect("sizes are small"));
         // SAFETY: the context is alive and large enough for some dozens of tensors.
         Tensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
     }
 
-    pub(in crate::llama) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
+    pub(crate) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
         Tensor(make(self.context))
     }
 
-    pub(in crate::llama) fn allocate(&mut self) {
+    pub(crate) fn allocate(&mut self) {
         assert!(self.buffer.is_null(), "a graph is allocated once");
         // SAFETY: the context is alive; the buffer is freed on drop.
         unsafe {
@@ -60,7 +60,7 @@ impl Graph {
         }
     }
 
-    pub(in crate::llama) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
+    pub(crate) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
         // SAFETY: the tensor is alive, and `allocate` allocated its elements.
@@ -72,7 +72,7 @@ impl Graph {
     }
 
     #[cfg(test)]
-    pub(in crate::llama) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
+    pub(crate) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
         // SAFETY: as for `fill`; the tensor has four bytes for each element.
@@ -82,7 +82,7 @@ impl Graph {
         }
     }
 
-    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
+    pub(crate) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         let pool = ThreadPool::new(n_threads, &Threads::default(), 0, enabled);
         // SAFETY: context, tensors and pool are alive; the work buffer has the size that the plan requires.

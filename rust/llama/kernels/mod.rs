@@ -32,13 +32,14 @@ use crate::kernels::{Level, Team};
 pub struct Installed {
     /// The kernels that passed their trial.
     pub usable: EnabledKernels,
+    /// The instruction set that they were chosen for.
     pub level: Level,
     /// Short reason why some kernels are not usable.
     pub why_not: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Calls {
+pub(crate) struct Calls {
     pub attention: u64,
     pub products: u64,
 }
@@ -78,8 +79,7 @@ fn level() -> Level {
     })
 }
 
-#[must_use]
-pub fn calls() -> Calls {
+pub(crate) fn calls() -> Calls {
     Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
 }
 

@@ -7,19 +7,19 @@ use crate::engine::runner::{KvSeqId, MediaRows, Plan};
 use crate::llama::context::{batch::RowArrays, positions::Positions};
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct Bounds {
-    pub(in crate::llama) n_seq_max: usize,
-    pub(in crate::llama) n_rows: usize,
-    pub(in crate::llama) n_embd: usize,
+pub(crate) struct Bounds {
+    pub(crate) n_seq_max: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) n_embd: usize,
     /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
-    pub(in crate::llama) n_positions: usize,
+    pub(crate) n_positions: usize,
     /// True if each row is an output, for its embedding; otherwise no row is.
-    pub(in crate::llama) outputs_all: bool,
+    pub(crate) outputs_all: bool,
 }
 
 /// The arrays of a `llama_batch` of embeddings.
 #[derive(Debug)]
-pub(in crate::llama) struct MediaBatch {
+pub(crate) struct MediaBatch {
     bounds: Bounds,
     embeddings: Vec<f32>,
     /// Their positions are the temporal ones, then those in each further dimension.
@@ -27,11 +27,11 @@ pub(in crate::llama) struct MediaBatch {
 }
 
 impl MediaBatch {
-    pub(in crate::llama) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
 
-    pub(in crate::llama) fn fill(
+    pub(crate) fn fill(
         &mut self,
         plan: &Plan,
         group: &[MediaRows],
@@ -58,9 +58,10 @@ impl MediaBatch {
             if start + n > n_total || (media.sees_ahead() && n != n_total) {
                 return Err(format!("positions {start} to {} of a medium of {n_total} cannot be computed separately", start + n));
             }
-            let vectors = media.vectors().filter(|vectors| vectors.len() == n_total * n_embd);
-            let vectors = vectors.ok_or_else(|| format!("a medium does not have {n_total} embeddings of {n_embd} numbers"))?;
-            self.embeddings.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
+            let embeddings = media.embeddings().filter(|embeddings| embeddings.len() == n_total * n_embd);
+            let embeddings =
+                embeddings.ok_or_else(|| format!("a medium does not have {n_total} embeddings of {n_embd} numbers"))?;
+            self.embeddings.extend_from_slice(&embeddings[start * n_embd..(start + n) * n_embd]);
             self.rows.ids.resize(self.rows.ids.len() + n, i32::from(id));
             let positions = &positions[usize::from(id)];
             let first = positions.at(seq_len);
@@ -88,11 +89,11 @@ impl MediaBatch {
         Ok(())
     }
 
-    pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
+    pub(crate) fn ids(&self) -> &[sys::llama_seq_id] {
         &self.rows.ids
     }
 
-    pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
+    pub(crate) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(std::ptr::null_mut(), self.embeddings.as_mut_ptr())
     }
 }

@@ -44,13 +44,13 @@ pub enum MediaKind {
 }
 
 #[derive(Debug)]
-pub(in crate::llama) struct Image {
-    pub(in crate::llama) width: u32,
-    pub(in crate::llama) height: u32,
-    pub(in crate::llama) rgb: Vec<u8>,
+pub(crate) struct Image {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) rgb: Vec<u8>,
 }
 
-pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
+pub(crate) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
     let is_mp3 = file.starts_with(b"ID3") || (file.len() >= 12 && file[0] == 0xFF && file[1] & 0xE0 == 0xE0);
     let is_wav = file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WAVE");
     if is_wav || is_mp3 || file.starts_with(b"fLaC") || file.starts_with(b"OggS") {
@@ -64,7 +64,7 @@ pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
     }
 }
 
-pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
+pub(crate) fn decode_image(file: &[u8]) -> Result<Image, String> {
     let damaged = |error: image::ImageError| format!("the image is damaged: {error}");
     let mut reader = ImageReader::new(Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
     let mut limits = Limits::no_limits();
@@ -90,7 +90,7 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
     Ok(Image { width: pixels.width(), height: pixels.height(), rgb: pixels.into_raw() })
 }
 
-pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
+pub(crate) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
     let (own_rate, mut samples) = decoded(file)?;
     if samples.is_empty() {
         return Err("the audio is empty".to_owned());

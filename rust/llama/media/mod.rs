@@ -4,8 +4,8 @@
 //! separate thread encodes one chunk after the other and caches the most recent embeddings. Equal chunks have equal ids, so that
 //! the prefix tree matches their cached cells, and the embedding cache matches chunks that have no cells.
 
-pub(in crate::llama) mod media_batch;
-pub(in crate::llama) mod media_file;
+pub(super) mod media_batch;
+pub(super) mod media_file;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_char;
@@ -22,8 +22,8 @@ use std::time::Instant;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::MediaConfig;
-use crate::error::{Error, Result};
-use crate::llama::host::{niceness, threads};
+use crate::error::{self, Error};
+use crate::llama::host::{device::Device, niceness, threads};
 use crate::llama::media::media_file::{Image, MediaKind};
 use crate::llama::model::gguf::{Metadata, c_path};
 use crate::llama::{context::memory, logging};
@@ -120,7 +120,7 @@ struct Shared {
 impl Projector {
     /// # Safety
     /// `model` is alive for as long as the projector.
-    pub(in crate::llama) unsafe fn load(config: &MediaConfig, model: *const sys::llama_model, n_embd: usize) -> Result<Self> {
+    pub(super) unsafe fn load(config: &MediaConfig, model: *const sys::llama_model, n_embd: usize) -> error::Result<Self> {
         let refuse = |reason: String| {
             let message = format!("cannot load the projector {}: {reason}", config.path.display());
             Error::InvalidConfig { param: "mmproj", message }
@@ -160,22 +160,14 @@ impl Projector {
         Ok(Self { number, raw, rate, n_embd, n_raw_bytes, n_bytes, path, modalities, chunk_ids: Mutex::default(), shared, queue })
     }
 
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    #[must_use]
     pub fn modalities(&self) -> Modalities {
         self.modalities
     }
 
-    #[must_use]
     pub fn stats(&self) -> MediaStats {
         let Shared { cache, n_encoded, n_reused, encode_us, n_waiting_bytes, .. } = &*self.shared;
         MediaStats {
@@ -191,7 +183,7 @@ impl Projector {
 
     /// Decodes `file` and cuts it into chunks, which are not encoded yet. [`Error::QueueFull`] if loaded media exceed
     /// [`MAX_LOADED_BYTES`].
-    pub fn read(&self, file: &[u8]) -> Result<LoadedMedia> {
+    pub fn read(&self, file: &[u8]) -> error::Result<LoadedMedia> {
         let refuse =
             |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
         let kind = media_file::kind_of(file).map_err(refuse)?;
@@ -219,7 +211,7 @@ impl Projector {
         Ok(LoadedMedia { kind, digest, projector: self.number, n_bytes: file.len(), runs })
     }
 
-    fn check_loaded_bytes(&self) -> Result<()> {
+    fn check_loaded_bytes(&self) -> error::Result<()> {
         let n_bytes = self.shared.n_loaded_bytes.load(Ordering::Relaxed);
         if n_bytes > MAX_LOADED_BYTES {
             let n_waiting = usize::try_from(n_bytes).unwrap_or(usize::MAX);
@@ -228,7 +220,7 @@ impl Projector {
         Ok(())
     }
 
-    fn cut(&self, bitmap: &Bitmap) -> std::result::Result<Chunks, String> {
+    fn cut(&self, bitmap: &Bitmap) -> Result<Chunks, String> {
         // SAFETY: allocated and freed here.
         let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).ok_or("there is not enough memory")?);
         let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
@@ -240,7 +232,7 @@ impl Projector {
         Ok(chunks)
     }
 
-    fn runs(&self, chunks: &Chunks, digest: &str) -> std::result::Result<Vec<Run>, String> {
+    fn runs(&self, chunks: &Chunks, digest: &str) -> Result<Vec<Run>, String> {
         // SAFETY: the list is alive.
         let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
         let mut runs = Vec::with_capacity(n);
@@ -302,7 +294,7 @@ struct ChunkIds {
 }
 
 impl ChunkIds {
-    fn id(&mut self, digest: &str, index: usize, n_tokens: u32) -> std::result::Result<Token, String> {
+    fn id(&mut self, digest: &str, index: usize, n_tokens: u32) -> Result<Token, String> {
         let key = (digest.to_owned(), index, n_tokens);
         if let Some(&id) = self.ids.get(&key) {
             return Ok(id);
@@ -328,15 +320,15 @@ struct EmbeddingCache {
 
 impl EmbeddingCache {
     fn get(&mut self, id: Token) -> Option<Arc<[f32]>> {
-        let vectors = self.remove(id)?;
-        self.put(id, Arc::clone(&vectors));
-        Some(vectors)
+        let embeddings = self.remove(id)?;
+        self.put(id, Arc::clone(&embeddings));
+        Some(embeddings)
     }
 
-    fn put(&mut self, id: Token, vectors: Arc<[f32]>) {
+    fn put(&mut self, id: Token, embeddings: Arc<[f32]>) {
         self.remove(id);
-        self.n_bytes += size_of_val(&*vectors) as u64;
-        self.entries.push_back((id, vectors));
+        self.n_bytes += size_of_val(&*embeddings) as u64;
+        self.entries.push_back((id, embeddings));
         while self.n_bytes > MAX_KEPT_BYTES {
             self.remove(self.entries[0].0);
         }
@@ -344,9 +336,9 @@ impl EmbeddingCache {
 
     fn remove(&mut self, id: Token) -> Option<Arc<[f32]>> {
         let index = self.entries.iter().position(|(other, _)| *other == id)?;
-        let (_, vectors) = self.entries.remove(index)?;
-        self.n_bytes -= size_of_val(&*vectors) as u64;
-        Some(vectors)
+        let (_, embeddings) = self.entries.remove(index)?;
+        self.n_bytes -= size_of_val(&*embeddings) as u64;
+        Some(embeddings)
     }
 }
 
@@ -388,17 +380,17 @@ impl fmt::Debug for Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         self.shared.n_loaded_bytes.fetch_sub(self.n_bytes(), Ordering::Relaxed);
-        if self.vectors().is_none() {
+        if self.embeddings().is_none() {
             self.shared.n_waiting_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
         }
     }
 }
 
 impl Chunk {
-    fn finish(&self, vectors: Arc<[f32]>) -> State {
+    fn finish(&self, embeddings: Arc<[f32]>) -> State {
         self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
         self.shared.n_waiting_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
-        State::Ready(vectors)
+        State::Ready(embeddings)
     }
 }
 
@@ -438,9 +430,9 @@ impl Medium for Chunk {
         let mut state = lock(&self.state);
         let (next, encoding) = match std::mem::replace(&mut *state, State::Taken) {
             State::Idle(raw) => match lock(&self.shared.cache).get(self.first_id) {
-                Some(vectors) => {
+                Some(embeddings) => {
                     self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
-                    (self.finish(vectors), Encoding::Ready)
+                    (self.finish(embeddings), Encoding::Ready)
                 }
                 None if self.queue.send(self.own.clone()).is_ok() => (State::Queued(raw), Encoding::Pending),
                 None => {
@@ -449,16 +441,16 @@ impl Medium for Chunk {
                 }
             },
             State::Failed(raw, reason) => (State::Idle(raw), Encoding::Failed(reason)),
-            State::Ready(vectors) => (State::Ready(vectors), Encoding::Ready),
+            State::Ready(embeddings) => (State::Ready(embeddings), Encoding::Ready),
             other @ (State::Queued(_) | State::Taken) => (other, Encoding::Pending),
         };
         *state = next;
         encoding
     }
 
-    fn vectors(&self) -> Option<Arc<[f32]>> {
+    fn embeddings(&self) -> Option<Arc<[f32]>> {
         match &*lock(&self.state) {
-            State::Ready(vectors) => Some(Arc::clone(vectors)),
+            State::Ready(embeddings) => Some(Arc::clone(embeddings)),
             State::Idle(_) | State::Queued(_) | State::Failed(..) | State::Taken => None,
         }
     }
@@ -484,20 +476,20 @@ impl Encoder {
             };
             let cached = lock(&self.shared.cache).get(chunk.first_id);
             let result = match cached {
-                Some(vectors) => {
+                Some(embeddings) => {
                     self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
-                    Ok(vectors)
+                    Ok(embeddings)
                 }
                 None => self.encode(&chunk, &raw),
             };
             *lock(&chunk.state) = match result {
-                Ok(vectors) => chunk.finish(vectors),
+                Ok(embeddings) => chunk.finish(embeddings),
                 Err(reason) => State::Failed(raw, reason),
             };
         }
     }
 
-    fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> std::result::Result<Arc<[f32]>, String> {
+    fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> Result<Arc<[f32]>, String> {
         let started = Instant::now();
         let (context, part) = (self.raw.0.as_ptr(), raw.0.as_ptr());
         // SAFETY: both are alive, and no other thread encodes.
@@ -505,16 +497,16 @@ impl Encoder {
             .map_err(|reason| format!("cannot encode the medium: {reason}"))?;
         let n = self.n_embd * chunk.n_tokens as usize;
         // SAFETY: the output of the last chunk has `n` numbers, and is valid until the next chunk is encoded.
-        let vectors: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(context), n) }.into();
+        let embeddings: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(context), n) }.into();
         let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.shared.encode_us.fetch_add(elapsed_us, Ordering::Relaxed);
         self.shared.n_encoded.fetch_add(1, Ordering::Relaxed);
-        lock(&self.shared.cache).put(chunk.first_id, Arc::clone(&vectors));
-        Ok(vectors)
+        lock(&self.shared.cache).put(chunk.first_id, Arc::clone(&embeddings));
+        Ok(embeddings)
     }
 }
 
-fn call_mtmd(call: impl FnOnce(*mut c_char, usize) -> i32) -> std::result::Result<(), String> {
+fn call_mtmd(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), String> {
     let ((code, message), errors) = logging::errors_during(|| logging::with_exception_text(call));
     match code {
         0 => Ok(()),
@@ -586,10 +578,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Rejects a file that exceeds free memory: it is read completely, and Linux would grant the memory and end the process on use.
-fn check_memory(path: &Path, offload: bool) -> std::result::Result<(), String> {
+fn check_memory(path: &Path, offload: bool) -> Result<(), String> {
     let n_bytes = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     // A device itself refuses allocations that exceed its memory.
-    let n_free = if offload && !memory::gpus().is_empty() { u64::MAX } else { memory::free_on_host() };
+    let n_free = if offload && Device::gpus().next().is_some() { u64::MAX } else { memory::free_on_host() };
     if n_bytes <= n_free {
         return Ok(());
     }
@@ -604,7 +596,7 @@ fn raw_bytes(file: &Metadata) -> u64 {
 }
 
 /// Checks that llama.cpp can use the projector: it ends the process if the number of embeddings differs from its own count.
-fn check(file: &Metadata) -> std::result::Result<(), String> {
+fn check(file: &Metadata) -> Result<(), String> {
     // Their encoding of an image depends on preceding images or tokens, which a shared image cannot have.
     const CONTEXT_DEPENDENT: [&str; 2] = ["deepseek4v", "hunyuanvl"];
     // Whisper reduces 3,000 frames to 1,500.
@@ -652,13 +644,13 @@ mod tests {
     fn the_embedding_cache_evicts_the_least_recently_used_entries() {
         let mut cache = EmbeddingCache::default();
         let quarter = usize::try_from(MAX_KEPT_BYTES / 4 / 4).expect("some millions");
-        let vectors: Arc<[f32]> = vec![0.0; quarter].into();
+        let embeddings: Arc<[f32]> = vec![0.0; quarter].into();
         for id in [-1, -2, -3, -4] {
-            cache.put(id, Arc::clone(&vectors));
+            cache.put(id, Arc::clone(&embeddings));
         }
         assert!(cache.get(-1).is_some());
-        cache.put(-5, Arc::clone(&vectors));
-        cache.put(-5, Arc::clone(&vectors));
+        cache.put(-5, Arc::clone(&embeddings));
+        cache.put(-5, Arc::clone(&embeddings));
         let is_cached = [-1, -2, -3, -4, -5].map(|id| cache.get(id).is_some());
         assert_eq!((is_cached, cache.n_bytes), ([true, false, true, true, true], MAX_KEPT_BYTES));
         assert_eq!(cache.entries.len(), 4);

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::llama::logging;
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
@@ -38,11 +38,11 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 impl Adapter {
-    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
+    pub(crate) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
         self.raw.as_ptr()
     }
 
-    pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
         self.files.identity()
     }
 }
@@ -51,12 +51,12 @@ impl Adapter {
 ///
 /// # Safety
 /// `model` is alive, and no other thread loads an adapter for it or computes with it.
-pub(in crate::llama) unsafe fn load(
+pub(crate) unsafe fn load(
     model: *mut sys::llama_model,
     base: &[Metadata],
     adapters: &[AdapterConfig],
     is_encoder: bool,
-) -> Result<Vec<Adapter>> {
+) -> error::Result<Vec<Adapter>> {
     let refuse = |message: String| Error::InvalidConfig { param: "lora", message };
     if adapters.is_empty() {
         return Ok(Vec::new());
@@ -70,7 +70,7 @@ pub(in crate::llama) unsafe fn load(
         // SAFETY: the caller guarantees the model.
         unsafe { load_one(model, &base, config) }.map_err(explain)
     };
-    let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
+    let loaded = adapters.iter().map(load).collect::<error::Result<Vec<_>>>()?;
     if let Some(adapter) = loaded.iter().find(|adapter| is_encoder && !adapter.invocation.is_empty()) {
         return Err(refuse(format!(
             "cannot load the adapter {}: it is an activated adapter (aLoRA), which applies from a position in the text, but this \
@@ -93,7 +93,7 @@ unsafe fn load_one(
     model: *mut sys::llama_model,
     base: &Base,
     AdapterConfig { path, scale }: &AdapterConfig,
-) -> std::result::Result<Adapter, String> {
+) -> Result<Adapter, String> {
     if !scale.is_finite() {
         return Err(format!("its scale is {scale}; it must be a finite number"));
     }
@@ -140,7 +140,7 @@ impl Base {
         Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
     }
 
-    fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
+    fn check(&self, file: &Metadata) -> Result<u64, String> {
         self.check_metadata(file)?;
         let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
         let mut n_bytes = 0;
@@ -170,7 +170,7 @@ impl Base {
         Ok(n_bytes)
     }
 
-    fn check_metadata(&self, file: &Metadata) -> std::result::Result<(), String> {
+    fn check_metadata(&self, file: &Metadata) -> Result<(), String> {
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
             let found = file.string(key).unwrap_or_default();
             if found != expected {
@@ -190,7 +190,7 @@ impl Base {
         Ok(())
     }
 
-    fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
+    fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> Result<(), String> {
         let Some(weights) = self.tensors.get(name) else {
             return Err(format!("it changes {name}, which this model does not have; it was trained for another model"));
         };

@@ -11,7 +11,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::logging;
 
-pub(in crate::llama) fn c_path(path: &Path) -> Result<CString, String> {
+pub(crate) fn c_path(path: &Path) -> Result<CString, String> {
     let path = path.to_str().ok_or("its path is not UTF-8")?;
     CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
 }
@@ -37,18 +37,26 @@ fn check_header(path: &Path) -> Result<(), String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::llama) struct Tensor {
-    pub(in crate::llama) format: sys::ggml_type,
+pub(crate) struct Tensor {
+    pub(crate) format: sys::ggml_type,
     /// Dimensions, innermost first; 1 for unused ones.
-    pub(in crate::llama) sizes: [i64; 4],
-    pub(in crate::llama) n_bytes: u64,
+    pub(crate) sizes: [i64; 4],
+    /// Offset in the file.
+    start: u64,
+    pub(crate) n_bytes: u64,
 }
 
-owned_pointer!(pub(in crate::llama) struct Metadata(sys::gguf_context), freed by sys::gguf_free);
+impl Tensor {
+    pub(crate) fn range(self) -> Range<u64> {
+        self.start..self.start + self.n_bytes
+    }
+}
+
+owned_pointer!(pub(crate) struct Metadata(sys::gguf_context), freed by sys::gguf_free);
 
 impl Metadata {
     /// As [`Metadata::open`], but rejects a pipe, whose opening would block.
-    pub(in crate::llama) fn open_regular(path: &Path) -> Result<Self, String> {
+    pub(crate) fn open_regular(path: &Path) -> Result<Self, String> {
         // Missing files and directories are reported by `open`.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Err("it is not a regular file".to_owned());
@@ -56,7 +64,7 @@ impl Metadata {
         Self::open(path)
     }
 
-    pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
         let path = c_path(path)?;
         let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
@@ -65,7 +73,7 @@ impl Metadata {
         NonNull::new(file).map(Self).ok_or_else(|| logging::explain("its metadata is damaged or truncated", &errors))
     }
 
-    pub(in crate::llama) fn string(&self, key: &str) -> Option<String> {
+    pub(crate) fn string(&self, key: &str) -> Option<String> {
         let index = self.find(key, sys::GGUF_TYPE_STRING)?;
         // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
         let text = unsafe { CStr::from_ptr(sys::gguf_get_val_str(self.0.as_ptr(), index)) };
@@ -73,7 +81,7 @@ impl Metadata {
     }
 
     /// llama.cpp omits arrays from the metadata of a loaded model. `None` if there is no array of non-negative 32-bit integers.
-    pub(in crate::llama) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
+    pub(crate) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
         let index = self.find(key, sys::GGUF_TYPE_ARRAY)?;
         // SAFETY: `index` is an array of this file.
         let element = unsafe { sys::gguf_get_arr_type(self.0.as_ptr(), index) };
@@ -88,19 +96,7 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    pub(in crate::llama) fn tensor_ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        // SAFETY: the context is alive.
-        let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
-        (0..n).map(|i| {
-            // SAFETY: the context is alive, and `i` below the number of its tensors.
-            let (offset, n_bytes) =
-                unsafe { (sys::gguf_get_tensor_offset(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
-            let start = self.data_offset() + offset as u64;
-            start..start + n_bytes as u64
-        })
-    }
-
-    pub(in crate::llama) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
+    pub(crate) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
         (0..n).map(|i| {
@@ -109,16 +105,17 @@ impl Metadata {
                 let name = CStr::from_ptr(sys::gguf_get_tensor_name(self.0.as_ptr(), i)).to_string_lossy().into_owned();
                 let sizes: [i64; 4] = *sys::gguf_get_tensor_ne(self.0.as_ptr(), i).cast();
                 let format = sys::gguf_get_tensor_type(self.0.as_ptr(), i);
-                (name, Tensor { format, sizes, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
+                let start = self.data_offset() + sys::gguf_get_tensor_offset(self.0.as_ptr(), i) as u64;
+                (name, Tensor { format, sizes, start, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
             }
         })
     }
 
-    pub(in crate::llama) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.index(key).is_some()
     }
 
-    pub(in crate::llama) fn kind(&self, key: &str) -> Option<&'static str> {
+    pub(crate) fn kind(&self, key: &str) -> Option<&'static str> {
         let index = self.index(key)?;
         // SAFETY: `index` is one of the file's keys.
         Some(match unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } {
@@ -130,31 +127,37 @@ impl Metadata {
         })
     }
 
-    pub(in crate::llama) fn u32(&self, key: &str) -> Option<u32> {
-        let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
-        // SAFETY: `index` is a 32-bit integer of this file.
-        Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
+    pub(crate) fn u32(&self, key: &str) -> Option<u32> {
+        self.number(key, sys::GGUF_TYPE_UINT32, sys::gguf_get_val_u32)
     }
 
-    pub(in crate::llama) fn u16(&self, key: &str) -> Option<u16> {
-        let index = self.find(key, sys::GGUF_TYPE_UINT16)?;
-        // SAFETY: `index` is a 16-bit integer of this file.
-        Some(unsafe { sys::gguf_get_val_u16(self.0.as_ptr(), index) })
+    pub(crate) fn u16(&self, key: &str) -> Option<u16> {
+        self.number(key, sys::GGUF_TYPE_UINT16, sys::gguf_get_val_u16)
     }
 
-    pub(in crate::llama) fn f32(&self, key: &str) -> Option<f32> {
-        let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
-        // SAFETY: `index` is a 32-bit float of this file.
-        Some(unsafe { sys::gguf_get_val_f32(self.0.as_ptr(), index) })
+    pub(crate) fn f32(&self, key: &str) -> Option<f32> {
+        self.number(key, sys::GGUF_TYPE_FLOAT32, sys::gguf_get_val_f32)
     }
 
-    pub(in crate::llama) fn has_tensor(&self, name: &str) -> bool {
+    /// `read` returns numbers of the type `kind`.
+    fn number<T>(
+        &self,
+        key: &str,
+        kind: sys::gguf_type,
+        read: unsafe extern "C" fn(*const sys::gguf_context, i64) -> T,
+    ) -> Option<T> {
+        let index = self.find(key, kind)?;
+        // SAFETY: `index` is a number of this type in this file.
+        Some(unsafe { read(self.0.as_ptr(), index) })
+    }
+
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
         let name = CString::new(name).expect("a tensor's name contains no NUL byte");
         // SAFETY: the context is alive and the name NUL-terminated.
         unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
     }
 
-    pub(in crate::llama) fn data_offset(&self) -> u64 {
+    pub(crate) fn data_offset(&self) -> u64 {
         // SAFETY: the context is alive.
         unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
     }

@@ -9,9 +9,9 @@ use std::time::SystemTime;
 
 use crate::llama::model::gguf::Metadata;
 
-pub(in crate::llama) type Identity = [u8; 32];
+pub(crate) type Identity = [u8; 32];
 
-pub(in crate::llama) fn with_change(identity: Identity, change: &str) -> Identity {
+pub(crate) fn with_change(identity: Identity, change: &str) -> Identity {
     if change.is_empty() {
         return identity;
     }
@@ -26,7 +26,7 @@ const N_SAMPLED_BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Debug)]
-pub(in crate::llama) struct ModelFiles {
+pub(crate) struct ModelFiles {
     parts: Vec<Part>,
     identity: OnceLock<Identity>,
 }
@@ -40,7 +40,7 @@ struct Part {
 
 impl ModelFiles {
     /// The file at `path`, or all `n_parts` of the split model whose first part it is. Fails if one of them is missing.
-    pub(in crate::llama) fn of(path: &Path, n_parts: u32) -> io::Result<Self> {
+    pub(crate) fn of(path: &Path, n_parts: u32) -> io::Result<Self> {
         let paths = (0..n_parts.max(1)).map(|part| part_path(path, part, n_parts));
         Ok(Self { parts: paths.map(Part::at).collect::<Result<_, _>>()?, identity: OnceLock::new() })
     }
@@ -50,7 +50,7 @@ impl ModelFiles {
     /// Covers every byte of a file of up to 1 GiB. Of a larger file: the length, everything before the tensors, the first, middle and
     /// last 4 KiB of each tensor (all of it up to 12 KiB), and 64 blocks evenly spaced. Training, merging or requantizing changes nearly
     /// every block. Fails if a file has changed since it was loaded.
-    pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
         if let Some(identity) = self.identity.get() {
             return Ok(*identity);
         }
@@ -58,7 +58,7 @@ impl ModelFiles {
         Ok(*self.identity.get_or_init(|| identity))
     }
 
-    pub(in crate::llama) fn hash(&self, n_whole: u64) -> io::Result<Identity> {
+    pub(crate) fn hash(&self, n_whole: u64) -> io::Result<Identity> {
         let mut hasher = blake3::Hasher::new();
         for part in &self.parts {
             part.hash_into(&mut hasher, n_whole).map_err(|error| {
@@ -86,7 +86,7 @@ impl Part {
             let metadata = Metadata::open(&self.path).map_err(io::Error::other)?;
             let n_header = metadata.data_offset().min(self.n_bytes);
             hash_range(hasher, &mut file, 0..n_header)?;
-            let blocks = metadata.tensor_ranges().flat_map(|tensor| sample_blocks(&tensor, 3));
+            let blocks = metadata.named_tensors().flat_map(|(_, tensor)| sample_blocks(&tensor.range(), 3));
             for block in blocks.chain(sample_blocks(&(n_header..self.n_bytes), N_SAMPLED_BLOCKS)) {
                 hash_range(hasher, &mut file, block)?;
             }
@@ -133,7 +133,7 @@ fn part_path(first: &Path, part: u32, n_parts: u32) -> PathBuf {
     }
 }
 
-pub(in crate::llama) fn other_parts(first: &Path) -> Vec<PathBuf> {
+pub(crate) fn other_parts(first: &Path) -> Vec<PathBuf> {
     let name = first.file_name().unwrap_or_default().to_string_lossy();
     let n_parts = name.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-00001-of-")?.1.parse().ok());
     (1..n_parts.unwrap_or(1)).map(|part| part_path(first, part, n_parts.unwrap_or(1))).collect()

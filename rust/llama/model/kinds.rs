@@ -18,16 +18,16 @@ const T5_ENCODER: &str = "t5encoder";
 /// T5 with its decoder, which is not used.
 const T5: &str = "t5";
 
-pub(in crate::llama) fn is_t5(architecture: &str) -> bool {
+pub(crate) fn is_t5(architecture: &str) -> bool {
     [T5_ENCODER, T5].contains(&architecture)
 }
 
-pub(in crate::llama) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
+pub(crate) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
     ENCODERS.contains(&architecture) || is_causal == Some("false")
 }
 
 /// Rejects a file whose metadata shows that it cannot run, before gigabytes are read.
-pub(in crate::llama) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
+pub(crate) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
     check_part(path, file)?;
     let architecture = file.string("general.architecture").unwrap_or_default();
     check_purpose(file, &architecture)?;
@@ -122,7 +122,7 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     if file.has_tensor(table) { Ok(()) } else { Err(format!("its tensor {table} is missing")) }
 }
 
-pub(in crate::llama) fn check_model(model: &RawModel, architecture: &str) -> Result<(), String> {
+pub(crate) fn check_model(model: &RawModel, architecture: &str) -> Result<(), String> {
     let (has_encoder, is_diffusion) = (model.get(sys::llama_model_has_encoder), model.get(sys::llama_model_is_diffusion));
     let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
         (true, _) => "a diffusion model, which does not generate token by token",

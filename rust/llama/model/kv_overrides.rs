@@ -8,11 +8,11 @@ use crate::llama::model::gguf::Metadata;
 
 /// Validated overrides: one for each key, the last.
 #[derive(Debug, Clone, Default)]
-pub(in crate::llama) struct KvOverrides(Vec<KvOverride>);
+pub(crate) struct KvOverrides(Vec<KvOverride>);
 
 impl KvOverrides {
     /// Rejects an override that llama.cpp would reject or ignore, and values at which it ends the process.
-    pub(in crate::llama) fn read(given: &[KvOverride], file: &Metadata) -> Result<Self> {
+    pub(crate) fn read(given: &[KvOverride], file: &Metadata) -> Result<Self> {
         let mut effective: Vec<KvOverride> = Vec::new();
         for item in given {
             item.validate()?;
@@ -81,19 +81,19 @@ impl KvOverrides {
     }
 
     /// llama.cpp's list, which ends with an entry without a key; `None` without overrides.
-    pub(in crate::llama) fn as_list(&self) -> Option<Vec<sys::llama_model_kv_override>> {
+    pub(crate) fn as_list(&self) -> Option<Vec<sys::llama_model_kv_override>> {
         let end = KvOverride { key: String::new(), value: KvValue::Int(0) };
         (!self.0.is_empty()).then(|| self.0.iter().chain([&end]).map(entry).collect())
     }
 
-    pub(in crate::llama) fn apply_to(&self, metadata: &mut Vec<(String, String)>) {
+    pub(crate) fn apply_to(&self, metadata: &mut Vec<(String, String)>) {
         for KvOverride { key, value } in &self.0 {
             metadata.retain(|(existing, _)| existing != key);
             metadata.push((key.clone(), value.shown()));
         }
     }
 
-    pub(in crate::llama) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let describe = |item: &KvOverride| format!("{}={}:{}", item.key, item.value.kind(), item.value.shown());
         self.0.iter().map(describe).collect::<Vec<_>>().join("\n")
     }

@@ -1,17 +1,18 @@
 //! Loads a model file onto its devices.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{LoadFacts, LoadScope, ModelConfig, Numa, Placement, Split, WeightLayout};
+use crate::llama::context::memory;
+use crate::llama::host::{device::Device, machine};
 use crate::llama::kernels::{self, coverage};
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
-use crate::llama::{context::memory, host::machine};
 
 /// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
 /// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
@@ -26,7 +27,7 @@ const REPACKABLE: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
-pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
+pub(crate) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
     // SAFETY: both only report the instruction sets that llama.cpp was compiled for.
@@ -44,12 +45,12 @@ pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadF
     }
 }
 
-pub(in crate::llama) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
+pub(crate) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
     let others = other_parts(&config.path);
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
-pub(in crate::llama) fn load<F: FnMut(f32)>(
+pub(crate) fn load<F: FnMut(f32)>(
     config: &ModelConfig,
     weights: WeightLayout,
     overrides: &KvOverrides,
@@ -115,15 +116,8 @@ unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void)
 /// Returns the devices of these names, followed by the null that terminates the list.
 fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String> {
     let find = |name: &String| {
-        let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} contains a NUL byte"))?;
-        // SAFETY: the name is NUL-terminated, and a registered device is never freed.
-        let device = unsafe { sys::ggml_backend_dev_by_name(text.as_ptr()) };
-        // SAFETY: called only for a device that was found.
-        let is_cpu = !device.is_null() && unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_CPU;
-        if device.is_null() || is_cpu {
-            return Err(format!("there is no device {name:?} other than the CPU"));
-        }
-        Ok(device)
+        let device = Device::all().find(|device| !device.is_cpu() && device.name().eq_ignore_ascii_case(name));
+        device.map(Device::as_ptr).ok_or_else(|| format!("there is no device {name:?} other than the CPU"))
     };
     names.iter().map(find).chain([Ok(null_mut())]).collect()
 }

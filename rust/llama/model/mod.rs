@@ -1,14 +1,14 @@
 //! A loaded GGUF file: vocabulary, metadata and weights.
 
-pub(in crate::llama) mod adapters;
-pub(in crate::llama) mod gguf;
-pub(in crate::llama) mod identity;
-pub(in crate::llama) mod kinds;
-pub(in crate::llama) mod kv_overrides;
-pub(in crate::llama) mod load;
-pub(in crate::llama) mod raw_model;
-pub(in crate::llama) mod rope;
-pub(in crate::llama) mod tensor_overrides;
+pub(super) mod adapters;
+pub(super) mod gguf;
+pub(super) mod identity;
+pub(super) mod kinds;
+pub(super) mod kv_overrides;
+pub(super) mod load;
+pub(super) mod raw_model;
+pub(super) mod rope;
+pub(super) mod tensor_overrides;
 
 use std::ffi::c_char;
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{adapters::Adapter, gguf::Metadata, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
 use crate::llama::vocabulary::{Vocabulary, grammar::Grammars, raw_vocab::RawVocab, tokenizer::Tokenizer};
 use crate::llama::{backend::backend, kernels::coverage, media::Projector};
-use crate::request::{MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
+use crate::request::{MEDIA_MARKER, Token, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
-    pub(in crate::llama) config: ModelConfig,
+    pub(super) config: ModelConfig,
     weights: WeightLayout,
     files: ModelFiles,
     inner: RawModel,
@@ -38,13 +38,13 @@ pub struct Model {
     metadata: Vec<(String, String)>,
     overrides: KvOverrides,
     architecture: String,
-    vocabulary: Vocabulary,
-    tokenizer: Tokenizer,
+    pub(super) vocabulary: Vocabulary,
+    pub(super) tokenizer: Tokenizer,
     kv_shape: KvShape,
     has_classifier: bool,
-    pub(in crate::llama) has_dense_layers: bool,
-    pub(in crate::llama) has_position_table: bool,
-    grammars: Grammars,
+    pub(super) has_dense_layers: bool,
+    pub(super) has_position_table: bool,
+    pub(super) grammars: Grammars,
     /// They belong to `inner`.
     adapters: Vec<Adapter>,
     projector: Option<Projector>,
@@ -126,44 +126,40 @@ impl Model {
         })
     }
 
-    #[must_use]
-    pub fn adapters(&self) -> &[Adapter] {
+    pub(crate) fn adapters(&self) -> &[Adapter] {
         &self.adapters
     }
 
-    #[must_use]
-    pub fn projector(&self) -> Option<&Projector> {
+    pub(crate) fn projector(&self) -> Option<&Projector> {
         self.projector.as_ref()
     }
 
-    pub(in crate::llama) fn n_embd_in(&self) -> usize {
+    pub(super) fn n_embd_in(&self) -> usize {
         self.inner.get(sys::llama_model_n_embd_inp).unsigned_abs() as usize
     }
 
     /// Number of positions of an input embedding: 4 with multi-dimensional positions (M-RoPE).
-    pub(in crate::llama) fn n_positions(&self) -> usize {
+    pub(super) fn n_positions(&self) -> usize {
         let kind = self.inner.get(sys::llama_model_rope_type);
         if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
     }
 
+    /// Path of the file, as configured.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.config.path
     }
 
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         self.value("general.name")
     }
 
-    #[must_use]
-    pub fn description(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         // SAFETY: the model is alive, and llama.cpp writes at most the given number of bytes.
         read_string(|buffer, size| unsafe { sys::llama_model_desc(self.as_ptr(), buffer, size) }).unwrap_or_default()
     }
 
-    #[must_use]
-    pub fn architecture(&self) -> &str {
+    pub(crate) fn architecture(&self) -> &str {
         &self.architecture
     }
 
@@ -179,101 +175,49 @@ impl Model {
         self.vocabulary.n_vocab()
     }
 
-    #[must_use]
-    pub fn n_embd(&self) -> u32 {
+    pub(crate) fn n_embd(&self) -> u32 {
         self.inner.get(sys::llama_model_n_embd).unsigned_abs()
     }
 
-    #[must_use]
-    pub fn n_layer(&self) -> u32 {
-        self.inner.get(sys::llama_model_n_layer).unsigned_abs()
-    }
-
+    /// Number of parameters.
     #[must_use]
     pub fn n_params(&self) -> u64 {
         self.inner.get(sys::llama_model_n_params)
     }
 
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.inner.get(sys::llama_model_size)
     }
 
     /// llama.cpp's number of the tokenizer type: 1 is `SentencePiece` BPE, 2 byte-level BPE.
-    pub fn vocab_type(&self) -> u32 {
+    pub(crate) fn vocab_type(&self) -> u32 {
         self.vocab().kind()
     }
 
-    #[must_use]
-    pub fn bos_token(&self) -> Option<Token> {
+    pub(crate) fn bos_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_bos)
     }
 
-    #[must_use]
-    pub fn eos_token(&self) -> Option<Token> {
+    pub(crate) fn eos_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_eos)
     }
 
-    #[must_use]
-    pub fn eot_token(&self) -> Option<Token> {
+    pub(crate) fn eot_token(&self) -> Option<Token> {
         self.vocab().token(sys::llama_vocab_eot)
     }
 
-    #[must_use]
-    pub fn chat_template(&self) -> Option<&str> {
+    pub(crate) fn chat_template(&self) -> Option<&str> {
         self.value("tokenizer.chat_template")
     }
 
     /// Every key of the metadata with its value as text, without arrays; overridden values replace the file's.
-    #[must_use]
-    pub fn metadata(&self) -> &[(String, String)] {
+    pub(crate) fn metadata(&self) -> &[(String, String)] {
         &self.metadata
-    }
-
-    /// Returns the tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS if the vocabulary requires them;
-    /// `parse_special` parses the spelling of a control token as that token.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for a run of characters that is too long for the vocabulary's regular expressions,
-    /// [`Error::NotSupported`] without memory for the stack that a long run needs, and [`Error::Cancelled`].
-    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
-        self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special)
-    }
-
-    /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
-    /// vocabularies put before a text. Tokens never span the boundary.
-    pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
-        // A byte that is in no text and is never merged: a space before a text is added before this byte.
-        const GUARD: u8 = 1;
-        let guard = self.tokenize(&[GUARD], false, parse_special)?;
-        let opens_with_space =
-            guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
-        if opens_with_space {
-            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special)?;
-            if let Some(tokens) = guarded.strip_prefix(&guard[..]) {
-                return Ok(tokens.to_vec());
-            }
-        }
-        self.tokenize(text, false, parse_special)
-    }
-
-    /// Maximum number of bytes of a text that become one token. `None` if there is no bound: some vocabularies drop white space, or
-    /// encode any unknown word as one token.
-    #[must_use]
-    pub fn longest_piece(&self) -> Option<usize> {
-        self.tokenizer.longest_piece()
-    }
-
-    /// Returns a lower bound of the number of tokens of `text`, in one pass, also where [`Model::longest_piece`] is `None`; 0 if no
-    /// bound is known.
-    #[must_use]
-    pub fn least_tokens(&self, text: &[u8]) -> usize {
-        self.tokenizer.least_tokens(text)
     }
 
     /// Concatenates the spellings of `tokens`, including control tokens. With a projector, the consecutive negative ids of a medium
     /// become one [`MEDIA_MARKER`].
-    pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
+    pub(crate) fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut previous = 0;
         for &token in tokens {
@@ -292,55 +236,32 @@ impl Model {
         Ok(text)
     }
 
-    #[must_use]
-    pub fn piece(&self, token: Token) -> Option<&[u8]> {
+    pub(crate) fn piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.spelling(token)
     }
 
-    #[must_use]
-    pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
+    pub(crate) fn text_piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.text(token)
     }
 
-    #[must_use]
-    pub fn is_end(&self, token: Token) -> bool {
+    pub(crate) fn is_end(&self, token: Token) -> bool {
         self.vocabulary.is_end(token)
     }
 
-    #[must_use]
-    pub fn end_tokens(&self) -> &[Token] {
-        self.vocabulary.end_tokens()
+    pub(crate) fn end_tokens(&self) -> &[Token] {
+        &self.vocabulary.end_tokens
     }
 
     /// Every token that has a spelling but is not part of a text.
-    #[must_use]
-    pub fn control_tokens(&self) -> Vec<Token> {
+    pub(crate) fn control_tokens(&self) -> Vec<Token> {
         self.vocabulary.control_tokens().collect()
     }
 
-    #[must_use]
-    pub fn suppressed_tokens(&self) -> &[Token] {
-        self.vocabulary.suppressed_tokens()
+    pub(crate) fn suppressed_tokens(&self) -> &[Token] {
+        &self.vocabulary.suppressed_tokens
     }
 
-    /// Returns the grammar of this GBNF text with the root rule `root`, see [`crate::grammar`]. Recent grammars are cached.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] with line and column.
-    pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
-        self.grammars.compile_gbnf(self, text)
-    }
-
-    /// Returns the grammar of the JSON that matches this JSON schema; unsupported keywords are rejected. Recent grammars are cached.
-    pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
-        self.grammars.compile_json_schema(self, text)
-    }
-
-    /// As in llama-server, a word that is a single token is matched as that token, and must be in `preserved`.
-    pub fn lazy(&self, constraint: SharedConstraint, triggers: &[Trigger], preserved: &[Token]) -> Result<SharedConstraint> {
-        self.grammars.lazy(self, constraint, triggers, preserved)
-    }
-
+    /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         let (key, value) = self.kv_bytes(type_k, type_v);
@@ -352,8 +273,7 @@ impl Model {
         if self.is_encoder() { (0, 0) } else { self.kv_shape.bytes_of_token(type_k, type_v) }
     }
 
-    #[must_use]
-    pub fn info(&self, config: &EngineConfig) -> ModelInfo {
+    pub(crate) fn info(&self, config: &EngineConfig) -> ModelInfo {
         ModelInfo {
             n_ctx_max: self.reach(&config.rope),
             kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v),
@@ -368,14 +288,12 @@ impl Model {
         }
     }
 
-    #[must_use]
-    pub fn weights(&self) -> WeightLayout {
+    pub(crate) fn weights(&self) -> WeightLayout {
         self.weights
     }
 
     /// Returns whether another layout of the weights is possible, and a copy fits in memory.
-    #[must_use]
-    pub fn is_layout_open(&self) -> bool {
+    pub(crate) fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
         let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
         Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
@@ -387,31 +305,27 @@ impl Model {
     }
 
     /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
-    #[must_use]
-    pub fn is_recurrent(&self) -> bool {
+    pub(crate) fn is_recurrent(&self) -> bool {
         self.inner.get(sys::llama_model_is_recurrent)
     }
 
     /// Returns whether some layers have a recurrent state and some have cells.
-    #[must_use]
-    pub fn is_hybrid(&self) -> bool {
+    pub(crate) fn is_hybrid(&self) -> bool {
         self.inner.get(sys::llama_model_is_hybrid)
     }
 
-    #[must_use]
-    pub fn is_encoder(&self) -> bool {
+    pub(crate) fn is_encoder(&self) -> bool {
         kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
     }
 
     /// Default pooling of token embeddings: as in the file, else the mean.
-    #[must_use]
-    pub fn pooling(&self) -> Pooling {
+    pub(crate) fn pooling(&self) -> Pooling {
         let pooling = self.value(&format!("{}.pooling_type", self.architecture));
         let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_classifier);
         pooling.unwrap_or(Pooling::Mean)
     }
 
-    pub(in crate::llama) fn vector_width(&self, pooling: Pooling) -> usize {
+    pub(super) fn embedding_width(&self, pooling: Pooling) -> usize {
         match pooling {
             Pooling::Rank => self.inner.get(sys::llama_model_n_cls_out) as usize,
             _ => self.inner.get(sys::llama_model_n_embd_out).unsigned_abs() as usize,
@@ -419,34 +333,23 @@ impl Model {
     }
 
     /// Size of the sliding window, in tokens; 0 for a model without one.
-    #[must_use]
-    pub fn n_swa(&self) -> u32 {
+    pub(crate) fn n_swa(&self) -> u32 {
         self.inner.get(sys::llama_model_n_swa).unsigned_abs()
     }
 
-    pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
+    pub(super) fn identity(&self) -> io::Result<Identity> {
         Ok(with_change(self.files.identity()?, &self.overrides.describe()))
     }
 
-    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_model {
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         self.inner.as_ptr()
     }
 
-    #[cfg(test)]
-    pub(in crate::llama) fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    #[cfg(test)]
-    pub(in crate::llama) fn tokenizer_mut(&mut self) -> &mut Tokenizer {
-        &mut self.tokenizer
-    }
-
-    pub(in crate::llama) fn vocab(&self) -> RawVocab<'_> {
+    pub(super) fn vocab(&self) -> RawVocab<'_> {
         RawVocab::of(&self.inner)
     }
 
-    pub(in crate::llama) fn value(&self, key: &str) -> Option<&str> {
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 }

@@ -5,7 +5,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{RopeConfig, RopeScaling};
 use crate::llama::model::Model;
 
-pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
+pub(crate) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
     if let Some(scaling) = rope.scaling {
         params.rope_scaling_type = match scaling {
             RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
@@ -30,8 +30,7 @@ pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context
 
 impl Model {
     /// Maximum length of a text, in tokens; at least the training length.
-    #[must_use]
-    pub fn reach(&self, rope: &RopeConfig) -> u32 {
+    pub(crate) fn reach(&self, rope: &RopeConfig) -> u32 {
         if !self.has_rotations() {
             return self.n_ctx_train();
         }
@@ -39,11 +38,11 @@ impl Model {
     }
 
     /// Otherwise positions are looked up in a table, beyond whose end llama.cpp ends the process.
-    pub(in crate::llama) fn has_rotations(&self) -> bool {
+    pub(crate) fn has_rotations(&self) -> bool {
         !self.has_position_table && self.inner.get(sys::llama_model_rope_type) != sys::LLAMA_ROPE_TYPE_NONE
     }
 
-    pub(in crate::llama) fn log_scaling(&self, rope: &RopeConfig) {
+    pub(crate) fn log_scaling(&self, rope: &RopeConfig) {
         if rope.is_as_in_file() {
             return;
         }

@@ -7,10 +7,10 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Placement, TensorOverride};
 use crate::error::{Error, Result};
-use crate::llama::{logging, model::gguf::Metadata};
+use crate::llama::{host::device::Device, logging, model::gguf::Metadata};
 
 #[derive(Debug)]
-pub(in crate::llama) struct TensorOverrides {
+pub(crate) struct TensorOverrides {
     /// Terminated by an entry without a pattern.
     entries: Vec<sys::llama_model_tensor_buft_override>,
     // Owns the strings that the entries point to.
@@ -18,7 +18,7 @@ pub(in crate::llama) struct TensorOverrides {
 }
 
 impl TensorOverrides {
-    pub(in crate::llama) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
+    pub(crate) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
         for given in &placement.tensors {
             given.validate()?;
         }
@@ -52,7 +52,7 @@ impl TensorOverrides {
         Ok(Some(Self { entries, _patterns: patterns }))
     }
 
-    pub(in crate::llama) fn as_ptr(&self) -> *const sys::llama_model_tensor_buft_override {
+    pub(crate) fn as_ptr(&self) -> *const sys::llama_model_tensor_buft_override {
         self.entries.as_ptr()
     }
 }
@@ -72,11 +72,13 @@ fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String>
 }
 
 fn buffer_types() -> Vec<(String, sys::ggml_backend_buffer_type_t)> {
-    // SAFETY: a started backend's devices are registered and live forever, as do their buffer types and the names of these.
-    let kinds =
-        unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_buffer_type(sys::ggml_backend_dev_get(i))) };
     let mut types = Vec::new();
-    for kind in kinds.filter(|kind| !kind.is_null()) {
+    for device in Device::all() {
+        // SAFETY: the device is registered; it lives forever, as do its buffer type and the name of this.
+        let kind = unsafe { sys::ggml_backend_dev_buffer_type(device.as_ptr()) };
+        if kind.is_null() {
+            continue;
+        }
         // SAFETY: as above.
         let name = unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }.to_string_lossy().into_owned();
         if types.iter().all(|(other, _)| *other != name) {

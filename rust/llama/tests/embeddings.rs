@@ -10,7 +10,8 @@ use super::quantised::{Layers, quantised};
 use super::tiny::{Chance, Kind, tiny};
 use super::{demo, demo_path};
 use crate::config::{EnabledKernels, EngineConfig, KernelChoice, ModelConfig, Pooling};
-use crate::embedding::{Embedder, EmbedderShape, Embeddings, Encoder, MAX_KEPT, Normalization, Stats};
+use crate::embedding::prefix_cache::MAX_KEPT;
+use crate::embedding::{Embedder, EmbedderShape, Embeddings, Encoder, Normalization, Stats};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::context::memory;
@@ -75,13 +76,13 @@ pub(super) fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<
         assert_eq!(sys::llama_decode(context, sys::llama_batch_get_one(tokens.as_mut_ptr(), n)), 0);
         let width = usize::try_from(sys::llama_model_n_embd_out(model.as_ptr())).expect("it has a width");
         let row = |row: *mut f32| std::slice::from_raw_parts(row, width).to_vec();
-        let vectors = if pooling == Pooling::None {
+        let embeddings = if pooling == Pooling::None {
             (0..n).flat_map(|i| row(sys::llama_get_embeddings_ith(context, i))).collect()
         } else {
             row(sys::llama_get_embeddings_seq(context, 0))
         };
         sys::llama_free(context);
-        vectors
+        embeddings
     }
 }
 
@@ -104,10 +105,10 @@ fn texts(model: &Model) -> Vec<Vec<Token>> {
 
 fn assert_matches(model: &Arc<Model>, pooling: Pooling) {
     let texts = texts(model);
-    let vectors = embed_tokens(&worker(model, pooling), &texts).expect("the texts are short");
+    let embeddings = embed_tokens(&worker(model, pooling), &texts).expect("the texts are short");
     for (i, text) in texts.iter().enumerate() {
-        let rows = vectors.starts[i] * vectors.width..vectors.starts[i + 1] * vectors.width;
-        let similarity = cosine(&vectors.numbers[rows], &reference(model, pooling, text));
+        let rows = embeddings.starts[i] * embeddings.width..embeddings.starts[i + 1] * embeddings.width;
+        let similarity = cosine(&embeddings.numbers[rows], &reference(model, pooling, text));
         assert!(similarity > min_cosine(model), "{pooling:?} of text {i}: {similarity}");
     }
 }
@@ -134,11 +135,11 @@ fn a_shared_prefix_is_computed_once_across_batches() {
     let prefix: Vec<Token> = (0..).take(N_PREFIX).map(|i| 300 + i).collect();
     let n_texts = 60;
     let texts: Vec<Vec<Token>> = (0..n_texts).map(|i| [prefix.clone(), vec![600 + i; 10]].concat()).collect();
-    let vectors = embed_tokens(&worker, &texts).expect("the texts are short");
+    let embeddings = embed_tokens(&worker, &texts).expect("the texts are short");
     let Stats { n_tokens, n_computed, n_batches, .. } = worker.0.stats();
     assert_eq!((n_tokens, n_computed), (60 * 50, 40 + 60 * 10));
     assert!(n_batches > 1, "one batch alone keeps nothing for the next");
-    for (vector, text) in vectors.numbers.chunks(vectors.width).zip(&texts) {
+    for (vector, text) in embeddings.numbers.chunks(embeddings.width).zip(&texts) {
         let similarity = cosine(vector, &reference(&model, Pooling::Last, text));
         assert!(similarity > min_cosine(&model), "{similarity}");
     }
@@ -154,8 +155,8 @@ fn alternating_prefixes_are_recomputed_only_if_a_window_moved_on() {
         for i in 0..10 {
             let before = worker.0.stats().n_computed;
             let text = [(0..40).map(|token| 10 + 50 * (i % 2) + token).collect(), vec![200 + i, 7, 8]].concat();
-            let vectors = embed_tokens(&worker, std::slice::from_ref(&text)).expect("the text is short");
-            let similarity = cosine(&vectors.numbers, &reference(&model, Pooling::Last, &text));
+            let embeddings = embed_tokens(&worker, std::slice::from_ref(&text)).expect("the text is short");
+            let similarity = cosine(&embeddings.numbers, &reference(&model, Pooling::Last, &text));
             assert!(similarity > min_cosine(&model), "text {i}: {similarity}");
             let n_computed = worker.0.stats().n_computed - before;
             assert!(n_computed == if i < 2 { 43 } else { 3 } || (2..n_first).contains(&i), "text {i}: {n_computed}");
@@ -241,16 +242,16 @@ fn mixed_texts(model: &Model) -> Vec<Vec<Token>> {
     lengths.iter().map(|&n| (0..n).map(|_| token()).collect()).collect()
 }
 
-fn per_text(vectors: &Embeddings) -> Vec<Vec<f32>> {
-    let rows = vectors.starts.windows(2).map(|ends| ends[0] * vectors.width..ends[1] * vectors.width);
-    rows.map(|rows| vectors.numbers[rows].to_vec()).collect()
+fn per_text(embeddings: &Embeddings) -> Vec<Vec<f32>> {
+    let rows = embeddings.starts.windows(2).map(|ends| ends[0] * embeddings.width..ends[1] * embeddings.width);
+    rows.map(|rows| embeddings.numbers[rows].to_vec()).collect()
 }
 
 /// Returns the embeddings of [`company`], each text alone in a decode, and then in several orders with others, by concurrent
 /// requests.
 fn alone_and_batched(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Vec<(Vec<f32>, Vec<Vec<f32>>)> {
     let alone = texts.iter().map(|text| embed_tokens(worker, std::slice::from_ref(text)).expect("the text is short"));
-    let mut found: Vec<(Vec<f32>, Vec<Vec<f32>>)> = alone.map(|vectors| (vectors.numbers, Vec::new())).collect();
+    let mut found: Vec<(Vec<f32>, Vec<Vec<f32>>)> = alone.map(|embeddings| (embeddings.numbers, Vec::new())).collect();
     for step in [1, 2, 4, 7] {
         // Multiples of a number coprime to their count visit each text once.
         let order: Vec<usize> = (0..texts.len()).map(|i| i * step % texts.len()).collect();

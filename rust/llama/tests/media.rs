@@ -226,7 +226,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
         };
         let deadline = Instant::now() + Duration::from_secs(60);
         while media.is_some_and(|media| media.encoding() == Encoding::Pending) {
-            assert!(Instant::now() < deadline, "the projector makes no vectors");
+            assert!(Instant::now() < deadline, "the projector makes no embeddings");
             std::thread::sleep(Duration::from_millis(1));
         }
         let n_at_once = if media.is_some_and(|media| media.sees_ahead()) { ids.len() } else { n_at_once };
@@ -428,9 +428,10 @@ fn embeddings_of_texts_with_media_match_mtmd() {
             for (pooling, expected) in expected {
                 let worker = worker(model, pooling);
                 let texts = vec![Prompt::from_tokens(alone.clone()), mixed.clone(), Prompt::from_tokens(alone.clone())];
-                let vectors = embed(&worker, texts).expect("the texts are short");
+                let embeddings = embed(&worker, texts).expect("the texts are short");
                 let embedding_of = |text: usize| {
-                    &vectors.numbers[vectors.starts[text] * vectors.width..vectors.starts[text + 1] * vectors.width]
+                    &embeddings.numbers
+                        [embeddings.starts[text] * embeddings.width..embeddings.starts[text + 1] * embeddings.width]
                 };
                 let similarity = cosine(embedding_of(1), &expected);
                 assert!(similarity > 0.9999, "{toy:?}, {pooling:?}: {similarity}");
@@ -438,10 +439,10 @@ fn embeddings_of_texts_with_media_match_mtmd() {
                 assert!(cosine(embedding_of(0), &reference(model, pooling, &alone)) > 0.9999, "{toy:?}, {pooling:?}");
             }
             let other = prompt(model, before, &toy.file(90), after);
-            let vectors = embed(&worker(model, Pooling::None), vec![mixed, other]).expect("the texts are short");
-            let (one, two) = vectors.numbers.split_at(vectors.numbers.len() / 2);
+            let embeddings = embed(&worker(model, Pooling::None), vec![mixed, other]).expect("the texts are short");
+            let (one, two) = embeddings.numbers.split_at(embeddings.numbers.len() / 2);
             let similarity = cosine(one, two);
-            assert!(similarity < 0.9999, "{toy:?}: another file has other vectors, {similarity}");
+            assert!(similarity < 0.9999, "{toy:?}: another file has other embeddings, {similarity}");
         });
     }
 }

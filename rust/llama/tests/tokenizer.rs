@@ -232,7 +232,7 @@ const SENTENCE_PIECE: [Recipe; 3] = [
 fn sentence_piece_in_minimal_chunks_matches_llama_cpp() {
     for recipe in SENTENCE_PIECE {
         let mut model = recipe.load();
-        model.tokenizer_mut().set_min_chunk_bytes(1);
+        model.tokenizer.set_min_chunk_bytes(1);
         agrees_with(10_000, &model, recipe.tokenizer);
     }
 }
@@ -242,7 +242,7 @@ fn invalid_utf_8_in_chunks_matches_llama_cpp() {
     let mut chance = Chance(11);
     for recipe in SENTENCE_PIECE {
         let mut model = recipe.load();
-        model.tokenizer_mut().set_min_chunk_bytes(1);
+        model.tokenizer.set_min_chunk_bytes(1);
         for _ in 0..2_000 {
             let n = chance.below(40);
             let bytes: Vec<u8> = (0..n).map(|_| b"\xe6\x97\xa5\xf0\x9f\x98\x80\xff\xe2\x96\x81 de<"[chance.below(15)]).collect();
@@ -259,7 +259,7 @@ fn characters_without_a_token_are_tokenized_in_bounded_chunks() {
         let model_name = recipe.strings.first().map_or("", |(_, name)| name);
         for unit in ["日", "😀", "ж", "ย", "日😀", "日本日 de ", "\u{1}"] {
             let text = unit.repeat(200_000);
-            let chunks = model.tokenizer().chunks(model.vocab(), text.as_bytes());
+            let chunks = model.tokenizer.chunks(model.vocab(), text.as_bytes());
             let longest = chunks.iter().map(std::ops::Range::len).max();
             assert!(longest.is_some_and(|n| n <= 1024 + 16), "{unit:?} {model_name}: a chunk of {longest:?} bytes");
             let short = as_llama_cpp(&model, unit.repeat(2_000), false, false);
@@ -423,7 +423,7 @@ fn tokenizing_lines_separately_matches_llama_cpp() {
     let own_code = DEDICATED.into_iter().map(|name| (split_by(name), 200));
     for (recipe, n_texts) in own_code.chain(expressions).chain([(gemma, 300)]) {
         let mut model = recipe.load();
-        model.tokenizer_mut().set_min_chunk_bytes(1);
+        model.tokenizer.set_min_chunk_bytes(1);
         let name = recipe.strings.first().map_or(recipe.tokenizer, |&(_, name)| name);
         for _ in 0..n_texts {
             let text: String = (0..chance.below(20)).map(|_| others[chance.below(others.len())]).collect();
@@ -434,7 +434,7 @@ fn tokenizing_lines_separately_matches_llama_cpp() {
     // Words of superbpe contain line feeds.
     let text = "de\nde".repeat(100_000);
     let model = split_by("superbpe").load();
-    assert_eq!(model.tokenizer().chunks(model.vocab(), text.as_bytes()).len(), 1);
+    assert_eq!(model.tokenizer.chunks(model.vocab(), text.as_bytes()).len(), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ enum GrammarSource {
 }
 
 #[derive(Default)]
-pub(in crate::llama) struct Grammars {
+pub(crate) struct Grammars {
     spellings: OnceLock<Arc<Spellings>>,
     cached: Mutex<VecDeque<CachedGrammar>>,
 }
@@ -36,25 +36,30 @@ impl CachedGrammar {
     }
 }
 
-impl Grammars {
-    pub(in crate::llama) fn compile_gbnf(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.get_or_compile(GrammarSource::Gbnf, text, || {
-            let grammar = Grammar::new(text, model, self.spellings(model));
+impl Model {
+    /// Returns the grammar of this GBNF text with the root rule `root`, see [`crate::grammar`]. Recent grammars are cached.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] with line and column.
+    pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.get_or_compile(GrammarSource::Gbnf, text, || {
+            let grammar = Grammar::new(text, self, self.spellings());
             grammar.map_err(|error| refusal("grammar", format!("invalid grammar: {error}")))
         })
     }
 
-    pub(in crate::llama) fn compile_json_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.get_or_compile(GrammarSource::JsonSchema, text, || {
-            Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|ParseError { message, .. }| {
+    /// Returns the grammar of the JSON that matches this JSON schema; unsupported keywords are rejected. Recent grammars are cached.
+    pub(crate) fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.get_or_compile(GrammarSource::JsonSchema, text, || {
+            Grammar::new(&schema_grammar(text)?, self, self.spellings()).map_err(|ParseError { message, .. }| {
                 refusal("json_schema", format!("the JSON schema cannot be converted to a grammar: {message}"))
             })
         })
     }
 
-    pub(in crate::llama) fn lazy(
+    /// As in llama-server, a word that is a single token is matched as that token, and must be in `preserved`.
+    pub(crate) fn lazy(
         &self,
-        model: &Model,
         constraint: SharedConstraint,
         triggers: &[Trigger],
         preserved: &[Token],
@@ -62,21 +67,31 @@ impl Grammars {
         let refuse = |message: String| refusal("grammar_triggers", message);
         Triggers::check_size(triggers).map_err(refuse)?;
         let as_token = |trigger: &Trigger| match trigger {
-            Trigger::Word(word) => match model.spelt(word) {
+            Trigger::Word(word) => match self.spelt(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
                 Some(_) => Err(refuse(format!("the word '{word}' in grammar_triggers is a token; add it to preserved_tokens"))),
                 None => Ok(trigger.clone()),
             },
-            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {
-                Err(refuse(format!("token {token} in grammar_triggers is not in the vocabulary ({} tokens)", model.n_vocab())))
+            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= self.n_vocab()) => {
+                Err(refuse(format!("token {token} in grammar_triggers is not in the vocabulary ({} tokens)", self.n_vocab())))
             }
             other => Ok(other.clone()),
         };
         let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
         let triggers = Triggers::new(&triggers).map_err(refuse)?;
-        Ok(SharedConstraint(Arc::new(LazyGrammar::new(constraint, triggers, self.spellings(model)))))
+        Ok(SharedConstraint(Arc::new(LazyGrammar::new(constraint, triggers, self.spellings()))))
     }
 
+    fn spellings(&self) -> Arc<Spellings> {
+        Arc::clone(self.grammars.spellings.get_or_init(|| {
+            let n_vocab = Token::try_from(self.n_vocab()).expect("token ids have 31 bits");
+            let spellings = (0..n_vocab).map(|token| self.piece(token).unwrap_or_default());
+            Arc::new(Spellings::new(spellings, self.end_tokens()))
+        }))
+    }
+}
+
+impl Grammars {
     fn get_or_compile(
         &self,
         source: GrammarSource,
@@ -101,14 +116,6 @@ impl Grammars {
             cached.pop_back();
         }
         Ok(SharedConstraint(grammar))
-    }
-
-    fn spellings(&self, model: &Model) -> Arc<Spellings> {
-        Arc::clone(self.spellings.get_or_init(|| {
-            let n_vocab = Token::try_from(model.n_vocab()).expect("token ids have 31 bits");
-            let spellings = (0..n_vocab).map(|token| model.piece(token).unwrap_or_default());
-            Arc::new(Spellings::new(spellings, model.end_tokens()))
-        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {

@@ -17,8 +17,7 @@ pub struct InfillTokens {
 }
 
 impl Model {
-    #[must_use]
-    pub fn infill_tokens(&self) -> InfillTokens {
+    pub(crate) fn infill_tokens(&self) -> InfillTokens {
         let vocab = self.vocab();
         InfillTokens {
             prefix: vocab.token(sys::llama_vocab_fim_pre),
@@ -29,8 +28,7 @@ impl Model {
         }
     }
 
-    #[must_use]
-    pub fn adds_bos(&self) -> bool {
+    pub(crate) fn adds_bos(&self) -> bool {
         self.vocab().adds(sys::llama_vocab_get_add_bos)
     }
 }

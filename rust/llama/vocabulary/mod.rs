@@ -1,14 +1,14 @@
 //! A model's vocabulary, read once, so that a step copies slices and never calls llama.cpp for text.
 
-pub(in crate::llama) mod grammar;
-pub(in crate::llama) mod infill;
-pub(in crate::llama) mod raw_vocab;
+pub(super) mod grammar;
+pub(super) mod infill;
+pub(super) mod raw_vocab;
 pub mod rerank;
-pub(in crate::llama) mod safe_cuts;
-pub(in crate::llama) mod special_tokens;
-pub(in crate::llama) mod splitter;
-pub(in crate::llama) mod token_strings;
-pub(in crate::llama) mod tokenizer;
+pub(super) mod safe_cuts;
+pub(super) mod special_tokens;
+pub(super) mod splitter;
+pub(super) mod token_strings;
+pub(super) mod tokenizer;
 
 use llama_cpp_sys_2 as sys;
 
@@ -19,19 +19,19 @@ use crate::request::Token;
 const HIDDEN: u8 = 1;
 const END: u8 = 2;
 
-pub(in crate::llama) struct Vocabulary {
+pub(super) struct Vocabulary {
     bytes: Vec<u8>,
     /// The spelling of token `t` is `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     flags: Vec<u8>,
-    end_tokens: Vec<Token>,
-    suppressed_tokens: Vec<Token>,
-    pub(in crate::llama) adds_special: bool,
+    pub(super) end_tokens: Vec<Token>,
+    pub(super) suppressed_tokens: Vec<Token>,
+    pub(super) adds_special: bool,
 }
 
 impl Vocabulary {
     /// Reads the vocabulary. Fails if llama.cpp could not encode every text with it.
-    pub(in crate::llama) fn read(vocab: RawVocab<'_>) -> Result<Self, String> {
+    pub(super) fn read(vocab: RawVocab<'_>) -> Result<Self, String> {
         check_byte_tokens(vocab)?;
         let mut n_suppressed = 0_i32;
         // SAFETY: the vocabulary is alive; the number is writable.
@@ -60,36 +60,28 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
-    pub(in crate::llama) fn n_vocab(&self) -> usize {
+    pub(super) fn n_vocab(&self) -> usize {
         self.flags.len()
     }
 
-    pub(in crate::llama) fn spelling(&self, token: Token) -> Option<&[u8]> {
+    pub(super) fn spelling(&self, token: Token) -> Option<&[u8]> {
         let index = usize::try_from(token).ok()?;
         let (start, end) = (*self.starts.get(index)?, *self.starts.get(index + 1)?);
         Some(&self.bytes[start as usize..end as usize])
     }
 
     /// Returns the bytes that `token` adds to a text: none for a control token.
-    pub(in crate::llama) fn text(&self, token: Token) -> Option<&[u8]> {
+    pub(super) fn text(&self, token: Token) -> Option<&[u8]> {
         let spelling = self.spelling(token)?;
         Some(if self.has(token, HIDDEN) { &[] } else { spelling })
     }
 
-    pub(in crate::llama) fn is_end(&self, token: Token) -> bool {
+    pub(super) fn is_end(&self, token: Token) -> bool {
         self.has(token, END)
     }
 
-    pub(in crate::llama) fn end_tokens(&self) -> &[Token] {
-        &self.end_tokens
-    }
-
-    pub(in crate::llama) fn control_tokens(&self) -> impl Iterator<Item = Token> {
+    pub(super) fn control_tokens(&self) -> impl Iterator<Item = Token> {
         (0..).zip(&self.flags).filter(|(_, flags)| **flags & HIDDEN != 0).map(|(token, _)| token)
-    }
-
-    pub(in crate::llama) fn suppressed_tokens(&self) -> &[Token] {
-        &self.suppressed_tokens
     }
 
     fn has(&self, token: Token, flag: u8) -> bool {

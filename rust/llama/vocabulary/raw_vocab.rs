@@ -10,7 +10,7 @@ use crate::llama::model::raw_model::RawModel;
 use crate::request::Token;
 
 #[derive(Clone, Copy)]
-pub(in crate::llama) struct RawVocab<'a>(*const sys::llama_vocab, PhantomData<&'a RawModel>);
+pub(crate) struct RawVocab<'a>(*const sys::llama_vocab, PhantomData<&'a RawModel>);
 
 // SAFETY: a vocabulary does not change once it is loaded, and every call only reads it.
 unsafe impl Send for RawVocab<'_> {}
@@ -18,56 +18,56 @@ unsafe impl Send for RawVocab<'_> {}
 unsafe impl Sync for RawVocab<'_> {}
 
 impl<'a> RawVocab<'a> {
-    pub(in crate::llama) fn of(model: &'a RawModel) -> Self {
+    pub(crate) fn of(model: &'a RawModel) -> Self {
         Self(model.get(sys::llama_model_get_vocab), PhantomData)
     }
 
-    pub(in crate::llama) fn as_ptr(self) -> *const sys::llama_vocab {
+    pub(crate) fn as_ptr(self) -> *const sys::llama_vocab {
         self.0
     }
 
-    pub(in crate::llama) fn kind(self) -> sys::llama_vocab_type {
+    pub(crate) fn kind(self) -> sys::llama_vocab_type {
         // SAFETY: the vocabulary is alive.
         unsafe { sys::llama_vocab_type(self.0) }
     }
 
-    pub(in crate::llama) fn adds(self, property: unsafe extern "C" fn(*const sys::llama_vocab) -> bool) -> bool {
+    pub(crate) fn adds(self, property: unsafe extern "C" fn(*const sys::llama_vocab) -> bool) -> bool {
         // SAFETY: the vocabulary is alive.
         unsafe { property(self.0) }
     }
 
-    pub(in crate::llama) fn token(self, special: unsafe extern "C" fn(*const sys::llama_vocab) -> Token) -> Option<Token> {
+    pub(crate) fn token(self, special: unsafe extern "C" fn(*const sys::llama_vocab) -> Token) -> Option<Token> {
         // SAFETY: the vocabulary is alive.
         let token = unsafe { special(self.0) };
         (token >= 0).then_some(token)
     }
 
-    pub(in crate::llama) fn tokens(self) -> Range<Token> {
+    pub(crate) fn tokens(self) -> Range<Token> {
         // SAFETY: the vocabulary is alive.
         0..unsafe { sys::llama_vocab_n_tokens(self.0) }
     }
 
-    pub(in crate::llama) fn text(self, token: Token) -> &'a [u8] {
+    pub(crate) fn text(self, token: Token) -> &'a [u8] {
         // SAFETY: the token is in the vocabulary, whose texts end in NUL and live as long as the model.
         unsafe { CStr::from_ptr(sys::llama_vocab_get_text(self.0, self.checked(token))) }.to_bytes()
     }
 
-    pub(in crate::llama) fn attributes(self, token: Token) -> sys::llama_token_attr {
+    pub(crate) fn attributes(self, token: Token) -> sys::llama_token_attr {
         // SAFETY: the token is in the vocabulary.
         unsafe { sys::llama_vocab_get_attr(self.0, self.checked(token)) }
     }
 
-    pub(in crate::llama) fn is_end(self, token: Token) -> bool {
+    pub(crate) fn is_end(self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary.
         unsafe { sys::llama_vocab_is_eog(self.0, self.checked(token)) }
     }
 
-    pub(in crate::llama) fn is_in_text(self, token: Token) -> bool {
+    pub(crate) fn is_in_text(self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary; with an empty buffer, the call only returns whether there would be text.
         unsafe { sys::llama_token_to_piece(self.0, self.checked(token), std::ptr::null_mut(), 0, 0, false) != 0 }
     }
 
-    pub(in crate::llama) fn append_spelling(self, token: Token, bytes: &mut Vec<u8>) {
+    pub(crate) fn append_spelling(self, token: Token, bytes: &mut Vec<u8>) {
         let (start, token) = (bytes.len(), self.checked(token));
         let mut capacity = 64;
         loop {
@@ -86,7 +86,7 @@ impl<'a> RawVocab<'a> {
     }
 
     /// Control tokens are not parsed.
-    pub(in crate::llama) fn append_tokens(self, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
+    pub(crate) fn append_tokens(self, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
         let (from, n_bytes) = (text.as_ptr().cast::<c_char>(), i32::try_from(text.len()).expect("a text is shorter than 2 GiB"));
         // A byte rarely takes more than one token; if the capacity is too small, llama.cpp returns the required number.
         let mut capacity = text.len() + 8;

@@ -14,12 +14,12 @@ type Symbol = u32;
 const SPACE: Symbol = 0xe2_96_81;
 
 #[derive(Debug, Default)]
-pub(in crate::llama) struct SafeCuts {
+pub(crate) struct SafeCuts {
     inner_pairs: HashSet<(Symbol, Symbol)>,
 }
 
 impl SafeCuts {
-    pub(in crate::llama) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+    pub(crate) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut inner_pairs = HashSet::new();
         for piece in pieces {
             let mut previous = None;
@@ -32,7 +32,7 @@ impl SafeCuts {
     }
 
     /// Cuts `text` into the shortest chunks of at least `min_bytes` bytes that safe cuts allow; the last one may be shorter.
-    pub(in crate::llama) fn chunks(&self, text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
+    pub(crate) fn chunks(&self, text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
         let mut chunks = Vec::new();
         let (mut start, mut previous) = (0, None);
         for (range, symbol) in symbols(text) {

@@ -12,20 +12,20 @@ use aho_corasick::AhoCorasick;
 use crate::request::Token;
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct SpecialToken<'a> {
-    pub(in crate::llama) token: Token,
-    pub(in crate::llama) spelling: &'a [u8],
-    pub(in crate::llama) strips_left: bool,
-    pub(in crate::llama) strips_right: bool,
+pub(crate) struct SpecialToken<'a> {
+    pub(crate) token: Token,
+    pub(crate) spelling: &'a [u8],
+    pub(crate) strips_left: bool,
+    pub(crate) strips_right: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) enum TextSpan {
+pub(crate) enum TextSpan {
     Special(Token),
     Plain(Range<usize>),
 }
 
-pub(in crate::llama) struct SpecialTokens {
+pub(crate) struct SpecialTokens {
     finder: AhoCorasick,
     /// Indexed by rank, which is also the pattern id of `finder`; the lowest rank wins.
     ranks: Vec<Rank>,
@@ -41,7 +41,7 @@ struct Rank {
 
 impl SpecialTokens {
     /// `tokens` are sorted, the longest first; of equal spellings the first counts.
-    pub(in crate::llama) fn new<'a>(tokens: impl Iterator<Item = SpecialToken<'a>>) -> Result<Self, String> {
+    pub(crate) fn new<'a>(tokens: impl Iterator<Item = SpecialToken<'a>>) -> Result<Self, String> {
         let mut seen = HashSet::new();
         let tokens: Vec<SpecialToken<'a>> = tokens.filter(|token| seen.insert(token.spelling)).collect();
         let finder = AhoCorasick::new(tokens.iter().map(|token| token.spelling))
@@ -56,7 +56,7 @@ impl SpecialTokens {
     }
 
     /// Splits `text`, which is shorter than 4 GiB. Needs at most 9 bytes for each byte of it.
-    pub(in crate::llama) fn split(&self, text: &[u8]) -> Vec<TextSpan> {
+    pub(crate) fn split(&self, text: &[u8]) -> Vec<TextSpan> {
         self.split_counting(text).0
     }
 
@@ -148,7 +148,7 @@ impl ClaimedBytes {
 }
 
 /// `isspace` in the C locale.
-pub(in crate::llama) fn is_space(byte: u8) -> bool {
+pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use crate::error::{Error, Result};
 
 /// Maximum number of characters of a run for regular expressions. Its stack is 128 MiB, of which about 50 MiB are written.
-pub(in crate::llama) const MAX_RUN: usize = 262_144;
+pub(crate) const MAX_RUN: usize = 262_144;
 /// Maximum number of characters of a run in which an expression starts a match at each character: 8 million steps, one second.
 const MAX_SLOW_RUN: usize = 4_096;
 /// Characters of a run that need no extra thread: every thread has 256 KiB of stack left.
@@ -33,7 +33,7 @@ enum Runs {
 
 /// Splitters for which llama.cpp has dedicated code.
 #[rustfmt::skip]
-pub(in crate::llama) const DEDICATED: [&str; 57] = [
+pub(crate) const DEDICATED: [&str; 57] = [
     "a.x-4.0", "chatglm-bpe", "codeshell", "command-r", "dbrx", "deepseek-r1-qwen", "exaone", "exaone4", "f2llmv2", "falcon-h1",
     "falcon3", "gemma4", "gigachat", "glm4", "glm5", "gpt-2", "granite-docling", "granite-embed-multi-311m", "grok-2",
     "hunyuan", "jais", "jina-de", "jina-es", "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano",
@@ -44,7 +44,7 @@ pub(in crate::llama) const DEDICATED: [&str; 57] = [
 
 /// Splitters whose expressions repeat one class of characters, including the default for files that name none.
 #[rustfmt::skip]
-pub(in crate::llama) const CLASSES: [&str; 30] = [
+pub(crate) const CLASSES: [&str; 30] = [
     "", "afmoe", "bailingmoe", "bailingmoe2", "chameleon", "cohere2moe", "deepseek-coder", "deepseek-llm", "deepseek-v3",
     "default", "falcon", "gpt-4o", "granite-embed-multi-97m", "hunyuan-dense", "hy_v4", "jais-2", "joyai-llm", "kanana2",
     "llada-moe", "llama4", "minicpm5", "minimax-m2", "seed-coder", "spark2_5", "superbpe", "talkie", "tekken", "tiny_aya",
@@ -52,19 +52,19 @@ pub(in crate::llama) const CLASSES: [&str; 30] = [
 ];
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::llama) struct Splitter {
+pub(crate) struct Splitter {
     /// `None` if llama.cpp has dedicated code, whose stack use does not depend on the runs.
     runs: Option<Runs>,
     /// Characters at each of which an expression starts a match of the remaining run.
     is_slow: Option<fn(char) -> bool>,
     /// A word always ends between an ASCII letter or digit and the line feed after it, independently of the text on either side.
-    pub(in crate::llama) separates_lines: bool,
+    pub(crate) separates_lines: bool,
 }
 
 impl Splitter {
-    pub(in crate::llama) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
+    pub(crate) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
 
-    pub(in crate::llama) fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         let is_slow: Option<fn(char) -> bool> = match name {
             // `\s+$` fails at each white space that is followed by other text. Line breaks are split off before.
             "deepseek-llm" => Some(|character| character.is_whitespace() && !matches!(character, '\r' | '\n')),
@@ -85,7 +85,7 @@ impl Splitter {
     }
 
     /// Runs `read`, which splits `text`, with a sufficient stack.
-    pub(in crate::llama) fn with_stack<T: Send>(self, text: &[u8], read: impl FnOnce() -> T + Send) -> Result<T> {
+    pub(crate) fn with_stack<T: Send>(self, text: &[u8], read: impl FnOnce() -> T + Send) -> Result<T> {
         let n_run = self.check(text)?;
         if n_run <= MAX_INLINE_RUN {
             return Ok(read());
@@ -101,7 +101,7 @@ impl Splitter {
         })
     }
 
-    pub(in crate::llama) fn check(self, text: &[u8]) -> Result<usize> {
+    pub(crate) fn check(self, text: &[u8]) -> Result<usize> {
         let Some(runs) = self.runs.filter(|_| text.len() > MAX_INLINE_RUN) else { return Ok(0) };
         let (mut longest, mut slow, mut was_break) = (LongestRun::default(), LongestRun::default(), false);
         // llama.cpp converts each invalid byte to at most one character, of any class.

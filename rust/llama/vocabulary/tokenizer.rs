@@ -10,6 +10,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::cancellation;
 use crate::error;
+use crate::llama::model::Model;
 use crate::llama::vocabulary::raw_vocab::RawVocab;
 use crate::llama::vocabulary::special_tokens::{SpecialToken, SpecialTokens, TextSpan, is_space};
 use crate::llama::vocabulary::{safe_cuts::SafeCuts, splitter::Splitter};
@@ -28,7 +29,7 @@ const MIN_LINES_BYTES: usize = 256 * 1024;
 const CHECK_INTERVAL_BYTES: usize = 64 * 1024;
 
 /// A vocabulary's special tokens, how its texts are cut, and the tokens around a text.
-pub(in crate::llama) struct Tokenizer {
+pub(crate) struct Tokenizer {
     special: SpecialTokens,
     /// Special tokens that a text is cut at even if special tokens are not parsed: they are part of the text.
     user_defined: SpecialTokens,
@@ -74,7 +75,7 @@ fn n_words(text: &[u8]) -> usize {
 impl Tokenizer {
     /// Reads the special tokens of a vocabulary. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it
     /// splits words. With `adds_special`, the vocabulary must have the tokens that it requires to be added.
-    pub(in crate::llama) fn read(vocab: RawVocab<'_>, kind: &str, splitter: &str, adds_special: bool) -> Result<Self, String> {
+    pub(crate) fn read(vocab: RawVocab<'_>, kind: &str, splitter: &str, adds_special: bool) -> Result<Self, String> {
         let (tokens, vocab_type) = (special_tokens(vocab), vocab.kind());
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
         let special = SpecialTokens::new(tokens.iter().map(|(token, _)| *token))?;
@@ -112,7 +113,7 @@ impl Tokenizer {
     }
 
     #[cfg(test)]
-    pub(in crate::llama) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
+    pub(crate) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
         match &mut self.chunking {
             Chunking::SafeCuts { min_bytes, .. } | Chunking::Lines { min_bytes } => *min_bytes = n_bytes,
             Chunking::None => panic!("texts of this vocabulary are not cut"),
@@ -120,43 +121,8 @@ impl Tokenizer {
     }
 
     #[cfg(test)]
-    pub(in crate::llama) fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> Vec<Range<usize>> {
+    pub(crate) fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> Vec<Range<usize>> {
         self.chunking.chunks(vocab, text).0
-    }
-
-    pub(in crate::llama) fn longest_piece(&self) -> Option<usize> {
-        match self.min_tokens {
-            MinTokens::Bytes(longest) => Some(longest),
-            _ => None,
-        }
-    }
-
-    pub(in crate::llama) fn least_tokens(&self, text: &[u8]) -> usize {
-        self.min_tokens.tokens(text)
-    }
-
-    /// See [`Model::tokenize`](crate::llama::Model::tokenize). `vocab` is the one that this tokenizer was read from.
-    pub(in crate::llama) fn tokenize(
-        &self,
-        vocab: RawVocab<'_>,
-        text: &[u8],
-        add_special: bool,
-        parse_special: bool,
-    ) -> error::Result<Vec<Token>> {
-        let mut tokens = if add_special { self.opening.clone() } else { Vec::new() };
-        let special = if parse_special { &self.special } else { &self.user_defined };
-        let mut meter = CancellationMeter::default();
-        for span in special.split(text) {
-            match span {
-                TextSpan::Special(token) => tokens.push(token),
-                TextSpan::Plain(range) => self.append_plain(vocab, &text[range], &mut tokens, &mut meter)?,
-            }
-        }
-        if add_special {
-            tokens.extend(&self.closing);
-        }
-        tokens.shrink_to_fit();
-        Ok(tokens)
     }
 
     fn append_plain(
@@ -187,6 +153,64 @@ impl Tokenizer {
             tokens.drain(n_before..n_before + n_guard_tokens);
         }
         Ok(())
+    }
+}
+
+impl Model {
+    /// Returns the tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS if the vocabulary requires them;
+    /// `parse_special` parses the spelling of a control token as that token.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`](error::Error::InvalidRequest) for a run of characters that is too long for the vocabulary's regular expressions,
+    /// `NotSupported` without memory for the stack that a long run needs, and `Cancelled`.
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> error::Result<Vec<Token>> {
+        let Tokenizer { special, user_defined, opening, closing, .. } = &self.tokenizer;
+        let mut tokens = if add_special { opening.clone() } else { Vec::new() };
+        let special = if parse_special { special } else { user_defined };
+        let mut meter = CancellationMeter::default();
+        for span in special.split(text) {
+            match span {
+                TextSpan::Special(token) => tokens.push(token),
+                TextSpan::Plain(range) => self.tokenizer.append_plain(self.vocab(), &text[range], &mut tokens, &mut meter)?,
+            }
+        }
+        if add_special {
+            tokens.extend(closing);
+        }
+        tokens.shrink_to_fit();
+        Ok(tokens)
+    }
+
+    /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
+    /// vocabularies put before a text. Tokens never span the boundary.
+    pub(crate) fn tokenize_on(&self, text: &[u8], parse_special: bool) -> error::Result<Vec<Token>> {
+        // A byte that is in no text and is never merged: a space before a text is added before this byte.
+        const GUARD: u8 = 1;
+        let guard = self.tokenize(&[GUARD], false, parse_special)?;
+        let opens_with_space =
+            guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
+        if opens_with_space {
+            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special)?;
+            if let Some(tokens) = guarded.strip_prefix(&guard[..]) {
+                return Ok(tokens.to_vec());
+            }
+        }
+        self.tokenize(text, false, parse_special)
+    }
+
+    /// Maximum number of bytes of a text that become one token. `None` if there is no bound: some vocabularies drop white space, or
+    /// encode any unknown word as one token.
+    pub(crate) fn longest_piece(&self) -> Option<usize> {
+        match self.tokenizer.min_tokens {
+            MinTokens::Bytes(longest) => Some(longest),
+            _ => None,
+        }
+    }
+
+    /// Returns a lower bound of the number of tokens of `text`, in one pass, also where [`Model::longest_piece`] is `None`; 0 if no
+    /// bound is known.
+    pub(crate) fn least_tokens(&self, text: &[u8]) -> usize {
+        self.tokenizer.min_tokens.tokens(text)
     }
 }
 

@@ -256,7 +256,7 @@ mod tests {
             Encoding::Ready
         }
 
-        fn vectors(&self) -> Option<Arc<[f32]>> {
+        fn embeddings(&self) -> Option<Arc<[f32]>> {
             None
         }
     }

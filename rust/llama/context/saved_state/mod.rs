@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parts::{Cells, Part, Tensor, View, read_cells, read_parts, read_state};
-pub(in crate::llama) use saved_positions::SavedPositions;
+pub(crate) use saved_positions::SavedPositions;
 
 use crate::llama::context::reader::Reader;
 
@@ -34,23 +34,23 @@ const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
 const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) struct Layout {
+pub(crate) struct Layout {
     magic: u32,
     parts: Vec<Part>,
 }
 
 /// A saved state that llama.cpp may read.
-pub(in crate::llama) struct CheckedState<'a> {
-    pub(in crate::llama) range: Range<u32>,
+pub(crate) struct CheckedState<'a> {
+    pub(crate) range: Range<u32>,
     /// First position from which all caches, including a sliding window's, have every position; `range.end` if a cache is empty.
-    pub(in crate::llama) whole_from: u32,
+    pub(crate) whole_from: u32,
     /// The bytes, with V in the layout of the current cache.
-    pub(in crate::llama) bytes: Cow<'a, [u8]>,
+    pub(crate) bytes: Cow<'a, [u8]>,
 }
 
 impl Layout {
     /// `None` if this kind of memory is not supported.
-    pub(in crate::llama) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
+    pub(crate) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
         let mut reader = Reader(saved);
         let magic = reader.u32()?;
         reader.u32()?;
@@ -59,7 +59,7 @@ impl Layout {
     }
 
     /// Size of one token in all caches, in bytes; 0 for a memory without cells.
-    pub(in crate::llama) fn bytes_per_token(&self) -> u64 {
+    pub(crate) fn bytes_per_token(&self) -> u64 {
         let cells = self.cells().map(|cells| {
             let tensors: usize = cells.keys.iter().chain(&cells.values).map(|tensor| tensor.n_bytes).sum();
             cells.entry_bytes() + tensors
@@ -71,7 +71,7 @@ impl Layout {
     ///
     /// llama.cpp copies each run separately: one copy per layer for K and for V in rows, but one per layer *and element* for V in
     /// columns. At 24 layers of 128 elements a run costs 1 or 63 tokens of 12 kB (measured: 0.6, and 67 to 86); from a GPU, 600.
-    pub(in crate::llama) fn tokens_per_run(&self, is_on_gpu: bool) -> u32 {
+    pub(crate) fn tokens_per_run(&self, is_on_gpu: bool) -> u32 {
         let (ns_per_copy, ns_per_byte) =
             if is_on_gpu { (NS_PER_COPY_FROM_GPU, NS_PER_BYTE_FROM_GPU) } else { (NS_PER_COPY, NS_PER_BYTE) };
         let n_copies = self.cells().map(|cells| {
@@ -87,7 +87,7 @@ impl Layout {
         tokens
     }
 
-    pub(in crate::llama) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
+    pub(crate) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
         let views = self.view(&saved)?;
         let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
         if views.iter().all(is_sorted) {
@@ -97,7 +97,7 @@ impl Layout {
     }
 
     /// Checks everything that llama.cpp relies on, and converts V to the layout of this cache.
-    pub(in crate::llama) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedState<'a>, String> {
+    pub(crate) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedState<'a>, String> {
         let views = self.view(saved)?;
         // The first part with cells contains the whole text; a window's part follows it.
         let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it contains no cells")??;
@@ -119,7 +119,7 @@ impl Layout {
     }
 
     /// Checks a saved state whose cells must have these `positions`, which may repeat.
-    pub(in crate::llama) fn check_positions<'a>(&self, saved: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
+    pub(crate) fn check_positions<'a>(&self, saved: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
         let views = self.view(saved)?;
         for view in &views {
             let has_positions = match view {

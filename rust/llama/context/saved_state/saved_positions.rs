@@ -9,14 +9,14 @@ use crate::llama::context::{positions::Positions, reader::Reader};
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) struct SavedPositions {
-    pub(in crate::llama) range: Range<u32>,
+pub(crate) struct SavedPositions {
+    pub(crate) range: Range<u32>,
     /// Positions of all tokens up to the end of the range.
-    pub(in crate::llama) positions: Positions,
+    pub(crate) positions: Positions,
 }
 
 impl SavedPositions {
-    pub(in crate::llama) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
+    pub(crate) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
         let Self { range, positions } = self;
         let dense = positions.dense();
         let n_dense = u32::try_from(dense.len()).expect("a text has few images");
@@ -27,7 +27,7 @@ impl SavedPositions {
         bytes.into()
     }
 
-    pub(in crate::llama) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
         let mut reader = Reader(bytes);
         if reader.u32() != Some(MAGIC) {
             return Ok(None);
@@ -49,11 +49,11 @@ impl SavedPositions {
         Ok(Some((Self { range, positions }, reader.0)))
     }
 
-    pub(in crate::llama) fn iter(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.range.clone().map(|index| self.positions.at(index))
     }
 
-    pub(in crate::llama) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
+    pub(crate) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
         self.positions.at(range.start)..self.positions.at(range.end)
     }
 }
