@@ -30,7 +30,7 @@ async def record(engine: weft.Engine) -> None:
     await third.edit(4, " came from the king.").extend(n=1, max_tokens=16, seed=3)
     await tree.save(TREE)
     prefix = await engine.pin(tree.root.path)
-    with_others = engine.generate(OTHER, n=2, max_tokens=500, seed=4, ignore_eos=True)
+    with_others = engine.stream(OTHER, n=2, max_tokens=500, seed=4, ignore_eos=True)
     async for event in with_others:
         if isinstance(event, weft.Token) and event.n_predicted == 60:
             break
