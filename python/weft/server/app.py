@@ -8,22 +8,21 @@ from typing import Any
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
-from litestar.di import NamedDependency, Provide
+from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Server
-from litestar.params import SkipValidation
 
 from weft import Engine, WeftError
 from weft._native import VERSION
 from weft.server.anthropic import errors as anthropic
 from weft.server.anthropic.routes import router as anthropic_router
-from weft.server.auth import current_owner
 from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
 from weft.server.compat.routes import router as seeds_router
+from weft.server.context import RequestContext
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
@@ -38,11 +37,10 @@ from weft.server.openai.routes import router as openai_router
 from weft.server.requests_api.routes import router as requests_router
 from weft.server.responses.routes import router as responses_router
 from weft.server.responses.service import ResponseService
-from weft.server.run.caller import CONVERSATION, Caller
+from weft.server.run.caller import CONVERSATION
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
-from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
 
 __all__ = ["create_app"]
@@ -97,42 +95,20 @@ def create_app(
 
     documentation = Documentation(service.executor)
 
-    def provide_documentation() -> Documentation:
-        return documentation
-
-    def provide_service() -> Service:
-        return service
-
     response_service = ResponseService(service)
+    event_formats = EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
+    completion_formats = EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
 
-    def provide_caller(request: Request[Any, Any, Any], service: NamedDependency[SkipValidation[Service]]) -> Caller:
+    def provide_context(request: Request[Any, Any, Any]) -> RequestContext:
         conversation = request.headers.get(CONVERSATION)
-        if conversation:  # The new stream cancels an earlier stream of this name.
-            require_trusted_sender("X-Conversation-Id")
-        return Caller(current_owner(), conversation, service.recordings)
-
-    def provide_response_service() -> ResponseService:
-        return response_service
-
-    def provide_event_formats() -> EventFormats:
-        return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
-
-    def provide_completion_formats() -> EventFormats:
-        return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
+        return RequestContext(service, response_service, documentation, event_formats, completion_formats, conversation)
 
     litestar = Litestar(
         route_handlers=[
             *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
             *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
         ],
-        dependencies={
-            "documentation": Provide(provide_documentation, sync_to_thread=False),
-            "service": Provide(provide_service, sync_to_thread=False),
-            "response_service": Provide(provide_response_service, sync_to_thread=False),
-            "caller": Provide(provide_caller, sync_to_thread=False),
-            "event_formats": Provide(provide_event_formats, sync_to_thread=False),
-            "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
-        },
+        dependencies={"context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},

@@ -9,12 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 from litestar import Litestar, MediaType, Request, Response, Router, get
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.params import SkipValidation
 
 from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.context import ContextDependency
 from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["Documentation", "docs", "document_router"]
@@ -64,9 +63,9 @@ def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
 
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False, opt=NEEDS_NO_MODEL)
-async def docs(request: Request[Any, Any, Any], documentation: NamedDependency[SkipValidation[Documentation]]) -> str:
+async def docs(request: Request[Any, Any, Any], context: ContextDependency) -> str:
     """HTML documentation of the routes."""
-    return await documentation.page(request)
+    return await context.documentation.page(request)
 
 
 def document_router(documentation: Documentation) -> Router:

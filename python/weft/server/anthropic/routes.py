@@ -5,14 +5,14 @@ from itertools import takewhile
 from typing import Annotated, cast
 
 from litestar import Router, post
-from litestar.di import NamedDependency
-from litestar.params import HeaderParameter, JSONBody, SkipValidation
+from litestar.params import HeaderParameter, JSONBody
 
 from weft import MixedPrompt
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import MarkedPrefix, check_version, parse
+from weft.server.context import ContextDependency
 from weft.server.routes import routes_of
 from weft.server.run import chat as chats
 from weft.server.run.client_timeouts import n_body_bytes
@@ -23,16 +23,16 @@ from weft.server.run.stream import Answer, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 
-ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 
 @post("/v1/messages", status_code=200, responses=ERRORS)
 async def create_message(
-    data: JSONBody[CreateMessage], service: ServiceDependency, version: Version = None
+    data: JSONBody[CreateMessage], context: ContextDependency, version: Version = None
 ) -> Answer[MessageObject]:
     """Answers a chat."""
+    service = context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
@@ -61,8 +61,9 @@ def _pin_prefix(marked: MarkedPrefix, generation: Generation, service: Service) 
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
-async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, version: Version = None) -> TokensCounted:
+async def count_tokens(data: JSONBody[CountTokens], context: ContextDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
+    service = context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import msgspec
 from litestar import Router, delete, get, post
-from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
+from weft.server.context import ContextDependency
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
 from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
@@ -21,7 +21,6 @@ from weft.server.run.submission import Piece
 
 __all__ = ["router"]
 
-ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 Written = TypeVar("Written")
 
@@ -30,20 +29,21 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 
 
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
-async def pin(data: JSONBody[PinBody], service: ServiceDependency) -> Answer[PinnedPrefix]:
+async def pin(data: JSONBody[PinBody], context: ContextDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
-    return Answer(AwaitedResponse(partial(_pin, service, translate.pieces(data))))
+    return Answer(AwaitedResponse(partial(_pin, context.service, translate.pieces(data))))
 
 
 @get("/prefixes", responses=ERRORS)
-async def prefixes(service: ServiceDependency) -> Answer[PinnedPrefixes]:
+async def prefixes(context: ContextDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
-    return Answer(AwaitedResponse(partial(_prefixes, service)))
+    return Answer(AwaitedResponse(partial(_prefixes, context.service)))
 
 
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
-async def unpin(prefix_id: FromPath[int], service: ServiceDependency) -> None:
+async def unpin(prefix_id: FromPath[int], context: ContextDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
+    service = context.service
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
@@ -52,7 +52,7 @@ async def unpin(prefix_id: FromPath[int], service: ServiceDependency) -> None:
 
 @get("/cache", responses=ERRORS)
 async def cache(
-    service: ServiceDependency,
+    context: ContextDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
@@ -60,6 +60,7 @@ async def cache(
 
     With `format=svg` or `format=dot`, a picture of it.
     """
+    service = context.service
     if format == "json":
         return Answer(AwaitedResponse(partial(_cache, service, translate.limit(limit))))
     n = picture.n_drawn(limit, format)

@@ -1,16 +1,15 @@
 """Routes that exist for compatibility only."""
 
 from litestar import Router, post
-from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, SkipValidation
+from litestar.params import FromQuery, JSONBody
 
 from weft.server.compat import plain
 from weft.server.compat.prompt_files import restore_or_save
 from weft.server.compat.schemas import StreamBody
+from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.routes import routes_of
 from weft.server.run import sse
-from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
@@ -20,10 +19,11 @@ __all__ = ["router"]
 @post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
-    service: NamedDependency[SkipValidation[Service]],
+    context: ContextDependency,
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
+    service = context.service
     content_type, write = plain.line_form(format)
     parsed = plain.submission(data, service.settings)
     if data.cache:

@@ -4,13 +4,13 @@ from functools import partial
 
 import msgspec
 from litestar import Response, Router, get, post
-from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import embeddings, metrics, properties, tokens
@@ -51,7 +51,7 @@ from weft.server.response_fields import CompletionResult
 from weft.server.routes import routes_of
 from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
-from weft.server.run.event_formats import EventFormat, EventFormats
+from weft.server.run.event_formats import EventFormat
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse, CollectedResponse, StreamedResponse
@@ -61,19 +61,14 @@ from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
 __all__ = ["router"]
 
-ServiceDependency = NamedDependency[SkipValidation[Service]]
-CallerDependency = NamedDependency[SkipValidation[Caller]]
-
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
-    data: JSONBody[CompletionBody],
-    service: ServiceDependency,
-    caller: CallerDependency,
-    completion_formats: NamedDependency[SkipValidation[EventFormats]],
+    data: JSONBody[CompletionBody], context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    if (other := completion_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = context.service, context.caller
+    if (other := context.completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
@@ -91,10 +86,9 @@ async def completion(
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def infill(
-    data: JSONBody[InfillBody], service: ServiceDependency, caller: CallerDependency
-) -> Answer[CompletionResult | list[CompletionResult]]:
+async def infill(data: JSONBody[InfillBody], context: ContextDependency) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
+    service, caller = context.service, context.caller
     size = request_fields.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, parsed, service, caller)
@@ -117,8 +111,9 @@ async def _answer(
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> Answer[TokenizeResult]:
+async def tokenize(data: JSONBody[TokenizeBody], context: ContextDependency) -> Answer[TokenizeResult]:
     """The tokens of a text."""
+    service = context.service
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     report = (ids, service.engine.model)
@@ -127,8 +122,9 @@ async def tokenize(data: JSONBody[TokenizeBody], service: ServiceDependency) -> 
 
 
 @post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency) -> Answer[DetokenizeResult]:
+async def detokenize(data: JSONBody[DetokenizeBody], context: ContextDependency) -> Answer[DetokenizeResult]:
     """The text of tokens."""
+    service = context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
     return Answer(
@@ -139,8 +135,9 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: ServiceDependency)
 
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
+async def embedding(data: JSONBody[EmbeddingBody], context: ContextDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """Embeddings of texts, or of each token without pooling."""
+    service = context.service
     name, texts = embeddings.texts(data)
     form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
@@ -148,8 +145,9 @@ async def embedding(data: JSONBody[EmbeddingBody], service: ServiceDependency) -
 
 
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answer[RankedList | list[RankedByTei]]:
+async def rerank(data: JSONBody[RerankBody], context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, the best first."""
+    service = context.service
     parsed = embeddings.parse_rerank(data)
     write = embeddings.written(parsed, service.model_name)
     return Answer(
@@ -158,26 +156,27 @@ async def rerank(data: JSONBody[RerankBody], service: ServiceDependency) -> Answ
 
 
 @get("/tokenizer_info", responses=ERRORS)
-async def tokenizer_info(service: ServiceDependency) -> TokenizerInfo:
+async def tokenizer_info(context: ContextDependency) -> TokenizerInfo:
     """The tokenizer's properties, for clients that count tokens."""
-    return tokens.tokenizer_info(service)
+    return tokens.tokenizer_info(context.service)
 
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def apply_template(data: JSONBody[ChatFields], service: ServiceDependency) -> ApplyTemplateResult:
+async def apply_template(data: JSONBody[ChatFields], context: ContextDependency) -> ApplyTemplateResult:
     """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
-    return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
+    return ApplyTemplateResult(await context.service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def health(
-    service: ServiceDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+    context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
     """200 once the model is loaded, else 503.
 
     As in 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy; with either, the status
     reflects busy slots too.
     """
+    service = context.service
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
         require_trusted_sender("include_slots")
@@ -188,8 +187,9 @@ async def health(
 
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
-async def slots(service: ServiceDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
+async def slots(context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
     """The state of each slot; with `fail_on_no_slot=1` it is 503 if all are busy."""
+    service = context.service
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
@@ -206,13 +206,13 @@ def _is_on(given: str | None) -> bool:
 @post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
-    service: ServiceDependency,
+    context: ContextDependency,
     data: JSONBody[SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedResponse(partial(_act, service.slot_files, parsed)))
+    return Answer(AwaitedResponse(partial(_act, context.service.slot_files, parsed)))
 
 
 async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
@@ -233,8 +233,9 @@ async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRe
 
 
 @get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def prometheus_metrics(service: ServiceDependency) -> Response[bytes]:
+async def prometheus_metrics(context: ContextDependency) -> Response[bytes]:
     """Metrics in Prometheus' text format."""
+    service = context.service
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     text = metrics.exposition(metrics.collect(service))
@@ -243,33 +244,35 @@ async def prometheus_metrics(service: ServiceDependency) -> Response[bytes]:
 
 
 @get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def props(service: ServiceDependency) -> Properties:
+async def props(context: ContextDependency) -> Properties:
     """The server and its model."""
+    service = context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     return report if is_trusted_sender() else properties.without_texts(report)
 
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def set_props(service: ServiceDependency) -> PropertiesSet:
+async def set_props(context: ContextDependency) -> PropertiesSet:
     """Accepted without effect, as in llama-server: no property can be changed at runtime."""
-    if not service.settings.props_endpoint:
+    if not context.service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return PropertiesSet(success=True)
 
 
 @get("/lora-adapters", responses=ERRORS)
-async def lora_adapters(service: ServiceDependency) -> list[LoraAdapter]:
+async def lora_adapters(context: ContextDependency) -> list[LoraAdapter]:
     """The loaded adapters, with their default scales."""
-    return properties.lora_adapters(service)
+    return properties.lora_adapters(context.service)
 
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
-async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: ServiceDependency) -> LoraScalesSet:
+async def set_lora_adapters(data: JSONBody[list[LoraScale]], context: ContextDependency) -> LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
     The system prompt, if any, is computed for it before the response.
     """
+    service = context.service
     result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
     return result

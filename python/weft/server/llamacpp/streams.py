@@ -4,34 +4,27 @@ import re
 from typing import Annotated
 
 from litestar import delete, get, post
-from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
+from litestar.params import FromQuery, JSONBody, QueryParameter
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
-from weft.server.run.caller import Caller
 from weft.server.run.recording import MAX_STREAMS, RecordingResponse
-from weft.server.run.service import Service
 from weft.server.run.stream import Answer
 
 __all__ = ["delete_stream", "lookup_streams", "read_stream"]
 
-ServiceDependency = NamedDependency[SkipValidation[Service]]
-CallerDependency = NamedDependency[SkipValidation[Caller]]
-
 
 @get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def read_stream(
-    service: ServiceDependency,
-    caller: CallerDependency,
-    conv_id: FromQuery[str] = "",
-    from_: Annotated[str, QueryParameter(name="from")] = "0",
+    context: ContextDependency, conv_id: FromQuery[str] = "", from_: Annotated[str, QueryParameter(name="from")] = "0"
 ) -> Answer[str]:
     """The stream of a conversation from a byte offset to its end."""
-    recording = service.recordings.find(caller.owner, _named(conv_id))
+    caller = context.caller
+    recording = context.service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
     if (offset := _offset(from_)) < recording.n_dropped:
@@ -40,21 +33,23 @@ async def read_stream(
 
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def lookup_streams(data: JSONBody[StreamsLookup], service: ServiceDependency, caller: CallerDependency) -> list[KeptStream]:
+async def lookup_streams(data: JSONBody[StreamsLookup], context: ContextDependency) -> list[KeptStream]:
     """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
+    caller = context.caller
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
         raise InvalidRequestError("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
     return [
         KeptStream(one.name, one.is_ended, one.n_bytes, one.started_s, one.ended_s or 0)
-        for one in service.recordings.of_conversations(caller.owner, names)
+        for one in context.service.recordings.of_conversations(caller.owner, names)
     ]
 
 
 @delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def delete_stream(service: ServiceDependency, caller: CallerDependency, conv_id: FromQuery[str] = "") -> None:
+async def delete_stream(context: ContextDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
-    await service.recordings.end(caller.owner, _named(conv_id))
+    caller = context.caller
+    await context.service.recordings.end(caller.owner, _named(conv_id))
 
 
 def _named(conv_id: str) -> str:

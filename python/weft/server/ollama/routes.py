@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import msgspec
 from litestar import Router, delete, get, post
-from litestar.di import NamedDependency
-from litestar.params import JSONBody, SkipValidation
+from litestar.params import JSONBody
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings, TokenIds
@@ -15,6 +14,7 @@ from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
+from weft.server.context import ContextDependency
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
 from weft.server.ollama.schemas import (
@@ -45,7 +45,6 @@ from weft.server.run.submission import Gap, Piece, SentPrompt, size_of
 
 __all__ = ["router"]
 
-ServiceDependency = NamedDependency[SkipValidation[Service]]
 
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
@@ -57,8 +56,9 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 
 
 @post("/api/generate", status_code=200, responses=ERRORS)
-async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> Answer[GenerateAnswer]:
+async def generate(data: JSONBody[GenerateBody], context: ContextDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
+    service = context.service
     shape = answer.GenerateResponseFormat(service.model_name)
     if not data.prompt:
         return _load_only(service, shape, data.keep_alive)
@@ -80,8 +80,9 @@ async def generate(data: JSONBody[GenerateBody], service: ServiceDependency) -> 
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
-async def chat(data: JSONBody[ChatBody], service: ServiceDependency) -> Answer[ChatAnswer]:
+async def chat(data: JSONBody[ChatBody], context: ContextDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
+    service = context.service
     shape = answer.ChatResponseFormat(service.model_name)
     if not data.messages:
         return _load_only(service, shape, data.keep_alive)
@@ -152,8 +153,9 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @post("/api/embed", status_code=200, responses=ERRORS)
-async def embed(data: JSONBody[EmbedBody], service: ServiceDependency) -> Answer[Embedded]:
+async def embed(data: JSONBody[EmbedBody], context: ContextDependency) -> Answer[Embedded]:
     """Computes embeddings of texts."""
+    service = context.service
     timer = answer.RequestTimer(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -166,8 +168,9 @@ async def embed(data: JSONBody[EmbedBody], service: ServiceDependency) -> Answer
 
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
-async def embeddings(data: JSONBody[EmbeddingsBody], service: ServiceDependency) -> Answer[OneEmbedded]:
+async def embeddings(data: JSONBody[EmbeddingsBody], context: ContextDependency) -> Answer[OneEmbedded]:
     """Computes the embedding of a text."""
+    service = context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
@@ -234,23 +237,25 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 
 
 @get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def tags(service: ServiceDependency) -> ServedModels:
+async def tags(context: ContextDependency) -> ServedModels:
     """The served model."""
+    service = context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def show(service: ServiceDependency) -> ModelShown:
+async def show(context: ContextDependency) -> ModelShown:
     """The served model. The body is ignored."""
+    service = context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
 @get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def ps(service: ServiceDependency) -> LoadedModels:
+async def ps(context: ContextDependency) -> LoadedModels:
     """The model, if it is loaded."""
-    return models.loaded(service)
+    return models.loaded(context.service)
 
 
 @get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL)

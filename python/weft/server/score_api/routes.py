@@ -3,13 +3,12 @@
 from functools import partial
 
 from litestar import Router, post
-from litestar.di import NamedDependency
-from litestar.params import JSONBody, SkipValidation
+from litestar.params import JSONBody
 
+from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.routes import routes_of
 from weft.server.run.scoring import score
-from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks
 from weft.server.score_api import translate
 from weft.server.score_api.schemas import ScoreBody, ScoreReport
@@ -18,8 +17,9 @@ __all__ = ["router"]
 
 
 @post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidation[Service]]) -> Answer[ScoreReport]:
+async def scores(data: JSONBody[ScoreBody], context: ContextDependency) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
+    service = context.service
     write = partial(translate.written, data, service.model_name)
     return Answer(AwaitedChunks(partial(score, service, translate.score_request(data), write), service.collected))
 
