@@ -77,6 +77,8 @@ class Gateway:
             await self.litestar(scope, receive, send)
             return
         scope, receive = cast("HTTPScope", scope), cast("Receive", receive)
+        if "litestar_app" in scope:  # Litestar appends a slash to paths below a mount.
+            scope = cast("HTTPScope", {**scope, "path": scope["path"].rstrip("/") or "/"})
         has_body = scope["method"] not in BODILESS
         timeout_s = self.service.settings.timeout_s
         with RequestLine(scope, self.service.refusals) as line:
