@@ -1,4 +1,4 @@
-"""HTTP server for one engine: `create_app` returns a Litestar application."""
+"""HTTP server for one engine: `create_app` returns an ASGI application."""
 
 from weft.server.app import create_app
 
