@@ -108,7 +108,7 @@ def create_app(
             *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
             *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
         ],
-        dependencies={"context": Provide(provide_context, sync_to_thread=False)},
+        dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},

@@ -63,9 +63,9 @@ def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
 
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False, opt=NEEDS_NO_MODEL)
-async def docs(request: Request[Any, Any, Any], context: ContextDependency) -> str:
+async def docs(request: Request[Any, Any, Any], request_context: ContextDependency) -> str:
     """HTML documentation of the routes."""
-    return await context.documentation.page(request)
+    return await request_context.documentation.page(request)
 
 
 def document_router(documentation: Documentation) -> Router:

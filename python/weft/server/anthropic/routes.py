@@ -29,10 +29,10 @@ Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 @post("/v1/messages", status_code=200, responses=ERRORS)
 async def create_message(
-    data: JSONBody[CreateMessage], context: ContextDependency, version: Version = None
+    data: JSONBody[CreateMessage], request_context: ContextDependency, version: Version = None
 ) -> Answer[MessageObject]:
     """Answers a chat."""
-    service = context.service
+    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
@@ -61,9 +61,9 @@ def _pin_prefix(marked: MarkedPrefix, generation: Generation, service: Service) 
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
-async def count_tokens(data: JSONBody[CountTokens], context: ContextDependency, version: Version = None) -> TokensCounted:
+async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
-    service = context.service
+    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))

@@ -29,21 +29,21 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 
 
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
-async def pin(data: JSONBody[PinBody], context: ContextDependency) -> Answer[PinnedPrefix]:
+async def pin(data: JSONBody[PinBody], request_context: ContextDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
-    return Answer(AwaitedResponse(partial(_pin, context.service, translate.pieces(data))))
+    return Answer(AwaitedResponse(partial(_pin, request_context.service, translate.pieces(data))))
 
 
 @get("/prefixes", responses=ERRORS)
-async def prefixes(context: ContextDependency) -> Answer[PinnedPrefixes]:
+async def prefixes(request_context: ContextDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
-    return Answer(AwaitedResponse(partial(_prefixes, context.service)))
+    return Answer(AwaitedResponse(partial(_prefixes, request_context.service)))
 
 
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
-async def unpin(prefix_id: FromPath[int], context: ContextDependency) -> None:
+async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
-    service = context.service
+    service = request_context.service
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
@@ -52,7 +52,7 @@ async def unpin(prefix_id: FromPath[int], context: ContextDependency) -> None:
 
 @get("/cache", responses=ERRORS)
 async def cache(
-    context: ContextDependency,
+    request_context: ContextDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
@@ -60,7 +60,7 @@ async def cache(
 
     With `format=svg` or `format=dot`, a picture of it.
     """
-    service = context.service
+    service = request_context.service
     if format == "json":
         return Answer(AwaitedResponse(partial(_cache, service, translate.limit(limit))))
     n = picture.n_drawn(limit, format)

@@ -19,11 +19,11 @@ __all__ = ["router"]
 @post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
-    context: ContextDependency,
+    request_context: ContextDependency,
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
-    service = context.service
+    service = request_context.service
     content_type, write = plain.line_form(format)
     parsed = plain.submission(data, service.settings)
     if data.cache:

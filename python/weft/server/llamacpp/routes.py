@@ -64,11 +64,11 @@ __all__ = ["router"]
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
-    data: JSONBody[CompletionBody], context: ContextDependency
+    data: JSONBody[CompletionBody], request_context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    service, caller = context.service, context.caller
-    if (other := context.completion_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = request_context.service, request_context.caller
+    if (other := request_context.completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
@@ -86,9 +86,11 @@ async def completion(
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def infill(data: JSONBody[InfillBody], context: ContextDependency) -> Answer[CompletionResult | list[CompletionResult]]:
+async def infill(
+    data: JSONBody[InfillBody], request_context: ContextDependency
+) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
-    service, caller = context.service, context.caller
+    service, caller = request_context.service, request_context.caller
     size = request_fields.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, parsed, service, caller)
@@ -111,9 +113,9 @@ async def _answer(
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def tokenize(data: JSONBody[TokenizeBody], context: ContextDependency) -> Answer[TokenizeResult]:
+async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDependency) -> Answer[TokenizeResult]:
     """The tokens of a text."""
-    service = context.service
+    service = request_context.service
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     report = (ids, service.engine.model)
@@ -122,9 +124,9 @@ async def tokenize(data: JSONBody[TokenizeBody], context: ContextDependency) -> 
 
 
 @post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
-async def detokenize(data: JSONBody[DetokenizeBody], context: ContextDependency) -> Answer[DetokenizeResult]:
+async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDependency) -> Answer[DetokenizeResult]:
     """The text of tokens."""
-    service = context.service
+    service = request_context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
     return Answer(
@@ -135,9 +137,11 @@ async def detokenize(data: JSONBody[DetokenizeBody], context: ContextDependency)
 
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def embedding(data: JSONBody[EmbeddingBody], context: ContextDependency) -> Answer[list[TextEmbedding] | OneEmbedding]:
+async def embedding(
+    data: JSONBody[EmbeddingBody], request_context: ContextDependency
+) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """Embeddings of texts, or of each token without pooling."""
-    service = context.service
+    service = request_context.service
     name, texts = embeddings.texts(data)
     form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
@@ -145,9 +149,9 @@ async def embedding(data: JSONBody[EmbeddingBody], context: ContextDependency) -
 
 
 @post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def rerank(data: JSONBody[RerankBody], context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
+async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, the best first."""
-    service = context.service
+    service = request_context.service
     parsed = embeddings.parse_rerank(data)
     write = embeddings.written(parsed, service.model_name)
     return Answer(
@@ -156,27 +160,27 @@ async def rerank(data: JSONBody[RerankBody], context: ContextDependency) -> Answ
 
 
 @get("/tokenizer_info", responses=ERRORS)
-async def tokenizer_info(context: ContextDependency) -> TokenizerInfo:
+async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
     """The tokenizer's properties, for clients that count tokens."""
-    return tokens.tokenizer_info(context.service)
+    return tokens.tokenizer_info(request_context.service)
 
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def apply_template(data: JSONBody[ChatFields], context: ContextDependency) -> ApplyTemplateResult:
+async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
     """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
-    return ApplyTemplateResult(await context.service.chat_text(data, request_fields.chat_files(data.messages)))
+    return ApplyTemplateResult(await request_context.service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def health(
-    context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+    request_context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
     """200 once the model is loaded, else 503.
 
     As in 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy; with either, the status
     reflects busy slots too.
     """
-    service = context.service
+    service = request_context.service
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
         require_trusted_sender("include_slots")
@@ -187,9 +191,9 @@ async def health(
 
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
-async def slots(context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
+async def slots(request_context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
     """The state of each slot; with `fail_on_no_slot=1` it is 503 if all are busy."""
-    service = context.service
+    service = request_context.service
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
@@ -206,13 +210,13 @@ def _is_on(given: str | None) -> bool:
 @post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
-    context: ContextDependency,
+    request_context: ContextDependency,
     data: JSONBody[SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedResponse(partial(_act, context.service.slot_files, parsed)))
+    return Answer(AwaitedResponse(partial(_act, request_context.service.slot_files, parsed)))
 
 
 async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
@@ -233,9 +237,9 @@ async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRe
 
 
 @get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def prometheus_metrics(context: ContextDependency) -> Response[bytes]:
+async def prometheus_metrics(request_context: ContextDependency) -> Response[bytes]:
     """Metrics in Prometheus' text format."""
-    service = context.service
+    service = request_context.service
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     text = metrics.exposition(metrics.collect(service))
@@ -244,35 +248,35 @@ async def prometheus_metrics(context: ContextDependency) -> Response[bytes]:
 
 
 @get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def props(context: ContextDependency) -> Properties:
+async def props(request_context: ContextDependency) -> Properties:
     """The server and its model."""
-    service = context.service
+    service = request_context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     return report if is_trusted_sender() else properties.without_texts(report)
 
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
-async def set_props(context: ContextDependency) -> PropertiesSet:
+async def set_props(request_context: ContextDependency) -> PropertiesSet:
     """Accepted without effect, as in llama-server: no property can be changed at runtime."""
-    if not context.service.settings.props_endpoint:
+    if not request_context.service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return PropertiesSet(success=True)
 
 
 @get("/lora-adapters", responses=ERRORS)
-async def lora_adapters(context: ContextDependency) -> list[LoraAdapter]:
+async def lora_adapters(request_context: ContextDependency) -> list[LoraAdapter]:
     """The loaded adapters, with their default scales."""
-    return properties.lora_adapters(context.service)
+    return properties.lora_adapters(request_context.service)
 
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
-async def set_lora_adapters(data: JSONBody[list[LoraScale]], context: ContextDependency) -> LoraScalesSet:
+async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: ContextDependency) -> LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
     The system prompt, if any, is computed for it before the response.
     """
-    service = context.service
+    service = request_context.service
     result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
     return result

@@ -56,9 +56,9 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 
 
 @post("/api/generate", status_code=200, responses=ERRORS)
-async def generate(data: JSONBody[GenerateBody], context: ContextDependency) -> Answer[GenerateAnswer]:
+async def generate(data: JSONBody[GenerateBody], request_context: ContextDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
-    service = context.service
+    service = request_context.service
     shape = answer.GenerateResponseFormat(service.model_name)
     if not data.prompt:
         return _load_only(service, shape, data.keep_alive)
@@ -80,9 +80,9 @@ async def generate(data: JSONBody[GenerateBody], context: ContextDependency) -> 
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
-async def chat(data: JSONBody[ChatBody], context: ContextDependency) -> Answer[ChatAnswer]:
+async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
-    service = context.service
+    service = request_context.service
     shape = answer.ChatResponseFormat(service.model_name)
     if not data.messages:
         return _load_only(service, shape, data.keep_alive)
@@ -153,9 +153,9 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @post("/api/embed", status_code=200, responses=ERRORS)
-async def embed(data: JSONBody[EmbedBody], context: ContextDependency) -> Answer[Embedded]:
+async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -> Answer[Embedded]:
     """Computes embeddings of texts."""
-    service = context.service
+    service = request_context.service
     timer = answer.RequestTimer(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -168,9 +168,9 @@ async def embed(data: JSONBody[EmbedBody], context: ContextDependency) -> Answer
 
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
-async def embeddings(data: JSONBody[EmbeddingsBody], context: ContextDependency) -> Answer[OneEmbedded]:
+async def embeddings(data: JSONBody[EmbeddingsBody], request_context: ContextDependency) -> Answer[OneEmbedded]:
     """Computes the embedding of a text."""
-    service = context.service
+    service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
@@ -237,25 +237,25 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 
 
 @get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def tags(context: ContextDependency) -> ServedModels:
+async def tags(request_context: ContextDependency) -> ServedModels:
     """The served model."""
-    service = context.service
+    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def show(context: ContextDependency) -> ModelShown:
+async def show(request_context: ContextDependency) -> ModelShown:
     """The served model. The body is ignored."""
-    service = context.service
+    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
 @get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def ps(context: ContextDependency) -> LoadedModels:
+async def ps(request_context: ContextDependency) -> LoadedModels:
     """The model, if it is loaded."""
-    return models.loaded(context.service)
+    return models.loaded(request_context.service)
 
 
 @get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL)

@@ -23,10 +23,10 @@ __all__ = ["router"]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_completion(data: JSONBody[CreateCompletion], context: ContextDependency) -> Answer[CompletionObject]:
+async def create_completion(data: JSONBody[CreateCompletion], request_context: ContextDependency) -> Answer[CompletionObject]:
     """Continues one or several prompts, `n` times each."""
-    service, caller = context.service, context.caller
-    if (other := context.event_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = request_context.service, request_context.caller
+    if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
@@ -39,9 +39,11 @@ async def create_completion(data: JSONBody[CreateCompletion], context: ContextDe
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_chat_completion(data: JSONBody[CreateChatCompletion], context: ContextDependency) -> Answer[ChatCompletion]:
+async def create_chat_completion(
+    data: JSONBody[CreateChatCompletion], request_context: ContextDependency
+) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
-    service, caller = context.service, context.caller
+    service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
     if not data.stream:
@@ -52,16 +54,16 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], context: 
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)
-async def count_chat_tokens(data: JSONBody[CreateChatCompletion], context: ContextDependency) -> InputTokens:
+async def count_chat_tokens(data: JSONBody[CreateChatCompletion], request_context: ContextDependency) -> InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
-    return InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, context.service))
+    return InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, request_context.service))
 
 
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_embedding(data: JSONBody[CreateEmbedding], context: ContextDependency) -> Answer[EmbeddingList]:
+async def create_embedding(data: JSONBody[CreateEmbedding], request_context: ContextDependency) -> Answer[EmbeddingList]:
     """Computes embeddings of texts."""
-    service = context.service
+    service = request_context.service
     texts = embeddings.texts(data, service.engine.embedding_stats().pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(
@@ -71,15 +73,15 @@ async def create_embedding(data: JSONBody[CreateEmbedding], context: ContextDepe
 
 
 @get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def list_models(context: ContextDependency) -> ModelList:
+async def list_models(request_context: ContextDependency) -> ModelList:
     """The served model."""
-    return context.service.snapshot(models.models)
+    return request_context.service.snapshot(models.models)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def retrieve_model(context: ContextDependency) -> ModelCard:
+async def retrieve_model(request_context: ContextDependency) -> ModelCard:
     """The served model, under any name."""
-    return context.service.snapshot(models.model)
+    return request_context.service.snapshot(models.model)
 
 
 def router() -> Router:

@@ -71,62 +71,65 @@ PageDependency = NamedDependency[SkipValidation[Page]]
 
 
 @post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
-async def create(data: JSONBody[CreateResponse], context: ContextDependency) -> Answer[Response]:
+async def create(data: JSONBody[CreateResponse], request_context: ContextDependency) -> Answer[Response]:
     """Generates a response to the input, within its conversation if any."""
-    caller = context.caller
-    return Answer(await context.response_service.create(data, caller))
+    caller = request_context.caller
+    return Answer(await request_context.response_service.create(data, caller))
 
 
 @get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def retrieve(
-    response_id: FromPath[str], context: ContextDependency, stream: FromQuery[bool] = False, starting_after: FromQuery[int] = -1
+    response_id: FromPath[str],
+    request_context: ContextDependency,
+    stream: FromQuery[bool] = False,
+    starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
     """The current state of a response, or with `stream` its events after number `starting_after`."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     if stream:
         return Answer(response_service.replay(response_id, caller, starting_after))
     return Answer(ChunkedResponse(response_service.response_json(response_id, caller)))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget(response_id: FromPath[str], context: ContextDependency) -> Deleted:
+async def forget(response_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a response; responses that continue it remain."""
-    caller = context.caller
-    return await context.response_service.delete(response_id, caller)
+    caller = request_context.caller
+    return await request_context.response_service.delete(response_id, caller)
 
 
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def cancel(response_id: FromPath[str], context: ContextDependency) -> Answer[Response]:
+async def cancel(response_id: FromPath[str], request_context: ContextDependency) -> Answer[Response]:
     """Cancels a background response."""
-    caller = context.caller
-    return Answer(ChunkedResponse(await context.response_service.cancel(response_id, caller)))
+    caller = request_context.caller
+    return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, caller)))
 
 
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def input_items(response_id: FromPath[str], context: ContextDependency, page: PageDependency) -> ItemList:
+async def input_items(response_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """The input items of a response, including the earlier conversation."""
-    caller = context.caller
-    return page.of(context.response_service.input_items(response_id, caller))
+    caller = request_context.caller
+    return page.of(request_context.response_service.input_items(response_id, caller))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
-async def count(data: JSONBody[CountBody], context: ContextDependency) -> InputTokens:
+async def count(data: JSONBody[CountBody], request_context: ContextDependency) -> InputTokens:
     """The number of prompt tokens that a response would have; nothing is generated."""
-    caller = context.caller
-    return InputTokens("response.input_tokens", await context.response_service.count_tokens(data, caller))
+    caller = request_context.caller
+    return InputTokens("response.input_tokens", await request_context.response_service.count_tokens(data, caller))
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
-async def compact(data: JSONBody[CompactBody], context: ContextDependency) -> Answer[CompactedResponse]:
+async def compact(data: JSONBody[CompactBody], request_context: ContextDependency) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
-    caller = context.caller
-    return Answer(AwaitedResponse(partial(context.response_service.compact, data, caller)))
+    caller = request_context.caller
+    return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def create_conversation(data: JSONBody[ConversationBody], context: ContextDependency) -> Conversation:
+async def create_conversation(data: JSONBody[ConversationBody], request_context: ContextDependency) -> Conversation:
     """Creates a conversation, to which responses can be added."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     translate.check_metadata(data.metadata)
     return response_service.create_conversation(
         await response_service.new_items(data.items or [], caller), data.metadata or {}, caller
@@ -134,16 +137,18 @@ async def create_conversation(data: JSONBody[ConversationBody], context: Context
 
 
 @get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def conversation(conversation_id: FromPath[str], context: ContextDependency) -> Conversation:
+async def conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """A conversation, without its items."""
-    caller = context.caller
-    return context.response_service.store.conversation(caller.owner, conversation_id).about
+    caller = request_context.caller
+    return request_context.response_service.store.conversation(caller.owner, conversation_id).about
 
 
 @post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], context: ContextDependency) -> Conversation:
+async def change(
+    conversation_id: FromPath[str], data: JSONBody[MetadataBody], request_context: ContextDependency
+) -> Conversation:
     """Replaces the metadata of a conversation."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     translate.check_metadata(data.metadata)
     found = response_service.store.conversation(caller.owner, conversation_id)
     response_service.store.change(found, data.metadata or {})
@@ -151,17 +156,17 @@ async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], c
 
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def forget_conversation(conversation_id: FromPath[str], context: ContextDependency) -> Deleted:
+async def forget_conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a conversation; its responses remain."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     response_service.store.remove(response_service.store.conversation(caller.owner, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
 
 @post("/v1/conversations/{conversation_id:str}/items", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], context: ContextDependency) -> ItemList:
+async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], request_context: ContextDependency) -> ItemList:
     """Adds items to a conversation."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     found = response_service.store.conversation(caller.owner, conversation_id)
     made = await response_service.new_items(data.items, caller, found.items)
     response_service.store.add_items(found, made)
@@ -169,18 +174,22 @@ async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], c
 
 
 @get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def list_items(conversation_id: FromPath[str], context: ContextDependency, page: PageDependency) -> ItemList:
+async def list_items(conversation_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """The items of a conversation."""
-    caller = context.caller
-    return page.of(context.response_service.store.conversation(caller.owner, conversation_id).items)
+    caller = request_context.caller
+    return page.of(request_context.response_service.store.conversation(caller.owner, conversation_id).items)
 
 
 @get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
-async def item(conversation_id: FromPath[str], item_id: FromPath[str], context: ContextDependency) -> Answer[dict[str, str]]:
+async def item(
+    conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
+) -> Answer[dict[str, str]]:
     """One item of a conversation."""
-    caller = context.caller
+    caller = request_context.caller
     return Answer(
-        ChunkedResponse(_found(context.response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces)
+        ChunkedResponse(
+            _found(request_context.response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces
+        )
     )
 
 
@@ -190,9 +199,9 @@ async def item(conversation_id: FromPath[str], item_id: FromPath[str], context: 
     responses=ERRORS | NOT_FOUND,
     opt=NEEDS_NO_MODEL,
 )
-async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], context: ContextDependency) -> Conversation:
+async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """Removes an item from a conversation."""
-    response_service, caller = context.response_service, context.caller
+    response_service, caller = request_context.response_service, request_context.caller
     found = response_service.store.conversation(caller.owner, conversation_id)
     response_service.store.remove_item(found, _found(found.items, item_id))
     return found.about

@@ -17,9 +17,9 @@ __all__ = ["router"]
 
 
 @post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def scores(data: JSONBody[ScoreBody], context: ContextDependency) -> Answer[ScoreReport]:
+async def scores(data: JSONBody[ScoreBody], request_context: ContextDependency) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
-    service = context.service
+    service = request_context.service
     write = partial(translate.written, data, service.model_name)
     return Answer(AwaitedChunks(partial(score, service, translate.score_request(data), write), service.collected))
 
