@@ -10,7 +10,8 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import BOOLEAN, COUNT, SETTINGS, SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
-from weft import DEMO_MODEL, QueueFullError, Request
+from weft import DEMO_MODEL, QueueFullError
+from weft.request.internal import InternalRequest
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields
 from weft.server.run.executor import LONG_TEXT
@@ -309,7 +310,7 @@ async def test_a_slot_tells_its_texts_only_where_that_is_asked_for(debug: str, m
     app = create_app(engine.as_engine())
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
-        asked = Submission(prompts=[["xyz"]], template=Request(prompt=(), n=2), logit_bias=[], slot=None, sent_as={})
+        asked = Submission(prompts=[["xyz"]], template=InternalRequest(prompt=(), n=2), logit_bias=[], slot=None, sent_as={})
         generation = await app.service.submit(asked)
         await generation.next_batches()
         await generation.next_batches()

@@ -136,7 +136,7 @@ async def test_every_mutated_body_is_answered_and_nothing_is_left_running(server
         await wait_until(lambda: server.busy_slots() == [])
         metrics = (await client.get("/metrics")).text
     assert "llamacpp:requests_processing 0.0\n" in metrics
-    assert "llamacpp:requests_deferred 0\n" in metrics
+    assert "llamacpp:requests_deferred 0.0\n" in metrics
     await wait_until(lambda: n_handles(server) <= handles)
     assert "ERROR" not in server.log
     assert "Traceback" not in server.log
