@@ -42,7 +42,9 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=environ() | {"TERM": "xterm", "XDG_STATE_HOME": str(state)},
+            # The size of the terminal counts, not that of the one where the tests run.
+            env={name: value for name, value in environ().items() if name not in ("COLUMNS", "LINES")}
+            | {"TERM": "xterm", "XDG_STATE_HOME": str(state)},
         )
         os.close(theirs)
         self._seen = bytearray()
