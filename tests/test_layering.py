@@ -1,11 +1,15 @@
 """Who may name whom: the layers hold because this test reads the sources."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from weft.embedding import Embedding
+from weft.engine import Engine
 
 ROOT = Path(__file__).parent.parent
 
@@ -92,6 +96,11 @@ RULES = {
     "no dialect names the routes to requests": Rule(
         "python/weft/server/*", r"\bserver\.requests_api\b", ("python/weft/server/app.py", "python/weft/server/requests_api")
     ),
+    "dialects of chats name only messages and parts of answers": Rule(
+        "python/weft/server/*/*.py",
+        r"\bweft\.chat\.(?!conversation\b|messages\b|answer\.(parts|parsed_message)\b)",
+        (*(f"python/weft/server/{folder}/" for folder in ("request_fields", "run")), "python/weft/server/llamacpp/properties.py"),
+    ),
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
     ),
@@ -128,6 +137,34 @@ def violations(rule: Rule, root: Path = ROOT) -> Iterator[str]:
 def test_layer_names_only_what_it_may(rule: Rule) -> None:
     assert list(ROOT.glob(rule.where)), "the rule is about files that are gone"
     assert list(violations(rule)) == []
+
+
+ENGINE_METHODS = {name for name, value in {**vars(Embedding), **vars(Engine)}.items() if callable(value) and name[0] != "_"}
+DESCRIBING = {"openai/echo.py", "openai/models.py", "ollama/models.py"}
+"""Modules that describe the model, or show a prompt."""
+
+
+def engine_calls(source: str) -> Iterator[str]:
+    """Expressions that name a method of the engine, a tokenizer, or the prompt or text that a template renders."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            is_engine = owner in ("engine", "_engine") and node.attr in ENGINE_METHODS
+            is_template = ast.unparse(node).endswith(("service.chat.prompt", "service.chat.text", ".chat_prompt", ".chat_text"))
+            if is_engine or is_template or node.attr in ("tokenize", "async_tokenize", "detokenize", "token_ids"):
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "ollama", "responses"])
+def test_dialect_decodes_and_encodes_only(dialect: str) -> None:
+    folder = ROOT / "python" / "weft" / "server" / dialect
+    found = {path.name: list(engine_calls(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.py"))}
+    assert {name: calls for name, calls in found.items() if calls and f"{dialect}/{name}" not in DESCRIBING} == {}
+
+
+@pytest.mark.parametrize("line", ["service.engine.stream(request)", "model.tokenize(text)", "service.chat.prompt(chat)"])
+def test_dialect_that_does_more_is_found(line: str) -> None:
+    assert list(engine_calls(line))
 
 
 def engine_order(text: str) -> list[str]:

@@ -8,15 +8,17 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from weft import Finished, MixedPrompt, Token
-from weft._native import Model, TokenIds
+from weft._native import TokenIds
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
+from weft.server.run.chat import drop_stop_string
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
+from weft.server.run.service import Service
 
 __all__ = [
     "EMPTY",
@@ -148,7 +150,7 @@ class _ResponseState:
         shape: ResponseFormat,
         timer: RequestTimer,
         *,
-        model: Model | None = None,
+        service: Service | None = None,
     ) -> None:
         self._shape = shape
         self._generation = generation
@@ -156,10 +158,10 @@ class _ResponseState:
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
         # A prompt with images is not a list of tokens.
-        self._context = None if model is None or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
+        self._context = None if service is None or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
         """Tokens of the prompt and the completion, if the response includes them."""
         self._n_prompt = len(self._context or ())
-        self._model = model
+        self._service = service
         self._call: CallStart | None = None
         """The open tool call; `_arguments` are its arguments so far."""
         self._arguments: list[str] = []
@@ -231,19 +233,10 @@ class _ResponseState:
         }
         if self._context is not None:
             if (stop := stop_string(finished)) is not None:
-                self._drop_stop(self._context, stop.encode())
+                assert self._service is not None, "there is a context"
+                drop_stop_string(self._service, self._context, self._n_prompt, stop)
             ending["context"] = msgspec.Raw(TokenIds(self._context).json())
         return ending
-
-    def _drop_stop(self, context: list[int], stop: bytes) -> None:
-        """Removes the tokens of a stop string from the end, but keeps any preceding text within its first token."""
-        assert self._model is not None, "there is a context"
-        tail = b""
-        while stop not in tail and len(context) > self._n_prompt:
-            tail = self._model.token_bytes(context.pop()) + tail
-        delta = tail.partition(stop)[0]
-        if delta:
-            context += self._model.tokenize(delta, add_special=False, parse_special=False)
 
 
 class ChunkEncoder(_ResponseState):
@@ -278,9 +271,9 @@ class ResponseBuilder(_ResponseState):
         shape: ResponseFormat,
         timer: RequestTimer,
         *,
-        model: Model | None = None,
+        service: Service | None = None,
     ) -> None:
-        super().__init__(data, generation, shape, timer, model=model)
+        super().__init__(data, generation, shape, timer, service=service)
         self._contents: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Call] = []

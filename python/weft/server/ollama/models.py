@@ -123,7 +123,7 @@ def _capabilities(service: Service) -> list[str]:
     """Returns the model's capabilities in Ollama's terms."""
     model, settings = service.engine.model, service.settings
     if model.is_encoder or settings.embeddings or settings.reranking:
-        has_vectors = service.engine.embedding_stats().pooling in ("mean", "cls", "last")
+        has_vectors = service.pooling in ("mean", "cls", "last")
         return ["embedding"] if has_vectors else []
     has = {
         "completion": True,

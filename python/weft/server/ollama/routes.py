@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from litestar import Router, delete, get, post
 from litestar.params import JSONBody
 
 from weft import InvalidRequestError
-from weft._native import CompactEmbeddings, TokenIds
+from weft._native import CompactEmbeddings
 from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server import request_fields
@@ -41,16 +41,13 @@ from weft.server.run.pieces import json_list
 from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
-from weft.server.run.submission import Gap, Piece, SentPrompt, size_of
+from weft.server.run.submission import Gap, SentPrompt, size_of
 
 __all__ = ["router"]
 
 
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
-
-MAX_AROUND = 8
-"""Upper bound for special tokens that a model adds to a text."""
 
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
@@ -126,10 +123,10 @@ def _answer(
 ) -> Answer[Any]:
     fields = parsed.fields
     given = (fields, generation, shape, timer)
-    model = service.engine.model if includes_context else None
+    of_context = service if includes_context else None
     if not fields.stream:
-        return Answer(CollectedResponse(generation, answer.ResponseBuilder(*given, model=model), service.collected))
-    lines = answer.ChunkEncoder(*given, model=model)
+        return Answer(CollectedResponse(generation, answer.ResponseBuilder(*given, service=of_context), service.collected))
+    lines = answer.ChunkEncoder(*given, service=of_context)
     # Lines of JSON cannot include comments.
     return Answer(StreamedResponse(generation, lines, None, headers=answer.HEADERS, failure=failure))
 
@@ -190,33 +187,14 @@ async def _embed(
     truncates: bool = False,
 ) -> list[bytes]:
     """Computes one embedding per text and returns the JSON."""
-    if service.engine.embedding_stats().pooling == "none":
+    if service.pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
-        texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), _truncated, service, texts)
+        texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), embedding.truncated, service, texts)
     try:
         return await embedding.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequestError as error:
         raise _rename_generate(error) from None
-
-
-def _truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
-    """Truncates texts to the model's limit, keeping the special tokens around them."""
-    n_most, model = service.engine.embedding_stats().max_tokens, service.engine.model
-    cut: list[SentPrompt] = []
-    for pieces in texts:
-        text = cast("str", cast("Sequence[Piece]", pieces)[0])
-        # Every token has at least one byte.
-        tokens = model.token_ids(text) if len(text.encode()) >= n_most - MAX_AROUND else TokenIds([])
-        if len(tokens) <= n_most:
-            cut.append(pieces)
-            continue
-        plain = model.token_ids(text, add_special=False)
-        n_around, n_alike = len(tokens) - len(plain), min(n_most, len(plain))
-        n_before = next(n for n in range(n_around + 1) if tokens.part(n, n + n_alike) == plain.part(0, n_alike))
-        n_behind = n_around - n_before
-        cut.append([*tokens.part(0, n_most - n_behind), *tokens.part(len(tokens) - n_behind, len(tokens))])
-    return cut
 
 
 def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:

@@ -64,7 +64,7 @@ async def count_chat_tokens(data: JSONBody[CreateChatCompletion], request_contex
 async def create_embedding(data: JSONBody[CreateEmbedding], request_context: ContextDependency) -> Answer[EmbeddingList]:
     """Computes embeddings of texts."""
     service = request_context.service
-    texts = embeddings.texts(data, service.engine.embedding_stats().pooling)
+    texts = embeddings.texts(data, service.pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(
         embedding.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions

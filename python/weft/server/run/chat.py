@@ -1,12 +1,13 @@
 """Chat requests for all APIs: messages become a prompt, and the request is submitted."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from weft import InvalidRequestError
+from weft import InvalidRequestError, MixedPrompt
 from weft.chat.pipeline import ChatPrompt
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
@@ -17,7 +18,7 @@ from weft.server.run.service import Service
 from weft.server.run.submission import BranchSubmission, Submission, each_branch, unchanged
 from weft.settings import Settings
 
-__all__ = ["Rename", "count_tokens", "submit_chat"]
+__all__ = ["Rename", "count_tokens", "drop_stop_string", "pin_prefix", "submit_chat"]
 
 
 Rename = Callable[[InvalidRequestError], InvalidRequestError]
@@ -71,6 +72,40 @@ async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = u
     except InvalidRequestError as error:
         raise rename(error) from None
     return len(prompt.tokens)
+
+
+def pin_prefix(shared: ChatFields, generation: Generation, service: Service, *, key: bytes, seconds: float) -> None:
+    """Pins the tokens that a chat's prompt shares with the prompt of another chat, which is rendered in the background.
+
+    Args:
+        shared: The other chat, with the parts that later chats share.
+        generation: The submitted chat.
+        service: The service.
+        key: Identifies the prefix, for all adapters.
+        seconds: Lifetime of the pin since the last request for it.
+    """
+    prompt, size = generation.requests[0].prompt, n_body_bytes()
+
+    async def prefix() -> Sequence[int]:
+        if isinstance(prompt, MixedPrompt):
+            return []
+        whole = cast("Sequence[int]", prompt)
+        other = await service.executor.run_in_thread(Purpose.TEXT, size, service.chat.prompt, shared)
+        pairs = zip(cast("list[int]", other.tokens), whole, strict=False)
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    adapters = service.adapters(None)
+    service.auto_pinner.keep(key + repr(adapters).encode(), seconds, prefix, adapters)
+
+
+def drop_stop_string(service: Service, tokens: list[int], n_prompt: int, stop: str) -> None:
+    """Removes the tokens of a stop string from the end of a prompt and its answer, but keeps text within its first token."""
+    model = service.engine.model
+    sought, tail = stop.encode(), b""
+    while sought not in tail and len(tokens) > n_prompt:
+        tail = model.token_bytes(tokens.pop()) + tail
+    if kept := tail.partition(sought)[0]:
+        tokens += model.tokenize(kept, add_special=False, parse_special=False)
 
 
 async def _read(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from weft import InvalidRequestError, Media, MixedPrompt
-from weft._native import CompactEmbeddings
+from weft._native import CompactEmbeddings, TokenIds
 from weft.request import Prompt
 from weft.server.run.executor import Purpose
 from weft.server.run.media_files import MediaPrompt
 from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
-from weft.server.run.submission import SentPrompt, size_of
+from weft.server.run.submission import Piece, SentPrompt, size_of
 
-__all__ = ["MAX_TEXTS", "Encoder", "embed", "rank"]
+__all__ = ["MAX_TEXTS", "Encoder", "embed", "rank", "truncated"]
 
 MAX_TEXTS = 2048
 """Maximum texts of a request, as with OpenAI."""
@@ -24,6 +24,9 @@ MAX_NUMBER = 2**31 - 1
 
 NUMBER_BYTES = 16
 """Memory of a number of an embedding: 32 bits, and about twelve characters."""
+
+MAX_AROUND = 8
+"""Upper bound for special tokens that a model adds to a text."""
 
 Encoder = Callable[[CompactEmbeddings], list[bytes]]
 """Encodes embeddings in one API's format, in chunks."""
@@ -118,3 +121,22 @@ async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder,
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
     return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)
+
+
+def truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
+    """Truncates texts to the model's limit, keeping the special tokens around them."""
+    n_most, model = service.engine.embedding_stats().max_tokens, service.engine.model
+    cut: list[SentPrompt] = []
+    for pieces in texts:
+        text = cast("str", cast("Sequence[Piece]", pieces)[0])
+        # Every token has at least one byte.
+        tokens = model.token_ids(text) if len(text.encode()) >= n_most - MAX_AROUND else TokenIds([])
+        if len(tokens) <= n_most:
+            cut.append(pieces)
+            continue
+        plain = model.token_ids(text, add_special=False)
+        n_around, n_alike = len(tokens) - len(plain), min(n_most, len(plain))
+        n_before = next(n for n in range(n_around + 1) if tokens.part(n, n + n_alike) == plain.part(0, n_alike))
+        n_behind = n_around - n_before
+        cut.append([*tokens.part(0, n_most - n_behind), *tokens.part(len(tokens) - n_behind, len(tokens))])
+    return cut

@@ -332,9 +332,14 @@ class Service:
         return self.settings.model_name or Path(self.engine.path).name
 
     @property
+    def pooling(self) -> str:
+        """How embeddings of tokens are combined to one of their text."""
+        return self.engine.embedding_stats().pooling
+
+    @property
     def capabilities(self) -> list[str]:
         """Capabilities of the model in llama-server's terms. Every model computes embeddings or scores."""
-        vectors = "reranking" if self.engine.embedding_stats().pooling == "rank" else "embedding"
+        vectors = "reranking" if self.pooling == "rank" else "embedding"
         modalities = self.engine.model.modalities
         media = ["multimodal"] if modalities.vision or modalities.audio else []
         return [vectors] if self._makes_only_vectors else ["completion", *media, vectors]
