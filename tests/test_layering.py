@@ -297,6 +297,7 @@ TOP_MODULES = {
     "prefix": "prompts that are kept in files",
     "sampling_fields": "how tokens are drawn",
     "scoring": "how likely texts are",
+    "sync_engine": "the engine for code that does not await",
 }
 """What a user of the library meets first."""
 

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from weft.request.reasoning import GrammarTrigger, ReasoningConfig
     from weft.request.sampling import SamplingOptions, SamplingParams
     from weft.scoring import Score, ScoredToken
+    from weft.sync_engine import SyncEngine, SyncStream
     from weft.tree import Extension, Node, Tree
 
 __all__ = [
@@ -158,6 +159,8 @@ __all__ = [
     "Stats",
     "StepTimes",
     "Stream",
+    "SyncEngine",
+    "SyncStream",
     "TemplateOptions",
     "Token",
     "ToolCall",
@@ -245,6 +248,7 @@ _HOMES = {
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.request.reasoning": ("GrammarTrigger", "ReasoningConfig"),
     "weft.request.sampling": ("SamplingOptions", "SamplingParams"),
+    "weft.sync_engine": ("SyncEngine", "SyncStream"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Names that each module defines. A module is imported when one of its names is first used: `python -m weft` imports this package
