@@ -8,84 +8,23 @@ use crate::request::{FinishReason, Usage};
 /// Buckets of the histogram with the most.
 pub const MAX_BUCKETS: usize = 22;
 
+/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
-const S: u64 = 1_000 * MS;
 
-/// Upper bounds of the time to the first token, in nanoseconds.
-const FIRST_TOKEN_NS: [u64; 22] = [
-    MS,
-    5 * MS,
-    10 * MS,
-    20 * MS,
-    40 * MS,
-    60 * MS,
-    80 * MS,
-    100 * MS,
-    250 * MS,
-    500 * MS,
-    750 * MS,
-    S,
-    2_500 * MS,
-    5 * S,
-    7_500 * MS,
-    10 * S,
-    20 * S,
-    40 * S,
-    80 * S,
-    160 * S,
-    640 * S,
-    2_560 * S,
+/// Upper bounds of the time to the first token, in milliseconds.
+const FIRST_TOKEN_MS: [u64; 22] = [
+    1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000, 20_000, 40_000, 80_000, 160_000, 640_000,
+    2_560_000,
 ];
 
-/// Upper bounds of the time between two tokens of a branch, in nanoseconds. vLLM's begin with 10 ms; small models are faster.
-const INTER_TOKEN_NS: [u64; 22] = [
-    MS,
-    2 * MS,
-    5 * MS,
-    10 * MS,
-    25 * MS,
-    50 * MS,
-    75 * MS,
-    100 * MS,
-    150 * MS,
-    200 * MS,
-    300 * MS,
-    400 * MS,
-    500 * MS,
-    750 * MS,
-    S,
-    2_500 * MS,
-    5 * S,
-    7_500 * MS,
-    10 * S,
-    20 * S,
-    40 * S,
-    80 * S,
-];
+/// Upper bounds of the time between two tokens of a branch, in milliseconds. vLLM's begin with 10 ms; small models are faster.
+const INTER_TOKEN_MS: [u64; 22] =
+    [1, 2, 5, 10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000, 20_000, 40_000, 80_000];
 
-/// Upper bounds of the time in the queue and of the whole time of a branch, in nanoseconds.
-const REQUEST_NS: [u64; 21] = [
-    300 * MS,
-    500 * MS,
-    800 * MS,
-    S,
-    1_500 * MS,
-    2 * S,
-    2_500 * MS,
-    5 * S,
-    10 * S,
-    15 * S,
-    20 * S,
-    30 * S,
-    40 * S,
-    50 * S,
-    60 * S,
-    120 * S,
-    240 * S,
-    480 * S,
-    960 * S,
-    1_920 * S,
-    7_680 * S,
+/// Upper bounds of the time in the queue and of the whole time of a branch, in milliseconds.
+const REQUEST_MS: [u64; 21] = [
+    300, 500, 800, 1_000, 1_500, 2_000, 2_500, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 60_000, 120_000, 240_000,
+    480_000, 960_000, 1_920_000, 7_680_000,
 ];
 
 /// Upper bounds of lengths, in tokens.
@@ -95,19 +34,22 @@ const N_TOKENS: [u64; 19] =
 /// Counts of values by range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
+    /// Upper bounds, in units.
     bounds: &'static [u64],
+    /// Nanoseconds or tokens that a unit of the bounds stands for.
+    unit: u64,
     counts: [u64; MAX_BUCKETS],
     n: u64,
     sum: u64,
 }
 
 impl Histogram {
-    const fn new(bounds: &'static [u64]) -> Self {
-        Self { bounds, counts: [0; MAX_BUCKETS], n: 0, sum: 0 }
+    const fn new(bounds: &'static [u64], unit: u64) -> Self {
+        Self { bounds, unit, counts: [0; MAX_BUCKETS], n: 0, sum: 0 }
     }
 
     fn observe(&mut self, value: u64) {
-        let bucket = self.bounds.partition_point(|&bound| bound < value);
+        let bucket = self.bounds.partition_point(|&bound| bound * self.unit < value);
         if let Some(count) = self.counts[..self.bounds.len()].get_mut(bucket) {
             *count += 1;
         }
@@ -122,7 +64,7 @@ impl Histogram {
     /// Returns the inclusive upper bound of each bucket with the number of its values, in ascending order. Times are in
     /// nanoseconds. Values above the last bound are in no bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.bounds.iter().copied().zip(self.counts)
+        self.bounds.iter().map(|&bound| bound * self.unit).zip(self.counts)
     }
 
     /// Returns the number of all values.
@@ -156,12 +98,12 @@ pub struct RequestHistograms {
 impl Default for RequestHistograms {
     fn default() -> Self {
         Self {
-            time_to_first_token: Histogram::new(&FIRST_TOKEN_NS),
-            inter_token_latency: Histogram::new(&INTER_TOKEN_NS),
-            queue_time: Histogram::new(&REQUEST_NS),
-            end_to_end_latency: Histogram::new(&REQUEST_NS),
-            prompt_tokens: Histogram::new(&N_TOKENS),
-            generation_tokens: Histogram::new(&N_TOKENS),
+            time_to_first_token: Histogram::new(&FIRST_TOKEN_MS, MS),
+            inter_token_latency: Histogram::new(&INTER_TOKEN_MS, MS),
+            queue_time: Histogram::new(&REQUEST_MS, MS),
+            end_to_end_latency: Histogram::new(&REQUEST_MS, MS),
+            prompt_tokens: Histogram::new(&N_TOKENS, 1),
+            generation_tokens: Histogram::new(&N_TOKENS, 1),
         }
     }
 }
@@ -196,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_value_on_a_bound_is_in_its_bucket_and_one_above_the_last_in_none() {
-        let mut histogram = Histogram::new(&N_TOKENS);
+        let mut histogram = Histogram::new(&N_TOKENS, 1);
         for value in [0, 1, 2, 3, 1_000_000, 1_000_001] {
             histogram.observe(value);
         }
@@ -207,7 +149,7 @@ mod tests {
 
     #[test]
     fn bounds_ascend() {
-        for bounds in [&FIRST_TOKEN_NS[..], &INTER_TOKEN_NS, &REQUEST_NS, &N_TOKENS] {
+        for bounds in [&FIRST_TOKEN_MS[..], &INTER_TOKEN_MS, &REQUEST_MS, &N_TOKENS] {
             assert!(bounds.is_sorted() && bounds.len() <= MAX_BUCKETS);
         }
     }
