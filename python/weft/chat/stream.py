@@ -13,6 +13,7 @@ from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.branch_texts import BranchTexts
 from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished, ToolCall
+from weft.chat.pending_forks import PendingForks
 from weft.completion import MAX_BYTES, event_bytes
 from weft.errors import AnswerTooLargeError
 from weft.events import Event, Finished, Logprobs, Progress, PromptLogprobs, Token
@@ -120,8 +121,7 @@ class ChatStream:
         """Events that were read, and that await the registration of a fork."""
         self._deltas: deque[ChatDelta] = deque()
         """Deltas of a step that iteration has not yet returned."""
-        self._n_forking = 0
-        self._are_forks_known = asyncio.Event()
+        self._pending_forks = PendingForks()
 
     @property
     def seed(self) -> int:
@@ -170,8 +170,8 @@ class ChatStream:
                 self._events = await self._stream.next_batch()
             if not self._events:
                 return []
-            if self._n_forking and not all(map(self._is_known, self._events)):
-                await self._are_forks_known.wait()
+            if self._pending_forks and not all(map(self._is_known, self._events)):
+                await self._pending_forks.wait()
             events, self._events = self._events, []
             if deltas := [delta for event in events for delta in self._read(event)]:
                 return deltas
@@ -218,18 +218,11 @@ class ChatStream:
         return await asyncio.shield(asyncio.create_task(self._fork(index, appended, arguments)))
 
     async def _fork(self, index: int, appended: str, arguments: dict[str, Any]) -> list[int]:
-        # Events of a fork may arrive before it is registered.
-        self._n_forking += 1
-        self._are_forks_known.clear()
-        try:
+        with self._pending_forks.register():
             made: list[int] = await self._stream.fork(index, **arguments)
             self._texts.add_forks(self._stream, made, appended)
             self._choices.update((fork, _Choice()) for fork in made)
             return made
-        finally:
-            self._n_forking -= 1
-            if not self._n_forking:
-                self._are_forks_known.set()
 
     async def collect(self, *, max_bytes: int = MAX_BYTES) -> ChatCompletion:
         """Reads the rest of the stream and returns the complete answers, including what was read before.

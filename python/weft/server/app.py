@@ -21,7 +21,7 @@ from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
-from weft.server.compat.routes import router as seeds_router
+from weft.server.compat.routes import router as compat_router
 from weft.server.context import RequestContext
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import ErrorResponses
@@ -106,7 +106,7 @@ def create_app(
     litestar = Litestar(
         route_handlers=[
             *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
-            *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
+            *(compat_router(), cache_router(), score_router(), requests_router(), docs),
         ],
         dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],

@@ -5,12 +5,12 @@ from collections.abc import Generator, Iterable, Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request
 
 import msgspec
 
 from weft.cli.chat.pieces import ChatModelError, Messages, Piece
+from weft.cli.server_access import new_opener, server_url, status_message, unreachable_message
 from weft.sampling_fields import Sampling
 from weft.settings import Settings
 
@@ -57,11 +57,6 @@ class Models(msgspec.Struct):
     data: list[Model]
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Does not follow redirects, so that the API key is only sent to the given server."""
-
-
 class RemoteModel:
     """A model of a server.
 
@@ -76,11 +71,11 @@ class RemoteModel:
     """
 
     def __init__(self, url: str, key: str | None, model: str | None, settings: Settings) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ChatModelError(f"{url!r} is not the URL of a server; an example is http://127.0.0.1:8080")
-        self._url = parts.geturl().rstrip("/").removesuffix("/v1")
-        self._opener = build_opener(_NoRedirects)
+        try:
+            self._url = server_url(url).removesuffix("/v1")
+        except ValueError as error:
+            raise ChatModelError(str(error)) from None
+        self._opener = new_opener()
         self._headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
         self._options = _options(settings)
         self.name = model or self._first_model()
@@ -115,8 +110,7 @@ class RemoteModel:
             with error:
                 raise ChatModelError(_message(self._url, error)) from None
         except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise ChatModelError(f"{self._url} does not respond: {reason or type(error).__name__}") from None
+            raise ChatModelError(unreachable_message(self._url, error)) from None
 
 
 def _options(settings: Settings) -> dict[str, Any]:
@@ -149,13 +143,11 @@ def _pieces(lines: Iterable[bytes]) -> Generator[Piece, None, None]:
 
 def _message(url: str, error: HTTPError) -> str:
     """Returns the message for an error response."""
-    if error.code == 401:
-        return f"{url} requires an API key; set it with --api-key or LLAMA_API_KEY"
     try:
-        message = _error_text(json.loads(error.read(MAX_ERROR_BYTES))["error"])
+        reason = _error_text(json.loads(error.read(MAX_ERROR_BYTES))["error"])
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        message = str(error.reason)
-    return f"{url} responded with {error.code}: {message}"
+        reason = str(error.reason)
+    return status_message(url, error.code, reason)
 
 
 def _error_text(error: object) -> str:

@@ -5,11 +5,11 @@ import time
 from http.client import HTTPException
 from typing import TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request
 
 import msgspec
 
+from weft.cli.server_access import new_opener, server_url, status_message, unreachable_message
 from weft.cli.top.state import COUNTERS, Cache, Properties, ServerState, Slot, metrics
 from weft.drawing.figure import readable
 
@@ -34,11 +34,6 @@ class NoAnswerError(Exception):
         super().__init__(readable(reason))
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Does not follow redirects, so that the API key is only sent to the given server."""
-
-
 class Server:
     """One server, by its address. Every method blocks.
 
@@ -51,13 +46,10 @@ class Server:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is not the URL of a server; an example is http://127.0.0.1:8080")
-        self.url = parts.geturl().rstrip("/")
+        self.url = server_url(url)
         """URL of the server, without a slash at the end."""
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._opener = build_opener(_NoRedirects)
+        self._opener = new_opener()
         self._cache: Cache | None = None
         self._counters_at_fetch: object = None
 
@@ -109,8 +101,7 @@ class Server:
             with error:
                 raise _StatusError(error.code, _message(self.url, error)) from None
         except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise NoAnswerError(f"{self.url} does not respond: {reason or type(error).__name__}") from None
+            raise NoAnswerError(unreachable_message(self.url, error)) from None
         if len(body) > MAX_BYTES:
             raise NoAnswerError(f"the response of {self.url}{path} exceeds {MAX_BYTES} bytes")
         return body
@@ -124,10 +115,8 @@ class _StatusError(NoAnswerError):
 
 def _message(url: str, error: HTTPError) -> str:
     """Returns the message for an error response."""
-    if error.code == 401:
-        return f"{url} requires an API key; set it with --api-key or LLAMA_API_KEY"
     try:
-        message = json.loads(error.read(65_536))["error"]["message"]
+        reason = json.loads(error.read(65_536))["error"]["message"]
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        message = error.reason
-    return f"{url} responded with {error.code}: {message}"
+        reason = error.reason
+    return status_message(url, error.code, reason)

@@ -5,8 +5,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
@@ -16,6 +15,7 @@ from weft._native import CompactLogprobs
 from weft.chat.answer.branches import BranchParsers, ChatFinishReason
 from weft.chat.answer.parts import PLAIN, AnswerForm, Part
 from weft.chat.branch_texts import BranchTexts
+from weft.chat.pending_forks import PendingForks
 from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.end_reason import end_reason
@@ -86,8 +86,8 @@ class Generation:
         self.is_chat = form is not None
         self._forks: dict[tuple[int, int], Request] = {}
         """Requests of forked branches."""
-        self._n_forking = 0
-        self._are_forks_known = asyncio.Event()
+        self.pending_forks = PendingForks()
+        """Delays events of unknown branches while forks are being registered."""
         self._with_top_logprobs: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts = [BranchTexts() for _ in streams]
@@ -138,18 +138,6 @@ class Generation:
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
         self._texts[prompt].add_forks(self.streams[prompt], indices, appended)
 
-    @contextmanager
-    def forking(self) -> Iterator[None]:
-        """Delays events of unknown branches while the block runs, since a fork's events may arrive before it is registered."""
-        self._n_forking += 1
-        self._are_forks_known.clear()
-        try:
-            yield
-        finally:
-            self._n_forking -= 1
-            if not self._n_forking:
-                self._are_forks_known.set()
-
     def _is_unknown(self, prompt: int, event: Event) -> bool:
         index = 0 if isinstance(event, Progress | PromptLogprobs) else event.index
         return index >= self.requests[prompt].n and (prompt, index) not in self._forks
@@ -168,8 +156,8 @@ class Generation:
             if self._scheduler is None:
                 self._scheduler = current_scheduler()
             self._scheduler.mark_light_task()
-        if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
-            await self._are_forks_known.wait()
+        if self.pending_forks and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
+            await self.pending_forks.wait()
         for prompt, events in batches:
             ended = self._watch(prompt, events)
             if ended:

@@ -432,7 +432,7 @@ class Service:
                     f" {MAX_REPARSED} together at most; set stream to true, which gives them one of their own, or ask for fewer"
                 )
                 raise InvalidRequestError("n", message)
-        with generation.forking():
+        with generation.pending_forks.register():
             made = await generation.streams[prompt].fork(
                 branch_index,
                 n=submission.n,
