@@ -10,7 +10,7 @@ from urllib.request import Request
 import msgspec
 
 from weft.cli.chat.pieces import ChatModelError, Messages, Piece
-from weft.cli.server_access import new_opener, server_url, status_message, unreachable_message
+from weft.cli.top.server_access import new_opener, server_url, status_message, unreachable_message
 from weft.sampling_fields import Sampling
 from weft.settings import Settings
 

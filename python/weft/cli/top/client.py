@@ -9,7 +9,7 @@ from urllib.request import Request
 
 import msgspec
 
-from weft.cli.server_access import new_opener, server_url, status_message, unreachable_message
+from weft.cli.top.server_access import new_opener, server_url, status_message, unreachable_message
 from weft.cli.top.state import COUNTERS, Cache, Properties, ServerState, Slot, metrics
 from weft.drawing.figure import readable
 
