@@ -15,7 +15,7 @@ async def main() -> None:
         tree = weft.Tree(engine, STORY)
         thoughts = await tree.root.extend(n=12, max_tokens=40, stop=["\n"])
         asked = [thought.append(" In the end, the winner was the") for thought in thoughts]
-        answers = await asyncio.gather(*(node.extend(grammar=ANSWER, max_tokens=4, temperature=0) for node in asked))
+        answers = await asyncio.gather(*(node.extend(grammar=ANSWER, max_tokens=8, temperature=0) for node in asked))
         votes = Counter(answer.text.strip() for [answer] in answers)
         print("votes:", ", ".join(f"{answer} {n}" for answer, n in votes.most_common()))
         n_computed = tree.n_computed + tree.n_predicted
