@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# A server on the CPU. docs/deploy.md says how it is built and run.
+# A server on the CPU. docs/guides/deployment.md says how it is built and run.
 #
 #   make wheel && docker build -t weft .        for this machine's CPU; `make wheels` builds a wheel for every level of CPUs
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the part of docs/fields.md that tells how tokens are chosen, made of the table that requests themselves are made of."""
+"""Writes the part of docs/reference/request-fields.md that tells how tokens are chosen, made of the table that requests themselves are made of."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import msgspec
 
 from weft.sampling_fields import ParameterMeta, Sampling, parameter_meta
 
-PAGE = Path(__file__).parent.parent / "docs" / "fields.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "request-fields.md"
 
 BEGIN = "<!-- made by scripts/field_table.py -->"
 END = "<!-- end of what is made -->"

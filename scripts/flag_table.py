@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Prints docs/flags.md: every flag, from the tables that parse the command line."""
+"""Prints docs/reference/flags.md: every flag, from the tables that parse the command line."""
 
 import sys
 from collections.abc import Iterable, Iterator

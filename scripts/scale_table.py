@@ -1,4 +1,4 @@
-"""Writes the tables of docs/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
+"""Writes the tables of docs/benchmarks/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
 
 It is `python -m scripts.scale_table` in the repository's root.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benches.cluster.__main__ import PLACED, TUNED, Row, drawn, read
 
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "scale.md"
 
 HEAD = """\
 | load, replicas | rule | found, % | of one cache, % | wait, p99 | first token, p50 | p99 | busiest over mean | s for 10⁶ tokens |

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draws the pictures of docs/tree.md, from what is recorded in docs/recorded; with `--record`, records that anew before.
+"""Draws the pictures of docs/guides/tree.md, from what is recorded in docs/recorded; with `--record`, records that anew before.
 
 What is recorded is what the demo model wrote and an engine's cache held; drawing it anew gives the same picture on every machine.
 """
@@ -45,7 +45,7 @@ async def drawn(engine: weft.Engine) -> dict[Path, str]:
     """The pictures, by their files."""
     tree = await weft.Tree.load(engine, TREE)
     report = msgspec.json.decode(CACHE.read_bytes(), type=CacheReport)
-    return {DOCS / "tree.svg": tree.picture(), DOCS / "cache.svg": picture.draw(report, "svg").decode()}
+    return {DOCS / "images" / "tree.svg": tree.picture(), DOCS / "images" / "cache.svg": picture.draw(report, "svg").decode()}
 
 
 async def main() -> None:

@@ -176,7 +176,9 @@ def test_the_page_of_flags_is_up_to_date() -> None:
     made = subprocess.run(
         [sys.executable, ROOT / "scripts/flag_table.py"], capture_output=True, text=True, check=True, timeout=20
     )
-    assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == made.stdout, "scripts/flag_table.py > docs/flags.md"
+    assert (ROOT / "docs/reference/flags.md").read_text(encoding="utf-8") == made.stdout, (
+        "scripts/flag_table.py > docs/reference/flags.md"
+    )
 
 
 def test_the_devices_are_listed_with_their_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,7 +208,7 @@ async def test_the_dashboard_shows_metrics_that_there_are() -> None:
 
 
 def test_the_dashboard_shows_every_metric_of_the_page() -> None:
-    rows = re.findall(r"(?m)^\| (`weft:.*?`) \|", (ROOT / "docs" / "metrics.md").read_text())
+    rows = re.findall(r"(?m)^\| (`weft:.*?`) \|", (ROOT / "docs" / "reference" / "metrics.md").read_text())
     named = {name for row in rows for name in re.findall(r"`(weft:\w+)", row)}
     assert len(named) > 20
     assert named - {name.removesuffix("_bucket") for name in shown()} == set()

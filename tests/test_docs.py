@@ -35,7 +35,7 @@ from weft.server.responses.schemas import CompactBody, ConversationBody, CountBo
 from weft.server.score_api.schemas import ScoreBody
 
 TESTS = Path(__file__).parent
-PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
+PAGE = (TESTS.parent / "docs" / "reference" / "request-fields.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_test_that_is_named_is_there() -> None:
         assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE) or not test, f"{file}::{test}"
 
 
-FEATURES = (TESTS.parent / "docs" / "features.md").read_text(encoding="utf-8")
+FEATURES = (TESTS.parent / "tests" / "features.md").read_text(encoding="utf-8")
 
 DOCUMENTS = {"parallel server", "batching server", "llama.cpp server 2024", "stream server"}
 TODAY = "llama-server today"

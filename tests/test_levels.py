@@ -53,7 +53,7 @@ OF_ARM = {
 """Some of what Linux tells of processors of ARM's kind, and the level that each gets."""
 
 
-PAGE = (Path(__file__).parent.parent / "docs" / "install.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "start" / "install.md").read_text(encoding="utf-8")
 
 
 def test_the_page_tells_every_level() -> None:

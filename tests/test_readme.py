@@ -151,9 +151,9 @@ def texts_of_the_repository() -> Iterator[tuple[str, str]]:
 
 def test_the_package_that_is_not_published_is_nowhere_to_be_installed_from_an_index() -> None:
     found = dict(texts_of_the_repository())
-    page = found["docs/install.md"]
+    page = found["docs/start/install.md"]
     assert page.count(ONCE_PUBLISHED) == 1
-    found["docs/install.md"] = page.replace(ONCE_PUBLISHED, "")
+    found["docs/start/install.md"] = page.replace(ONCE_PUBLISHED, "")
     assert found.keys() > {"README.md", "Dockerfile", "deploy/weft.service", "scripts/build_backend.py", "python/weft/errors.py"}
     instructions = {(path, said[0]) for path, text in found.items() for said in FROM_AN_INDEX.finditer(text)}
     assert instructions == set()
@@ -163,7 +163,7 @@ def test_the_package_that_is_not_published_is_nowhere_to_be_installed_from_an_in
     ("extra", "paths"),
     [
         ("hub", ["Dockerfile", "deploy/Dockerfile.cuda"]),
-        ("ray", ["docs/install.md", "docs/scale-ray.md", "python/weft/ray/__init__.py"]),
+        ("ray", ["docs/start/install.md", "docs/guides/ray.md", "python/weft/ray/__init__.py"]),
     ],
 )
 def test_what_a_feature_needs_is_installed_by_its_own_name_in_the_tested_version(extra: str, paths: list[str]) -> None:

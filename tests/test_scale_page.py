@@ -1,4 +1,4 @@
-"""What docs/scale.md shows is what was measured, and says what its text says."""
+"""What docs/benchmarks/scale.md shows is what was measured, and says what its text says."""
 
 import re
 import runpy
@@ -9,7 +9,7 @@ import pytest
 from benches.cluster.__main__ import PLACED, TUNED, Row, drawn, read
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "benchmarks" / "scale.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def test_the_table_is_what_was_recorded(rows: list[Row]) -> None:
 
 def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
     pictures = drawn(rows)
-    assert {path.name for path in pictures} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
+    assert {f"../images/{path.name}" for path in pictures} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
     for path, text in pictures.items():
         assert path.read_text(encoding="utf-8") == text, "python -m scripts.scale_table"
 

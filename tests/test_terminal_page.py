@@ -11,7 +11,7 @@ from weft.cli.chat.command import HELP
 from weft.cli.commands import COMMANDS
 from weft.cli.main import parse_command
 
-PAGE = (Path(__file__).parent.parent / "docs" / "terminal.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "terminal.md").read_text(encoding="utf-8")
 LINES = [line.rpartition("| ")[2] for line in re.findall(r"^\$ (.*weft \w+.*)$", PAGE, re.MULTILINE)]
 
 

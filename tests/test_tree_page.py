@@ -1,4 +1,4 @@
-"""What docs/tree.md shows runs and counts as it says, and its pictures are what is drawn today."""
+"""What docs/guides/tree.md shows runs and counts as it says, and its pictures are what is drawn today."""
 
 import ast
 import contextlib
@@ -20,7 +20,7 @@ from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN
 from weft.tree.tree import MAX_BYTES, MAX_CACHE_FILES, MAX_NODES
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "tree.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "tree.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -66,7 +66,9 @@ async def test_the_program_makes_a_tree_as_it_is_drawn() -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         await value_of(program, {"weft": weft})
-    drawn, shown = (ElementTree.fromstring(text) for text in (printed.getvalue(), (ROOT / "docs" / "tree.svg").read_text()))
+    drawn, shown = (
+        ElementTree.fromstring(text) for text in (printed.getvalue(), (ROOT / "docs" / "images" / "tree.svg").read_text())
+    )
     kinds = [[(part.tag, part.get("class")) for part in picture.iter()] for picture in (drawn, shown)]
     assert kinds[0] == kinds[1]
 
@@ -81,7 +83,7 @@ async def test_the_program_forks_a_branch_as_the_page_says(fresh: weft.Engine) -
 async def test_the_pictures_are_current(engine: weft.Engine) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "tree_pictures.py"))
     drawn = await script["drawn"](engine)
-    assert {path.name for path in drawn} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
+    assert {f"../images/{path.name}" for path in drawn} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
     for path, text in drawn.items():
         assert path.read_text(encoding="utf-8") == text, "scripts/tree_pictures.py"
 
@@ -102,4 +104,4 @@ def test_every_method_and_attribute_that_is_named_is_there() -> None:
 def test_every_file_that_is_named_is_there() -> None:
     named = re.findall(r"\]\(([^)#]+)", PAGE)
     assert len(named) > 6
-    assert [name for name in named if not (ROOT / "docs" / name).exists()] == []
+    assert [name for name in named if not (ROOT / "docs" / "guides" / name).exists()] == []

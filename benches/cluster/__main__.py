@@ -3,7 +3,7 @@
 Each line says of the tokens of all prompts how many were found computed, how many one cache of the same total size finds that
 gets all requests in the same order, how long requests waited beside the time that their own prompts take (p99), when they had
 their first token, how evenly the replicas worked, and how long one replica computes for a million tokens. `--write` keeps the
-numbers and draws the curves of `docs/scale.md`; `--trace` and `--synthetic` name Mooncake's traces, which are not in the
+numbers and draws the curves of `docs/benchmarks/scale.md`; `--trace` and `--synthetic` name Mooncake's traces, which are not in the
 repository. The router's numbers were chosen on the loads of `TUNED`; the others are to find out what they are worth elsewhere.
 """
 
@@ -159,7 +159,7 @@ def _row(load: Load, n_replicas: int, rule: str, outcome: Outcome, of_one_cache:
 
 
 def drawn(rows: Sequence[Row]) -> dict[Path, str]:
-    """The pictures of `docs/scale.md`."""
+    """The pictures of `docs/benchmarks/scale.md`."""
     pictures = {}
     for load in TUNED:
         of_load = [row for row in rows if row.load == load and not row.n_routers]
@@ -170,9 +170,9 @@ def drawn(rows: Sequence[Row]) -> dict[Path, str]:
         hits = {"one cache": {x: by[names[0], x].of_one_cache for x in xs}, **hits}
         waits = {name: {x: by[name, x].waited_p99_s for x in xs if (name, x) in by} for name in names}
         title = f"{load}: share of the prompts' tokens that is not computed"
-        pictures[DOCS / f"scale-{load}-hits.svg"] = draw(title, xs, hits, is_log=False, unit="")
+        pictures[DOCS / "images" / f"scale-{load}-hits.svg"] = draw(title, xs, hits, is_log=False, unit="")
         title = f"{load}: longest wait of 99 % of the requests"
-        pictures[DOCS / f"scale-{load}-waits.svg"] = draw(title, xs, waits, is_log=True, unit=" s")
+        pictures[DOCS / "images" / f"scale-{load}-waits.svg"] = draw(title, xs, waits, is_log=True, unit=" s")
     return pictures
 
 

@@ -152,7 +152,7 @@ class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             "computing",
             "unfinished",
         ],
-        FieldMeta("cause of the cache miss; docs/explained.md describes each value"),
+        FieldMeta("cause of the cache miss; docs/guides/explain-cache.md describes each value"),
     ]
     at: Annotated[int, FieldMeta("prompt token at which the cause lies: where texts diverge, else the first of the range")]
     byte: Annotated[int, FieldMeta("the same position as a byte offset in the text of the prompt's tokens, without media")]

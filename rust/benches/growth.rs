@@ -1,4 +1,4 @@
-//! Overhead of the engine around its decodes as waiting, running and shared sequences increase: the rows of `docs/growth.md`.
+//! Overhead of the engine around its decodes as waiting, running and shared sequences increase: the rows of `docs/benchmarks/growth.md`.
 //!
 //! `cargo bench --no-default-features --bench growth` takes half a minute. The model computes and stores nothing, so that all
 //! time between two of its decodes is the engine's: receiving, admission, planning, sampling, publishing.

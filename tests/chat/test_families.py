@@ -42,7 +42,7 @@ NO_MARKS = re.compile(f"[^{MARKS[0]}-{MARKS[-1]}]+")
 by_family = pytest.mark.parametrize("name", WRITTEN)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
 
 
 def test_every_family_is_tried_and_told_of() -> None:
@@ -157,7 +157,7 @@ def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) 
         assert told(message) == told(message_of(form.reader(), text)), text
     assert not wrong
     row = f"| {name} | {n_calls[2]} | {n_calls[1]} | {n_calls[0]} | {n_marks:,} | {n_lost} | {n_twice} |"
-    assert f"\n{row}\n" in PAGE, f"docs/tools.md must have this row: {row}"
+    assert f"\n{row}\n" in PAGE, f"docs/guides/tools.md must have this row: {row}"
 
 
 @by_family

@@ -1,6 +1,6 @@
 """Tries clients that exist, unchanged, against a server whose model plays a part, and writes down what each can do.
 
-    python -m tests.clients.run                 # all of them, and docs/clients.md
+    python -m tests.clients.run                 # all of them, and docs/guides/clients.md
     python -m tests.clients.run openai-python   # one
     python -m tests.clients.run --traces codex  # and the shapes of what it sends, for benches.turns
 
@@ -26,7 +26,7 @@ from tests.server.live import LiveServer
 __all__ = ["CLIENTS", "PAGE", "Client", "page"]
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "clients.md"
+PAGE = HERE.parent.parent / "docs" / "guides" / "clients.md"
 
 TRACES = HERE / "traces"
 
@@ -177,7 +177,7 @@ newer Node.js: its installer does, the program is one of its own.
 
 
 def page(results: Mapping[str, Mapping[str, bool]]) -> str:
-    """docs/clients.md, of what was seen of each client by its name."""
+    """docs/guides/clients.md, of what was seen of each client by its name."""
     return "\n".join([HEAD, *_table(results), "", *_others(results), ""])
 
 

@@ -1,4 +1,4 @@
-"""Why answers differ from llama-server's, as docs/llama-server.md tells it."""
+"""Why answers differ from llama-server's, as docs/reference/llama-server.md tells it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from tests.compare.differences import Difference, matches
 
 __all__ = ["PAGE", "Reason", "reason_for", "reasons"]
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "llama-server.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "llama-server.md"
 
 KINDS = ("added", "missing", "type", "value")
 

@@ -1,4 +1,4 @@
-"""Weft's answers look like llama-server's that were kept, but for what docs/llama-server.md has a reason for."""
+"""Weft's answers look like llama-server's that were kept, but for what docs/reference/llama-server.md has a reason for."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """What comes of requests where processes die: real Ray, real HTTP, replicas of the demo model under load.
 
-make ray ARGS=--faults      # four minutes; writes the table of docs/scale-ray.md
+make ray ARGS=--faults      # four minutes; writes the table of docs/guides/ray.md
 """
 
 import argparse
@@ -20,7 +20,7 @@ import httpx
 
 from tests.ray.cluster import Cluster, running, wait_until
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "scale-ray.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "guides" / "ray.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
 
 N_CLIENTS = 12

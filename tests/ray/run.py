@@ -1,7 +1,7 @@
 """Tries replicas on a real Ray, which is installed into a folder of its own, outside of the repository.
 
 python -m tests.ray.run                    # the tests
-python -m tests.ray.run --faults           # counts what comes of requests where processes die, and writes docs/scale-ray.md
+python -m tests.ray.run --faults           # counts what comes of requests where processes die, and writes docs/guides/ray.md
 python -m tests.ray.run --python 3.13 ...  # the same by another Python, of that version or path
 """
 

@@ -217,7 +217,7 @@ async def test_the_log_has_a_line_at_its_debug_level_whoever_asks(
 
 
 def test_the_page_tells_of_every_cause() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "explained.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "explain-cache.md").read_text(encoding="utf-8")
     table = page[page.index("| cause | what it says |") :].partition("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     hint = get_type_hints(weft.ComputedRange, include_extras=False)["cause"]

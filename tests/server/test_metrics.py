@@ -18,7 +18,7 @@ from tests.server.matchers import NUMBER
 from weft.server import create_app
 from weft.settings import Settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 LLAMA_SERVERS = {
     "prompt_tokens": "counter",

@@ -1,4 +1,4 @@
-"""Answers are what OpenAI's own document of its API says, but for what docs/openai.md has a reason for."""
+"""Answers are what OpenAI's own document of its API says, but for what docs/reference/openai-schemas.md has a reason for."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ from weft.server import create_app
 
 DOCUMENT = json.loads((Path(__file__).parent / "openai_schemas.json").read_text(encoding="utf-8"))
 
-PAGE = Path(__file__).parents[2] / "docs" / "openai.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "openai-schemas.md"
 
 EVENTS = "ResponseStreamEvent"
 

@@ -31,7 +31,7 @@ from weft.server.request_line import RequestLine
 from weft.server.run import keyed_lock, response_budget
 from weft.serving.logs import FIELDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
 
 Asking = Callable[[httpx.AsyncClient], Awaitable[object]]
 

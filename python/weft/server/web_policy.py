@@ -2,7 +2,7 @@
 
 A browser sends requests of any page to any server that its machine reaches, including one on loopback. A request of a page is
 recognized by `Origin` and `Sec-Fetch-Site`, which browsers set and pages cannot change. Clients that are not browsers send
-neither. No I/O here; docs/connections.md lists what the rules promise.
+neither. No I/O here; docs/guides/security.md lists what the rules promise.
 """
 
 import re

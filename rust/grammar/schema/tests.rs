@@ -162,19 +162,19 @@ fn the_json_schema_suite_generates_no_invalid_document_and_matches_the_documente
         sum.add(of_draft);
     }
     drafts.push(sum.row("all"));
-    let docs =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("docs/schemas.md exists");
+    let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/structured-output.md"))
+        .expect("docs/guides/structured-output.md exists");
     for (heading, rows) in [("draft", drafts), ("tests of draft 2020-12", keywords)] {
         let head = "| schemas | refused | valid documents drawn | invalid documents drawn |\n| --- | --- | --- | --- | --- |";
         let table = format!("| {heading} {head}\n{}\n", rows.join("\n"));
-        assert!(docs.contains(&table), "docs/schemas.md must have this table:\n{table}");
+        assert!(docs.contains(&table), "docs/guides/structured-output.md must have this table:\n{table}");
     }
     let percent = |part: usize, whole: usize| (200 * part + whole) / (2 * whole);
     for sentence in [
         format!("Of the schemas, {} % are refused", percent(sum.refused, sum.schemas)),
         format!("Of the valid documents, {} % can be drawn", percent(sum.valid_generated, sum.valid)),
     ] {
-        assert!(docs.contains(&sentence), "docs/schemas.md must say: {sentence}");
+        assert!(docs.contains(&sentence), "docs/guides/structured-output.md must say: {sentence}");
     }
 }
 
