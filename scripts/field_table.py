@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the part of docs/reference/request-fields.md that tells how tokens are chosen, made of the table that requests themselves are made of."""
+"""Writes the sampling section of docs/reference/request-fields.md from the table of sampling parameters."""
 
 import math
 from collections.abc import Iterator

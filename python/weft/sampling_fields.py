@@ -1,7 +1,8 @@
 """Sampling parameters: the single table from which other interfaces are derived.
 
 Each field has a description, a range, and its command-line spellings. Requests inherit the fields, request bodies of all API
-dialects accept them, settings provide their defaults and responses report them; flags and `docs/reference/request-fields.md` use this table.
+dialects accept them, settings provide their defaults and responses report them; the references of flags and of request fields use
+this table.
 """
 
 import math

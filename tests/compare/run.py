@@ -4,9 +4,9 @@
     python -m tests.compare.run /path/to/llama-server --only '*/v1/chat/completions*' --values
     python -m tests.compare.run /path/to/llama-server --only '*.jinja' --values
 
-It ends with 1 where an answer differs without a reason in docs/reference/llama-server.md, or a reason is for nothing any more. Both servers
-get one model and the same flags: the demo model, and two small ones for vectors. The prompts of llama.cpp's chat templates are
-compared too, once `python -m tests.compare.fetch_templates` has fetched them, as `make compare` does.
+It exits with 1 if an answer differs without a reason in docs/reference/llama-server.md, or if a reason matches no difference.
+Both servers get one model and the same flags: the demo model, and two small ones for embeddings. The prompts of llama.cpp's chat
+templates are compared too, once `python -m tests.compare.fetch_templates` has fetched them, as `make compare` does.
 """
 
 import argparse

@@ -177,7 +177,9 @@ def _settings(model: str | None, given: Mapping[str, Any], cpus: float) -> Setti
     for name in given:
         if name not in rows:
             near = difflib.get_close_matches(name, rows, n=1)
-            raise TypeError(f"there is no setting {name!r}; {f'did you mean {near[0]}?' if near else 'see docs/reference/flags.md'}")
+            raise TypeError(
+                f"there is no setting {name!r}; {f'did you mean {near[0]}?' if near else 'see the reference of flags'}"
+            )
     values = {name: rows[name].parse(value) if isinstance(value, str) else value for name, value in given.items()}
     if not {"n_threads", "n_threads_batch"} & values.keys():
         values["n_threads"] = max(int(cpus), 1)
