@@ -51,21 +51,9 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import (
-    auto_pinner,
-    client_timeouts,
-    embedding,
-    executor,
-    fetching,
-    keyed_lock,
-    media,
-    recording,
-    response_budget,
-    scoring,
-    service,
-    stream,
-    writing,
-)
+from weft.server.run import auto_pinner, embedding, executor, fetching, keyed_lock, media, response_budget, scoring, service
+from weft.server.streaming import client_timeouts, fair_scheduler, recording
+from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
@@ -517,7 +505,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],
     "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
-    "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * writing.SLICE_S)],
+    "one write to a client, and the work on it at once": lambda: [
+        streamed.MAX_WRITE_BYTES >> 10,
+        round(1000 * fair_scheduler.SLICE_S),
+    ],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [endpoint.HEAD_BYTES >> 10, endpoint.HEAD_S],
     "a body": lambda: [client_timeouts.BODY_BYTES_PER_S, client_timeouts.BODY_GRACE_S, client_timeouts.BODY_SAVED_S],

@@ -15,7 +15,7 @@ from weft.sampling_fields import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import COMPLETION_ONLY
 from weft.server.request_fields import CompletionFields, ping_s
-from weft.server.run import sse
+from weft.server.streaming import sse
 from weft.settings import Settings
 
 Full = tuple[FullEngine, httpx.AsyncClient]

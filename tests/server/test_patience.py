@@ -17,7 +17,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, token
 from weft.server import create_app
 from weft.server.errors import BodyTimeoutError
-from weft.server.run.client_timeouts import ClientTimeouts, MinBodyRate
+from weft.server.streaming.client_timeouts import ClientTimeouts, MinBodyRate
 from weft.settings import Settings
 
 A, B, C = cast(

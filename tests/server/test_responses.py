@@ -30,7 +30,8 @@ from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import ResponseWriter
-from weft.server.run import recording, response_budget
+from weft.server.run import response_budget
+from weft.server.streaming import recording
 from weft.settings import Settings
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)

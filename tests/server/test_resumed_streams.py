@@ -23,9 +23,9 @@ from tests.server.serving import serving
 from weft.server import create_app
 from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError
 from weft.server.responses.forms import offset_after
-from weft.server.run import recording
-from weft.server.run.recording import Recording, RecordingResponse, Recordings
-from weft.server.run.stream import StreamedResponse
+from weft.server.streaming import recording
+from weft.server.streaming.recording import Recording, RecordingResponse, Recordings
+from weft.server.streaming.responses import StreamedResponse
 from weft.settings import Settings
 
 SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]

@@ -17,8 +17,8 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStoppedError
 from weft.server import create_app
-from weft.server.run import sse, stream, writing
 from weft.server.run.response_budget import responses_budget
+from weft.server.streaming import fair_scheduler, responses, sse
 from weft.settings import Settings
 
 
@@ -119,7 +119,7 @@ class Turns:
 
 
 async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "SLICE_S", 0)
+    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0)
     turns = Turns()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
 
@@ -135,7 +135,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.CollectedResponse(generation, turns, responses_budget())(scope, receive, send)
+    await responses.CollectedResponse(generation, turns, responses_budget())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
 
@@ -158,17 +158,17 @@ class SilentForm:
 async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_nothing(
     monkeypatch: pytest.MonkeyPatch, *, has_much: bool
 ) -> None:
-    monkeypatch.setattr(writing, "SLICE_S", 0)
-    monkeypatch.setattr(writing, "HEAVY_S", 0 if has_much else math.inf)
+    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0)
+    monkeypatch.setattr(fair_scheduler, "HEAVY_S", 0 if has_much else math.inf)
     waited: list[int] = []
 
-    yield_fairly = writing.yield_fairly
+    yield_fairly = fair_scheduler.yield_fairly
 
     async def noted_turn() -> None:
         waited.append(len(form.turns.noted))
         await yield_fairly()
 
-    monkeypatch.setattr(writing, "yield_fairly", noted_turn)
+    monkeypatch.setattr(fair_scheduler, "yield_fairly", noted_turn)
     form = SilentForm()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
     sent: list[Json] = []
@@ -181,7 +181,7 @@ async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_noth
 
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None)
     counting = asyncio.create_task(form.turns.count())
-    await stream.StreamedResponse(generation, form, None).write(send)
+    await responses.StreamedResponse(generation, form, None).write(send)
     counting.cancel()
     assert len(form.turns.noted) == len(set(form.turns.noted)) == 10
     # Only who has much waits for others that have, too.
@@ -197,11 +197,11 @@ class SlowForm(SilentForm):
         self._work = work
 
     def frames(self, prompt: int, events: Json) -> list[bytes]:
-        self._work(1.5 * writing.HEAVY_S)
+        self._work(1.5 * fair_scheduler.HEAVY_S)
         return super().frames(prompt, events)
 
     def add(self, _prompt: int, _events: Json) -> int:
-        self._work(1.5 * writing.HEAVY_S)
+        self._work(1.5 * fair_scheduler.HEAVY_S)
         return 0
 
     def body(self) -> list[bytes]:
@@ -232,13 +232,13 @@ async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, 
     async def receive() -> Json:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(writing, "yield_fairly", yield_fairly)
+    monkeypatch.setattr(fair_scheduler, "yield_fairly", yield_fairly)
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     scope: Json = {"type": "http", "headers": []}
     if how == "stream":
-        await stream.StreamedResponse(generation, form, None).write(send)
+        await responses.StreamedResponse(generation, form, None).write(send)
     else:
-        await stream.CollectedResponse(generation, form, responses_budget())(scope, receive, send)
+        await responses.CollectedResponse(generation, form, responses_budget())(scope, receive, send)
     assert batches == []
     return n_turns
 

@@ -27,9 +27,9 @@ from weft.server.errors import ClientDisconnectedError
 from weft.server.gateway import Gateway
 from weft.server.refusals import Reason
 from weft.server.run import executor
-from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.executor import LONG_TEXT, VERY_LONG_TEXT, Purpose
 from weft.server.static import Files
+from weft.server.streaming.client_timeouts import ClientTimeouts
 from weft.settings import Settings
 
 LONG = "a" * (LONG_TEXT + 1)

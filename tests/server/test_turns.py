@@ -21,10 +21,10 @@ from weft.server import create_app
 from weft.server.request_fields import CompletionFields
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS, paths
 from weft.server.run.generation import Generation
-from weft.server.run.pieces import GAP, entries, filled, groups, json_list
 from weft.server.run.service import MAX_PROMPT_LOGPROBS
-from weft.server.run.stream import MAX_WRITE_BYTES
 from weft.server.run.usage_counters import UsageCounters
+from weft.server.streaming.json_chunks import GAP, entries, filled, groups, json_list
+from weft.server.streaming.responses import MAX_WRITE_BYTES
 
 LIKELY = 1000
 FRAME_BYTES = 200_000

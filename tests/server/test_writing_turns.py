@@ -13,7 +13,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
 from weft.server.run.usage_counters import UsageCounters
-from weft.server.run.writing import BURST_S, LIGHT_ACTIVE_S, SHARE, TokenBucket, current_scheduler, yield_fairly
+from weft.server.streaming.fair_scheduler import BURST_S, LIGHT_ACTIVE_S, SHARE, TokenBucket, current_scheduler, yield_fairly
 
 N_WRITERS = 20
 

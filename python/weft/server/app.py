@@ -38,9 +38,9 @@ from weft.server.requests_api.routes import router as requests_router
 from weft.server.responses.routes import router as responses_router
 from weft.server.responses.service import ResponseService
 from weft.server.run.caller import CONVERSATION
-from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
+from weft.server.streaming.event_formats import EventFormat, EventFormats
 from weft.settings import Settings
 
 __all__ = ["create_app"]

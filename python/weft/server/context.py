@@ -8,8 +8,8 @@ from litestar.params import SkipValidation
 
 from weft.server.auth import current_owner
 from weft.server.run.caller import Caller
-from weft.server.run.event_formats import EventFormats
 from weft.server.run.service import Service
+from weft.server.streaming.event_formats import EventFormats
 from weft.server.web_policy import require_trusted_sender
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from weft.server.errors import (
 )
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.request_line import RequestLine
-from weft.server.run.client_timeouts import ClientTimeouts
 from weft.server.run.service import Service
 from weft.server.static import Files
+from weft.server.streaming.client_timeouts import ClientTimeouts
 from weft.server.web_policy import Headers, WebPolicy
 from weft.settings import Settings
 from weft.settings.keys import keys_of

@@ -16,7 +16,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.media import MAX_BYTES
 from weft.server.run.memory_budget import MemoryBudget, Reservation
 from weft.server.run.service import Service
-from weft.server.run.writing import yield_fairly
+from weft.server.streaming.fair_scheduler import yield_fairly
 
 __all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_budget", "max_body", "put_text"]
 

@@ -28,11 +28,11 @@ from weft.server.anthropic.schemas import (
     ToolUseBlock,
     Usage,
 )
-from weft.server.run import sse
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
+from weft.server.streaming import sse
 
 __all__ = ["PING", "ChunkEncoder", "ResponseBuilder"]
 

@@ -7,7 +7,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorBody
 from weft.server.errors import ErrorObject, describe, message_with_param
-from weft.server.run import sse
+from weft.server.streaming import sse
 
 __all__ = ["ERRORS", "failure", "shape"]
 

@@ -12,9 +12,9 @@ from weft.server.anthropic.translate import check_version, parse
 from weft.server.context import ContextDependency
 from weft.server.routes import routes_of
 from weft.server.run import chat as chats
-from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
-from weft.server.run.stream import Answer, CollectedResponse, StreamedResponse
+from weft.server.streaming.client_timeouts import n_body_bytes
+from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 

@@ -16,8 +16,8 @@ from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
 from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedBytes, AwaitedResponse
 from weft.server.run.submission import Piece
+from weft.server.streaming.responses import Answer, AwaitedBytes, AwaitedResponse
 
 __all__ = ["router"]
 

@@ -8,8 +8,8 @@ import msgspec
 from weft import Finished, Token
 from weft.server import request_fields
 from weft.server.compat.schemas import Content
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.streaming import sse
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "prepared"]

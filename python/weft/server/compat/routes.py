@@ -9,8 +9,8 @@ from weft.server.compat.schemas import StreamBody
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.routes import routes_of
-from weft.server.run import sse
-from weft.server.run.stream import Answer, StreamedResponse
+from weft.server.streaming import sse
+from weft.server.streaming.responses import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
 __all__ = ["router"]

@@ -9,8 +9,8 @@ import msgspec
 from weft import Finished, Progress, PromptLogprobs
 from weft.server import request_fields
 from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.streaming import sse
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "prepared"]

@@ -16,11 +16,11 @@ from weft.server.response_fields import (
     completion_probability,
     projected,
 )
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.submission import Gap, Submission
+from weft.server.streaming import sse
+from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 

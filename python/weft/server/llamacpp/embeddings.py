@@ -18,8 +18,8 @@ from weft.server.llamacpp.embeddings_schemas import (
 )
 from weft.server.response_fields import TextsUsage
 from weft.server.run.embedding import Encoder
-from weft.server.run.pieces import json_list
 from weft.server.run.submission import SentPrompt
+from weft.server.streaming.json_chunks import json_list
 
 __all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]
 

@@ -51,12 +51,19 @@ from weft.server.response_fields import CompletionResult
 from weft.server.routes import routes_of
 from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
-from weft.server.run.event_formats import EventFormat
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import Submission
 from weft.server.slot_files import SlotFiles
+from weft.server.streaming.event_formats import EventFormat
+from weft.server.streaming.responses import (
+    Answer,
+    AwaitedChunks,
+    AwaitedResponse,
+    ChunkedResponse,
+    CollectedResponse,
+    StreamedResponse,
+)
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
 __all__ = ["router"]

@@ -12,8 +12,8 @@ from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
-from weft.server.run.recording import MAX_STREAMS, RecordingResponse
-from weft.server.run.stream import Answer
+from weft.server.streaming.recording import MAX_STREAMS, RecordingResponse
+from weft.server.streaming.responses import Answer
 
 __all__ = ["delete_stream", "lookup_streams", "read_stream"]
 

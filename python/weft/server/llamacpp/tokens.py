@@ -8,10 +8,10 @@ import msgspec
 from weft import InvalidRequestError, Model
 from weft._native import TokenIds
 from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo
-from weft.server.run.pieces import GAP, filled, json_text
 from weft.server.run.service import Service
-from weft.server.run.stream import MAX_WRITE_BYTES
 from weft.server.run.submission import Piece
+from weft.server.streaming.json_chunks import GAP, filled, json_text
+from weft.server.streaming.responses import MAX_WRITE_BYTES
 
 __all__ = ["adds_special", "content", "text", "tokenizer_info", "tokens"]
 

@@ -16,9 +16,9 @@ from weft.server.response_fields import TokenProbability, token_probability
 from weft.server.run.chat import drop_stop_string
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
+from weft.server.streaming.json_chunks import GAP, filled, json_list
 
 __all__ = [
     "EMPTY",

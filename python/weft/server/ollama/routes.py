@@ -34,14 +34,14 @@ from weft.server.ollama.schemas import (
 from weft.server.routes import routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import submit_chat
-from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.pieces import json_list
 from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import Gap, SentPrompt, size_of
+from weft.server.streaming.client_timeouts import n_body_bytes
+from weft.server.streaming.json_chunks import json_list
+from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 

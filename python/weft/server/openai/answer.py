@@ -22,8 +22,8 @@ from weft.server.response_fields import (
 )
 from weft.server.response_fields.explanation import Explained, explanations_of
 from weft.server.run.generation import Generation
-from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
+from weft.server.streaming.json_chunks import GAP
 
 __all__ = ["ResponseContext", "wants_usage"]
 

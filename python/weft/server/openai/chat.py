@@ -23,11 +23,11 @@ from weft.server.openai.chat_schemas import (
     ToolCall,
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, branch_score, timings
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
+from weft.server.streaming import sse
+from weft.server.streaming.json_chunks import GAP, filled, json_list
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "check"]
 

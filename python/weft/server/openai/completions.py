@@ -14,12 +14,12 @@ from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
 from weft.server.response_fields import CompletionResult, branch_score, timings, top_logprobs_by_text
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.pieces import filled, json_list
 from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
+from weft.server.streaming import sse
+from weft.server.streaming.json_chunks import filled, json_list
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "submission"]

@@ -10,8 +10,8 @@ from weft._native import CompactEmbeddings
 from weft.fields.excerpt import excerpt
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
-from weft.server.run.pieces import json_list
 from weft.server.run.submission import SentPrompt
+from weft.server.streaming.json_chunks import json_list
 
 __all__ = ["texts", "written"]
 

@@ -3,7 +3,7 @@
 from typing import Any, Self, cast
 
 from weft.server.openai.schemas import Logprobs
-from weft.server.run.pieces import GAP, entries, json_list
+from weft.server.streaming.json_chunks import GAP, entries, json_list
 
 __all__ = ["LogprobLists"]
 

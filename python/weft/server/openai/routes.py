@@ -17,7 +17,7 @@ from weft.server.routes import routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.executor import Purpose
-from weft.server.run.stream import Answer, AwaitedChunks, CollectedResponse, StreamedResponse
+from weft.server.streaming.responses import Answer, AwaitedChunks, CollectedResponse, StreamedResponse
 
 __all__ = ["router"]
 

@@ -7,9 +7,9 @@ import msgspec
 from weft import Finished, Progress, PromptLogprobs
 from weft.server.requests_api.schemas import ForkEnd, ForkEvent
 from weft.server.response_fields import timings
-from weft.server.run import sse
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
+from weft.server.streaming import sse
 
 __all__ = ["ForkEncoder"]
 

@@ -19,8 +19,8 @@ from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedResponse, StreamedResponse
 from weft.server.run.submission import ForkSubmission
+from weft.server.streaming.responses import Answer, AwaitedResponse, StreamedResponse
 
 __all__ = ["router"]
 

@@ -8,7 +8,7 @@ import msgspec
 from weft.server.response_fields import PromptProgress
 from weft.server.responses.items import Call, Message, Part, Thought, ThoughtText
 from weft.server.responses.schemas import Response
-from weft.server.run.pieces import filled
+from weft.server.streaming.json_chunks import filled
 
 __all__ = [
     "ArgumentsDelta",

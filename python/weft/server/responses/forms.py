@@ -7,8 +7,8 @@ from weft import InvalidRequestError
 from weft.server.responses import events
 from weft.server.responses.writing import ResponseWriter
 from weft.server.run.generation import Event
-from weft.server.run.recording import Recording
 from weft.server.run.response_budget import ResponseReservation
+from weft.server.streaming.recording import Recording
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "offset_after"]
 

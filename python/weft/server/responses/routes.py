@@ -30,7 +30,7 @@ from weft.server.responses.schemas import (
 )
 from weft.server.responses.store import StoredItem
 from weft.server.routes import routes_of
-from weft.server.run.stream import Answer, AwaitedResponse, ChunkedResponse
+from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
 __all__ = ["router"]
 

@@ -35,14 +35,14 @@ from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConve
 from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.run.caller import Caller
 from weft.server.run.chat import count_tokens, submit_chat
-from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.run.response_budget import TOKEN_BYTES, ResponseReservation
 from weft.server.run.service import Service
-from weft.server.run.stream import ChunkedResponse, CollectedResponse, StreamedResponse
 from weft.server.run.submission import renamed
+from weft.server.streaming.client_timeouts import n_body_bytes
+from weft.server.streaming.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
+from weft.server.streaming.responses import ChunkedResponse, CollectedResponse, StreamedResponse
 
 __all__ = ["MAX_ONE_BYTES", "ResponseService"]
 

@@ -10,8 +10,8 @@ from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation
 from weft.server.responses.writing import ResponseWriter
-from weft.server.run.pieces import filled, list_of_pieces
-from weft.server.run.recording import Owner, Recording
+from weft.server.streaming.json_chunks import filled, list_of_pieces
+from weft.server.streaming.recording import Owner, Recording
 
 __all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Node", "Store", "StoredConversation", "StoredItem", "StoredResponse"]
 

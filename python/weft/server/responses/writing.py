@@ -26,8 +26,8 @@ from weft.server.responses.schemas import (
 )
 from weft.server.run.end_reason import stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
 from weft.server.run.response_budget import TOKEN_BYTES
+from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
 
 __all__ = ["ResponseWriter", "usage"]
 

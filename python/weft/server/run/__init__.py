@@ -1,1 +1,1 @@
-"""Running requests, independent of the API: submission, streaming, and cancellation."""
+"""Running requests, independent of the API: submission, generation, and cancellation."""

@@ -3,8 +3,8 @@
 from litestar.response.base import ASGIResponse
 
 from weft import InvalidRequestError
-from weft.server.run.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
-from weft.server.run.stream import StreamedResponse
+from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
+from weft.server.streaming.responses import StreamedResponse
 
 __all__ = ["CONVERSATION", "Caller"]
 

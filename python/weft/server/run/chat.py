@@ -11,11 +11,11 @@ from weft import InvalidRequestError, MixedPrompt
 from weft.chat.pipeline import ChatPrompt
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import BranchSubmission, Submission, each_branch, unchanged
+from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.settings import Settings
 
 __all__ = ["Rename", "count_tokens", "drop_stop_string", "pin_prefix", "submit_chat"]

@@ -10,7 +10,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft._native import Cancellation, lower_priority
 from weft.server.errors import TextsWaitingError
-from weft.server.run.client_timeouts import cancel_on_disconnect
+from weft.server.streaming.client_timeouts import cancel_on_disconnect
 from weft.work.threads import LONG_TEXT
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Executor", "Purpose"]

@@ -22,7 +22,7 @@ from weft.server.run.end_reason import end_reason
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.usage_counters import UsageCounters
-from weft.server.run.writing import FairScheduler, current_scheduler, yield_fairly
+from weft.server.streaming.fair_scheduler import FairScheduler, current_scheduler, yield_fairly
 
 __all__ = ["Event", "Generation", "prompt_logprobs", "token_logprobs"]
 

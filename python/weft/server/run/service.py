@@ -38,7 +38,6 @@ from weft.server.auth import current_owner
 from weft.server.errors import StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.auto_pinner import AutoPinner
-from weft.server.run.client_timeouts import n_body_bytes
 from weft.server.run.engine_state import EngineState
 from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
@@ -46,7 +45,6 @@ from weft.server.run.keyed_lock import KeyedLock
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.pins import Pins
-from weft.server.run.recording import Recordings
 from weft.server.run.response_budget import responses_budget
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.sleep import IdleUnloader
@@ -54,6 +52,8 @@ from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, S
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.usage_counters import UsageCounters
 from weft.server.slot_files import SlotFiles
+from weft.server.streaming.client_timeouts import n_body_bytes
+from weft.server.streaming.recording import Recordings
 from weft.server.web_policy import require_trusted_sender
 from weft.serving.build import build_info
 from weft.settings import Settings

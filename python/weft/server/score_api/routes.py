@@ -9,9 +9,9 @@ from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.routes import routes_of
 from weft.server.run.scoring import score
-from weft.server.run.stream import Answer, AwaitedChunks
 from weft.server.score_api import translate
 from weft.server.score_api.schemas import ScoreBody, ScoreReport
+from weft.server.streaming.responses import Answer, AwaitedChunks
 
 __all__ = ["router"]
 

@@ -7,7 +7,7 @@ from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
-from weft.server.run.stream import StreamEncoder
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["EventFormat", "EventFormats"]

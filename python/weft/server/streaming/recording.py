@@ -12,9 +12,9 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Message, Receive, Scope, Send
 
 from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError, UnreadStreamError
-from weft.server.run import sse
-from weft.server.run.stream import MAX_WRITE_BYTES, StreamedResponse, run_while_connected
-from weft.server.run.writing import yield_fairly
+from weft.server.streaming import sse
+from weft.server.streaming.fair_scheduler import yield_fairly
+from weft.server.streaming.responses import MAX_WRITE_BYTES, StreamedResponse, run_while_connected
 
 __all__ = [
     "GRACE_S",

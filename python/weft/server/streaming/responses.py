@@ -13,12 +13,12 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from weft.server.response_fields.explanation import explanation_header
-from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.memory_budget import MemoryBudget
-from weft.server.run.pieces import groups
 from weft.server.run.response_budget import ResponseReservation
-from weft.server.run.writing import TimeSlice, yield_fairly
+from weft.server.streaming import sse
+from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly
+from weft.server.streaming.json_chunks import groups
 
 __all__ = [
     "REQUEST_ID",

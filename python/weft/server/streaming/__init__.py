@@ -1,0 +1,1 @@
+"""Responses that are sent while they are generated: formats, fairness, slow clients, and streams that can be resumed."""
