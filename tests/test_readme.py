@@ -46,12 +46,13 @@ from weft.server.errors import (
     TextsWaitingError,
     describe,
 )
+from weft.server.media import fetching, reader
 from weft.server.request_fields.branches import MAX_BRANCHES
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, fetching, keyed_lock, media, response_budget, scoring, service
+from weft.server.run import auto_pinner, embedding, executor, keyed_lock, response_budget, scoring, service
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
@@ -444,7 +445,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "bodies of requests that are being sent, or wait to be read, all of them together": lambda: [
         *(json_request.MAX_TOGETHER_BYTES >> 20, json_request.LARGE_BODY >> 10, describe(BodiesTooLargeError(1)).code),
     ],
-    "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
+    "pictures and sounds of one request": lambda: [reader.MAX_FILES, reader.MAX_BYTES >> 20],
     "a picture, and one side of it against the other": lambda: [
         constant("llama/media/media_file.rs", "MAX_PIXELS"),
         constant("llama/media/media_file.rs", "MAX_RATIO"),
@@ -461,7 +462,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("config/model_config.rs", "MAX_IMAGE_TOKENS")
     ],
     "a file that is fetched from another host": lambda: [
-        *(media.MAX_FETCHED >> 20, int(media.FETCH_S), fetching.MAX_REDIRECTS, media.MAX_FETCHES),
+        *(reader.MAX_FETCHED >> 20, int(reader.FETCH_S), fetching.MAX_REDIRECTS, reader.MAX_FETCHES),
         describe(TextsWaitingError("much waits")).code,
     ],
     "pictures and sounds that wait to be decoded": lambda: [

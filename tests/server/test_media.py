@@ -27,9 +27,10 @@ from weft.chat.request import Templates
 from weft.server import create_app
 from weft.server.gateway import Gateway
 from weft.server.json_request import max_body
-from weft.server.run import executor, media
-from weft.server.run.fetching import is_public
-from weft.server.run.media_files import MediaFile
+from weft.server.media import reader
+from weft.server.media.fetching import is_public
+from weft.server.media.files import MediaFile
+from weft.server.run import executor
 from weft.settings import Settings
 from weft.work.threads import Threads
 
@@ -63,7 +64,7 @@ def _handler(host: Host) -> type[BaseHTTPRequestHandler]:
                 case [_, "cat.png"]:
                     self._say(200, png_of(5))
                 case [_, "large"]:
-                    self._say(200, b"x" * (media.MAX_FETCHED + 1))
+                    self._say(200, b"x" * (reader.MAX_FETCHED + 1))
                 case [_, "slow"]:
                     self._say(200, b"")
                     host.may_go_on.wait(10)
@@ -713,7 +714,7 @@ async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: Client, host: H
     ("path", "told"),
     [
         ("/missing", "is answered 404"),
-        ("/large", f"has more than {media.MAX_FETCHED} bytes"),
+        ("/large", f"has more than {reader.MAX_FETCHED} bytes"),
         ("/to/http://localhost:1/cat.png", "'localhost' is in a private network; --allow-media-urls must name it"),
         ("/to/http://[::1]:1/cat.png", "'::1' is in a private network"),
         ("/to/file:///etc/passwd", "is no http(s) address"),
@@ -779,7 +780,7 @@ def test_an_address_is_public(address: str, public: bool) -> None:
 
 
 async def test_a_slow_host_is_given_up(seeing: Client, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "FETCH_S", 0.3)
+    monkeypatch.setattr(reader, "FETCH_S", 0.3)
     began = time.monotonic()
     message = refusal(await chat(seeing, said(at(f"{host.url}/slow"))))[2]
     assert message == "messages[0].content[0].image_url.url: it has not come within 0.3 s"
@@ -787,8 +788,8 @@ async def test_a_slow_host_is_given_up(seeing: Client, host: Host, monkeypatch: 
 
 
 async def test_only_so_many_files_are_fetched_at_once(seeing: Client, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "FETCH_S", 2)
-    monkeypatch.setattr(media, "MAX_FETCHES", 1)
+    monkeypatch.setattr(reader, "FETCH_S", 2)
+    monkeypatch.setattr(reader, "MAX_FETCHES", 1)
     host.asked.clear()
     slow = asyncio.create_task(chat(seeing, said(at(f"{host.url}/slow"))))
     await wait_until(lambda: host.asked != [])
@@ -801,14 +802,14 @@ async def test_only_so_many_files_are_fetched_at_once(seeing: Client, host: Host
 
 async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on, threads = threading.Event(), set()
-    decoded = media.MediaReader._decoded
+    decoded = reader.MediaReader._decoded
 
-    def slow(self: media.MediaReader, source: str, n_left: int, hint: str) -> weft.Media:
+    def slow(self: reader.MediaReader, source: str, n_left: int, hint: str) -> weft.Media:
         threads.add(threading.current_thread().name)
         may_go_on.wait(20)
         return decoded(self, source, n_left, hint)
 
-    monkeypatch.setattr(media.MediaReader, "_decoded", slow)
+    monkeypatch.setattr(reader.MediaReader, "_decoded", slow)
     monkeypatch.setattr(executor, "MAX_WAITING", executor.LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
     await wait_until(lambda: threads != set())
@@ -827,11 +828,11 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
 async def test_a_request_has_only_so_many_pictures_of_so_many_bytes(
     seeing: Client, monkeypatch: pytest.MonkeyPatch, folder: Path, host: Host
 ) -> None:
-    n = media.MAX_FILES + 1
+    n = reader.MAX_FILES + 1
     data = {"prompt_string": "<__media__>" * n, "multimodal_data": ["YQ=="] * n}
     assert refusal(await complete(seeing, data)) == (400, "prompt", f"there are {n} pictures and sounds; at most 32 are read")
     size = len(png_of(1))
-    monkeypatch.setattr(media, "MAX_BYTES", 2 * size)
+    monkeypatch.setattr(reader, "MAX_BYTES", 2 * size)
     assert (await chat(seeing, said(picture(1), picture(2)))).status_code == 200
     for third in (picture(3), at("file://below/cat.png"), at(f"{host.url}/cat.png")):
         status, param, message = refusal(await chat(seeing, said(picture(1), picture(2), third)))

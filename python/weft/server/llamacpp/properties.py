@@ -14,8 +14,8 @@ from weft.server.llamacpp.schemas import (
     Modalities,
     Properties,
 )
+from weft.server.media.files import MEDIA_MARKER
 from weft.server.response_fields import GenerationSettings, generation_settings
-from weft.server.run.media_files import MEDIA_MARKER
 from weft.server.run.service import Service
 
 __all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]

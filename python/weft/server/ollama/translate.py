@@ -12,6 +12,7 @@ from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
 from weft.server import request_fields
+from weft.server.media.files import MediaPrompt
 from weft.server.ollama.schemas import (
     ChatBody,
     EmbedBody,
@@ -23,7 +24,6 @@ from weft.server.ollama.schemas import (
     Options,
 )
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.media_files import MediaPrompt
 from weft.server.run.submission import renamed
 
 __all__ = [

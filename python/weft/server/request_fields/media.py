@@ -11,8 +11,8 @@ from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt
 from weft.fields.validation import message_with_path
+from weft.server.media.files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 from weft.server.request_fields.fields import Prompt, TextPrompt
-from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 
 __all__ = ["chat_files", "marked", "with_images"]
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 from weft import InvalidRequestError, Media, MixedPrompt
 from weft._native import CompactEmbeddings, TokenIds
 from weft.request import Prompt
+from weft.server.media.files import MediaPrompt
 from weft.server.run.executor import Purpose
-from weft.server.run.media_files import MediaPrompt
 from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, SentPrompt, size_of

@@ -9,7 +9,7 @@ import msgspec
 from weft import InvalidRequestError, MixedPrompt, Request
 from weft._native import Biases, TokenIds
 from weft.infill import Snippet
-from weft.server.run.media_files import MediaPrompt
+from weft.server.media.files import MediaPrompt
 
 __all__ = [
     "BranchSubmission",

@@ -15,8 +15,8 @@ from weft.errors import NotSupportedError
 from weft.fields.excerpt import excerpt
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import TextsWaitingError
+from weft.server.media.files import MAX_FILES, MediaFile, UnreadableError
 from weft.server.run.executor import Executor, Purpose
-from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
 
 __all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
@@ -140,7 +140,7 @@ class MediaReader:
         if self._n_fetches >= MAX_FETCHES:
             raise TextsWaitingError(f"{self._n_fetches} files are being fetched")
         # Imported lazily: few servers fetch files, and the HTTP client takes some megabytes.
-        from weft.server.run.fetching import fetched  # noqa: PLC0415
+        from weft.server.media.fetching import fetched  # noqa: PLC0415
 
         self._n_fetches += 1
         try:
