@@ -35,7 +35,7 @@ from weft.cli.tune import table
 from weft.drawing import figure
 from weft.errors import AnswerTooLargeError
 from weft.fields.meta import field_meta
-from weft.server import json_request
+from weft.server import json_request, memory_budget
 from weft.server.anthropic import translate as anthropic
 from weft.server.compat import prompt_files
 from weft.server.errors import (
@@ -52,7 +52,7 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, keyed_lock, response_budget, scoring, service
+from weft.server.run import auto_pinner, embedding, executor, keyed_lock, scoring, service
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
@@ -483,8 +483,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/features/prompt_logprobs/cache.rs", "MAX_CACHED_TOKENS"),
     ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
-        *(response_budget.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
-        *(response_budget.MAX_TOGETHER_BYTES >> 20, response_budget.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
+        *(memory_budget.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
+        *(memory_budget.MAX_TOGETHER_BYTES >> 20, memory_budget.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
     ],
     "a stream with a header `X-Conversation-Id`, or of a response in the background": lambda: [
         *(recording.MAX_BYTES >> 20, int(recording.KEPT_S), describe(OffsetLostError(0, 1)).code, int(recording.GRACE_S)),

@@ -24,11 +24,12 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
+from weft.server import memory_budget
 from weft.server.errors import _TABLE, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
 from weft.server.request_line import RequestLine
-from weft.server.run import keyed_lock, response_budget
+from weft.server.run import keyed_lock
 from weft.serving.logs import FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
@@ -110,7 +111,7 @@ ASKED: dict[Reason, Refused] = {
     Reason.ANSWER_TOO_LARGE: Refused(
         posting("/completion", json={"prompt": "a", "n_probs": 9}),
         [[LIKELY], [finished(0)], []],
-        bound=(response_budget, "MAX_ANSWER_BYTES", 256),
+        bound=(memory_budget, "MAX_ANSWER_BYTES", 256),
     ),
     Reason.PINS_FULL: Refused(ASK, PinBudgetError(3, 2, 4)),
     Reason.SLOTS_BUSY: Refused(find_all_busy),

@@ -11,10 +11,9 @@ import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, ScriptedLogprobs, connect, finished
-from weft.server import create_app
+from weft.server import create_app, memory_budget
 from weft.server.gateway import Gateway
 from weft.server.refusals import Reason
-from weft.server.run import response_budget
 
 ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 100, "n_predict": 100}
 LIKELY = {"/completion": {"n_probs": 9}, "/v1/completions": {"logprobs": 9}, "/v1/chat/completions": {"n_probs": 9}}
@@ -41,7 +40,7 @@ async def ask(engine: ScriptedEngine, route: str, **body: Json) -> tuple[httpx.R
 
 
 async def test_an_answer_that_comes_to_too_much_is_ended(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_budget, "MAX_ANSWER_BYTES", 16_384)
+    monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 16_384)
     engine = ScriptedEngine([*LONG, [finished(0)], []])
     answer, app = await ask(engine, route)
     most = "more than 16384 bytes, the most that is collected"
@@ -55,7 +54,7 @@ async def test_an_answer_that_comes_to_too_much_is_ended(route: str, monkeypatch
 
 
 async def test_it_may_be_as_long_as_it_likes_where_it_is_streamed(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_budget, "MAX_ANSWER_BYTES", 16_384)
+    monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 16_384)
     answer, _ = await ask(ScriptedEngine([*LONG, [finished(0)], []]), route, stream=True)
     assert answer.status_code == 200
     assert len(answer.content) > 16_384
@@ -69,7 +68,7 @@ async def test_it_may_be_as_long_as_it_likes_where_it_is_streamed(route: str, mo
 async def test_a_prompt_that_is_told_with_every_branch_counts_each_time(
     path: str, body: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_budget, "MAX_ANSWER_BYTES", 300_000)
+    monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 300_000)
     engine = ScriptedEngine(*[[*([finished(index)] for index in range(n)), []] for n in (2, 4)])
     engine.limits.n_ctx_slot = 1_000_000
     engine.loaded.set()
@@ -81,8 +80,8 @@ async def test_a_prompt_that_is_told_with_every_branch_counts_each_time(
 async def test_all_of_them_together_are_bounded_but_small_ones_are_not_refused(
     route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_budget, "MAX_TOGETHER_BYTES", 30_000)
-    monkeypatch.setattr(response_budget, "SMALL_BYTES", 8_192)
+    monkeypatch.setattr(memory_budget, "MAX_TOGETHER_BYTES", 30_000)
+    monkeypatch.setattr(memory_budget, "SMALL_BYTES", 8_192)
     engine = ScriptedEngine(LONG[:20], LONG, [LONG[0], [finished(0)], []])
     engine.loaded.set()
     app = create_app(engine.as_engine())

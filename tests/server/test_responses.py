@@ -21,7 +21,7 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
-from weft.server import create_app
+from weft.server import create_app, memory_budget
 from weft.server.responses import items, service, store
 from weft.server.responses import writing as writing_module
 from weft.server.responses.events import PendingEvent, frame
@@ -30,7 +30,6 @@ from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import ResponseWriter
-from weft.server.run import response_budget
 from weft.server.streaming import recording
 from weft.settings import Settings
 
@@ -420,7 +419,7 @@ def test_the_metadata_of_conversations_counts() -> None:
 
 
 async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_budget, "MAX_ANSWER_BYTES", 500)
+    monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 500)
     many = [token(0, "abc", nth) for nth in range(1, 20)]
     async with serving([many, [finished(0)], []]) as client:
         answer = await asked(client, stream=True)

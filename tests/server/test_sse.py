@@ -17,7 +17,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStoppedError
 from weft.server import create_app
-from weft.server.run.response_budget import responses_budget
+from weft.server.memory_budget import responses_budget
 from weft.server.streaming import fair_scheduler, responses, sse
 from weft.settings import Settings
 

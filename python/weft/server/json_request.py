@@ -13,8 +13,8 @@ from weft._native import read_body
 from weft.server.errors import BodiesTooLargeError
 from weft.server.json_errors import why_not_json
 from weft.server.media.reader import MAX_BYTES
+from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.run.executor import Purpose
-from weft.server.run.memory_budget import MemoryBudget, Reservation
 from weft.server.run.service import Service
 from weft.server.streaming.fair_scheduler import yield_fairly
 

@@ -7,6 +7,7 @@ import msgspec
 from weft import Engine, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
+from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.response_fields import (
     Branches,
     CompletionProbability,
@@ -17,7 +18,6 @@ from weft.server.response_fields import (
     projected,
 )
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.submission import Gap, Submission
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list

@@ -15,6 +15,7 @@ from weft.errors import NotSupportedError
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.context import ContextDependency
+from weft.server.memory_budget import Reservation
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
 from weft.server.ollama.schemas import (
@@ -36,7 +37,6 @@ from weft.server.run import embedding
 from weft.server.run.chat import submit_chat
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, SentPrompt, size_of
 from weft.server.streaming.client_timeouts import n_body_bytes
@@ -180,7 +180,7 @@ async def _embed(
     service: Service,
     texts: Sequence[SentPrompt],
     write: embedding.Encoder,
-    collected: ResponseReservation,
+    collected: Reservation,
     *,
     name: str,
     dimensions: int | None = None,

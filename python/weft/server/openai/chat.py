@@ -9,6 +9,7 @@ from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
+from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import ResponseContext, wants_usage
 from weft.server.openai.chat_schemas import (
     CalledFunction,
@@ -24,7 +25,6 @@ from weft.server.openai.chat_schemas import (
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, branch_score, timings
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list

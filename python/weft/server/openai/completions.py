@@ -7,6 +7,7 @@ import msgspec
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
+from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import ResponseContext, wants_usage
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
@@ -15,7 +16,6 @@ from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
 from weft.server.response_fields import CompletionResult, branch_score, timings, top_logprobs_by_text
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
 from weft.server.streaming import sse

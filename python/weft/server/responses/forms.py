@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 
 from weft import InvalidRequestError
+from weft.server.memory_budget import Reservation
 from weft.server.responses import events
 from weft.server.responses.writing import ResponseWriter
 from weft.server.run.generation import Event
-from weft.server.run.response_budget import ResponseReservation
 from weft.server.streaming.recording import Recording
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "offset_after"]
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_num
 class ChunkEncoder:
     """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
-    def __init__(self, writing: ResponseWriter, collected: ResponseReservation) -> None:
+    def __init__(self, writing: ResponseWriter, collected: Reservation) -> None:
         self._writing = writing
         self._collected = collected
         self._n_uncounted = 0

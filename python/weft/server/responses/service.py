@@ -16,6 +16,7 @@ from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
+from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.request_fields.chat import ChatFields
 from weft.server.responses import items, translate
 from weft.server.responses.forms import ChunkEncoder, ResponseBuilder, offset_after
@@ -37,7 +38,6 @@ from weft.server.run.caller import Caller
 from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
-from weft.server.run.response_budget import TOKEN_BYTES, ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import renamed
 from weft.server.streaming.client_timeouts import n_body_bytes
@@ -133,7 +133,7 @@ class ResponseService:
             with_progress=data.return_progress is True,
             on_end=partial(self._store_ended, kept, conversation, keeps=keeps),
         )
-        collected = ResponseReservation(self._service.collected)
+        collected = Reservation(self._service.collected)
         # At close, however the generation ends and even if it was never read.
         generation.at_close(writing.cancel)
         generation.at_close(collected.release)
@@ -256,7 +256,7 @@ class ResponseService:
         texts: list[str] = []
         cost: Usage | None = None
         try:
-            with ResponseReservation(self._service.collected) as collected:
+            with Reservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
                         texts += [part.text for part in generation.parts(event) if isinstance(part, Content)]

@@ -11,6 +11,7 @@ from weft import ContextOverflowError, Finished, InvalidRequestError, Progress, 
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
+from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.response_fields import PromptProgress
 from weft.server.responses import events
 from weft.server.responses.events import PendingEvent
@@ -26,7 +27,6 @@ from weft.server.responses.schemas import (
 )
 from weft.server.run.end_reason import stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.response_budget import TOKEN_BYTES
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
 
 __all__ = ["ResponseWriter", "usage"]

@@ -9,8 +9,8 @@ from weft import InvalidRequestError, Media, MixedPrompt
 from weft._native import CompactEmbeddings, TokenIds
 from weft.request import Prompt
 from weft.server.media.files import MediaPrompt
+from weft.server.memory_budget import Reservation
 from weft.server.run.executor import Purpose
-from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, SentPrompt, size_of
 
@@ -36,7 +36,7 @@ async def embed(
     service: Service,
     texts: Sequence[SentPrompt],
     write: Encoder,
-    collected: ResponseReservation,
+    collected: Reservation,
     *,
     name: str,
     normalize: int | None = None,
@@ -69,7 +69,7 @@ async def embed(
 
 
 async def rank(
-    service: Service, query: str, texts: Sequence[str], write: Encoder, collected: ResponseReservation, *, name: str
+    service: Service, query: str, texts: Sequence[str], write: Encoder, collected: Reservation, *, name: str
 ) -> list[bytes]:
     """Computes the relevance of texts to a query and returns the JSON. Raises as `embed`, and if the model is not a reranker."""
     _check(texts, name)
@@ -117,7 +117,7 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
 
 
-async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder, collected: ResponseReservation) -> list[bytes]:
+async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder, collected: Reservation) -> list[bytes]:
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
     return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)

@@ -9,8 +9,8 @@ from weft.request.internal import InternalRequest
 from weft.scoring import continuation_tokens
 from weft.scoring import scores as scores_of
 from weft.server.auth import current_owner
+from weft.server.memory_budget import Reservation
 from weft.server.run.executor import Purpose
-from weft.server.run.response_budget import ResponseReservation
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
 
@@ -46,7 +46,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
 
-async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, collected: ResponseReservation) -> list[bytes]:
+async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, collected: Reservation) -> list[bytes]:
     """Scores continuations and returns the JSON.
 
     Raises:

@@ -38,6 +38,7 @@ from weft.server.auth import current_owner
 from weft.server.errors import StillLoadingError
 from weft.server.media.files import MediaFile, MediaPrompt
 from weft.server.media.reader import MediaReader
+from weft.server.memory_budget import responses_budget
 from weft.server.refusals import Refusals
 from weft.server.run.auto_pinner import AutoPinner
 from weft.server.run.engine_state import EngineState
@@ -45,7 +46,6 @@ from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.keyed_lock import KeyedLock
 from weft.server.run.pins import Pins
-from weft.server.run.response_budget import responses_budget
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.sleep import IdleUnloader
 from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission, size_of

@@ -12,10 +12,9 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run.generation import Event, Generation
-from weft.server.run.memory_budget import MemoryBudget
-from weft.server.run.response_budget import ResponseReservation
 from weft.server.streaming import sse
 from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly
 from weft.server.streaming.json_chunks import groups
@@ -254,7 +253,7 @@ class CollectedResponse(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Collects events, then responds. A disconnect cancels the generation at any time."""
         try:
-            with ResponseReservation(self._budget) as collected:
+            with Reservation(self._budget) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
         except Exception as error:
             self._failure(error)
@@ -262,7 +261,7 @@ class CollectedResponse(ASGIResponse):
         finally:
             self._generation.close()
 
-    async def _collect(self, collected: ResponseReservation, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _collect(self, collected: Reservation, scope: Scope, receive: Receive, send: Send) -> None:
         time_slice = TimeSlice()
         while batches := await self._generation.next_batches():
             time_slice.begin()
@@ -312,8 +311,8 @@ class AwaitedBytes(AwaitedResponse):
 class AwaitedChunks(AwaitedResponse):
     """JSON that an asynchronous computation makes in chunks, which count toward the memory budget; a disconnect cancels it."""
 
-    def __init__(self, work: Callable[[ResponseReservation], Coroutine[Any, Any, Sequence[bytes]]], budget: MemoryBudget) -> None:
-        self._collected = ResponseReservation(budget)
+    def __init__(self, work: Callable[[Reservation], Coroutine[Any, Any, Sequence[bytes]]], budget: MemoryBudget) -> None:
+        self._collected = Reservation(budget)
         self._pieces = partial(work, self._collected)
         super().__init__(self._pieces)
 
