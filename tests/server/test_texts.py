@@ -389,15 +389,15 @@ async def test_over_a_connection_too_what_a_client_has_left_is_not_begun_and_mak
         listening(server.app) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
     ):
-        lane = server.app.service.executor._workers[Purpose.TEXT, False]
+        lane = server.app.service.executor._pools[Purpose.TEXT, False]
         waiting = asyncio.create_task(client.post("/tokenize", json=SLOW))
         await wait_until(lambda: slow.begun != [])
         for n_left in range(1, 4):
             leaving = asyncio.create_task(client.post("/tokenize", json={"content": "c" + LONG}))
-            await wait_until(lambda: lane._size > len(SLOW["content"]))
+            await wait_until(lambda: lane.size > len(SLOW["content"]))
             leaving.cancel()
             await wait_until(lambda n=n_left: server.counts.counts[Reason.CLIENT_LEFT] == n)  # type: ignore[misc]
-            assert lane._size == len(SLOW["content"])
+            assert lane.size == len(SLOW["content"])
         slow.may_go_on.set()
         assert (await waiting).status_code == 200
         assert (await client.post("/tokenize", json={"content": "d" + LONG})).status_code == 200

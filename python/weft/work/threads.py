@@ -1,15 +1,16 @@
 """Thread pools for work that would block the event loop."""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from typing import ParamSpec, TypeVar
+from threading import Lock
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from weft._native import Cancellation
+from weft._native import Cancellation, lower_priority
 
-__all__ = ["LONG_TEXT", "ThreadPool", "Threads"]
+__all__ = ["LONG_TEXT", "ThreadPool", "Threads", "WorkerPool"]
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
@@ -38,20 +39,90 @@ class ThreadPool(Enum):
     """Decoding an image or audio file."""
 
 
-class Threads:
-    """Thread pools of one engine. asyncio's default executor is shared, so other code could exhaust it."""
+class _Job(Generic[Made]):
+    """A callable and its cancellation.
 
-    def __init__(self) -> None:
-        self._pools = {pool: ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"weft-{pool.value}") for pool in ThreadPool}
+    Releases the callable when its future is done, since the thread may dequeue the job long after.
+    """
 
-    async def run(self, pool: ThreadPool, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-        """Runs `work` on a thread of a pool and returns its result.
+    def __init__(self, work: Callable[[], Made], cancellation: Cancellation) -> None:
+        self._work: Callable[[], Made] | None = work
+        self._cancellation = cancellation
+
+    def __call__(self) -> Made:
+        assert self._work is not None, "what was dropped is cancelled, and never called"
+        return self._cancellation.run(self._work)
+
+    def drop(self, _: "Future[Made]") -> None:
+        self._work = None
+
+
+async def _result(future: "asyncio.Future[Made]") -> Made:
+    return await future
+
+
+class WorkerPool:
+    """Threads with a FIFO queue, started when needed.
+
+    Args:
+        name: Name of the threads.
+        n_threads: Maximum number of threads.
+        niceness: Niceness of native code on these threads, relative to the threads that compute tokens; None is theirs.
+    """
+
+    def __init__(self, name: str, *, n_threads: int = N_THREADS, niceness: int | None = None) -> None:
+        prepare = None if niceness is None else partial(lower_priority, niceness)
+        self._threads = ThreadPoolExecutor(n_threads, f"weft-{name}", prepare)
+        self._lock = Lock()
+        self.size = 0
+        """Total size of the running and the queued work."""
+
+    def submit(self, work: Callable[[], Made], cancellation: Cancellation, size: int = 0) -> "Future[Made]":
+        """Queues work of a size, with `cancellation` active while it runs."""
+        self._add(size)
+        job = _Job(work, cancellation)
+        future = self._threads.submit(job)
+        future.add_done_callback(job.drop)
+        future.add_done_callback(lambda _: self._add(-size))
+        return future
+
+    async def run(
+        self,
+        work: Callable[[], Made],
+        size: int = 0,
+        *,
+        wait: "Callable[[asyncio.Future[Made]], Coroutine[Any, Any, Made]]" = _result,
+    ) -> Made:
+        """Runs work on one of the threads and returns its result, which `wait` awaits.
 
         If the caller is cancelled, work that has not started is dropped, and the tokenization of a long text is stopped.
         """
         cancellation = Cancellation()
-        job = partial(cancellation.run, partial(work, *args, **kwargs))
+        future = self.submit(work, cancellation, size)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pools[pool], job)
+            return await wait(asyncio.wrap_future(future))
         finally:
+            # Immediately, so that the next task can use the queue's space.
+            future.cancel()
             cancellation.cancel()
+            # The error's traceback refers to this frame: with the future, which holds the error, it would form a reference cycle.
+            del future
+
+    def close(self) -> None:
+        """Stops the threads once their running work is done; drops queued work."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.size += size
+
+
+class Threads:
+    """Thread pools of one engine. asyncio's default executor is shared, so other code could exhaust it."""
+
+    def __init__(self) -> None:
+        self._pools = {pool: WorkerPool(pool.value) for pool in ThreadPool}
+
+    async def run(self, pool: ThreadPool, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+        """Runs `work` on a thread of a pool and returns its result, as [`WorkerPool.run`]."""
+        return await self._pools[pool].run(partial(work, *args, **kwargs))

@@ -1,17 +1,14 @@
 """Worker threads that keep long work on texts and media off the event loop."""
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from threading import Lock
-from typing import Generic, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from weft._native import Cancellation, lower_priority
+from weft._native import Cancellation
 from weft.server.errors import TextsWaitingError
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
-from weft.work.threads import LONG_TEXT
+from weft.work.threads import LONG_TEXT, WorkerPool
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Executor", "Purpose"]
 
@@ -61,72 +58,15 @@ _WAITING = {Purpose.MEDIA: "pictures and sounds of {} bytes are waiting", Purpos
 """Messages of [`TextsWaitingError`] for work on other things than texts; the braces receive the size."""
 
 
-class _Job(Generic[Made]):
-    """A callable and its cancellation.
-
-    Releases the callable when its future is done, since the thread may dequeue the job long after.
-    """
-
-    def __init__(self, work: Callable[[], Made], cancellation: Cancellation) -> None:
-        self._work: Callable[[], Made] | None = work
-        self._cancellation = cancellation
-
-    def __call__(self) -> Made:
-        assert self._work is not None, "what was dropped is cancelled, and never called"
-        return self._cancellation.run(self._work)
-
-    def drop(self, _: "Future[Made]") -> None:
-        self._work = None
-
-
-class _WorkerThread:
-    """A worker thread and its FIFO queue."""
-
-    def __init__(self, name: str, niceness: int, what: str) -> None:
-        self._thread = ThreadPoolExecutor(1, f"weft-{name}", lower_priority, (niceness,))
-        self._lock = Lock()
-        self._what = what
-        self._size = 0
-
-    def submit(self, size: int, work: Callable[[], Made], cancellation: Cancellation) -> "Future[Made]":
-        """Queues work on `size` characters or tokens, with `cancellation` active while it runs.
-
-        Raises:
-            TextsWaitingError: The queue would exceed its limit.
-        """
-        with self._lock:
-            if self._size and self._size + size > MAX_WAITING:
-                raise TextsWaitingError(self._what.format(self._size))
-            self._size += size
-        job = _Job(work, cancellation)
-        future = self._thread.submit(job)
-        future.add_done_callback(job.drop)
-        future.add_done_callback(lambda _: self._leave(size))
-        return future
-
-    def _leave(self, size: int) -> None:
-        with self._lock:
-            self._size -= size
-
-    @property
-    def size(self) -> int:
-        """Size of the running and the queued work."""
-        with self._lock:
-            return self._size
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
 class Executor:
-    """Worker threads for long work. They start on first use."""
+    """Worker threads for long work: one for each purpose, and one more for very long work. They start on first use."""
 
     def __init__(self) -> None:
-        self._workers = {
-            (purpose, is_very_long): _WorkerThread(
+        self._pools = {
+            (purpose, is_very_long): WorkerPool(
                 f"{purpose.value}{'-long' * is_very_long}",
-                NICENESS_OF_PROMPTS if purpose is Purpose.PROMPT and not is_very_long else NICENESS,
-                _WAITING.get(purpose, "texts of {} characters and tokens are waiting"),
+                n_threads=1,
+                niceness=NICENESS_OF_PROMPTS if purpose is Purpose.PROMPT and not is_very_long else NICENESS,
             )
             for purpose in Purpose
             for is_very_long in (False, True)
@@ -134,7 +74,7 @@ class Executor:
 
     def size(self, purpose: Purpose) -> int:
         """Returns the characters, tokens or bytes queued or running for a purpose. Small tasks count as [`LONG_TEXT`]."""
-        return sum(lane.size for (of, _), lane in self._workers.items() if of is purpose)
+        return sum(pool.size for (of, _), pool in self._pools.items() if of is purpose)
 
     async def run(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
@@ -157,17 +97,9 @@ class Executor:
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
     ) -> Made:
         """Runs work on a worker thread regardless of its size; otherwise like [`run`]."""
-        lane = self._workers[purpose, size > VERY_LONG_TEXT]
-        cancellation = Cancellation()
-        future = lane.submit(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
-        try:
-            return await cancel_on_disconnect(asyncio.wrap_future(future))
-        finally:
-            # Immediately, so that the next task can use the queue's space.
-            future.cancel()
-            cancellation.cancel()
-            # The error's traceback refers to this frame: with the future, which holds the error, it would form a reference cycle.
-            del future
+        size = max(size, LONG_TEXT)
+        pool = self._pool(purpose, size)
+        return await pool.run(partial(work, *args, **kwargs), size, wait=cancel_on_disconnect)
 
     def start(self, purpose: Purpose, work: Callable[[], object]) -> None:
         """Starts small work on a worker thread without waiting for it.
@@ -175,9 +107,20 @@ class Executor:
         Raises:
             TextsWaitingError: The queue is full.
         """
-        self._workers[purpose, False].submit(LONG_TEXT, work, Cancellation())
+        self._pool(purpose, LONG_TEXT).submit(work, Cancellation(), LONG_TEXT)
+
+    def _pool(self, purpose: Purpose, size: int) -> WorkerPool:
+        """Returns the thread for work of a size. Only the event loop queues work, so the size cannot grow meanwhile.
+
+        Raises:
+            TextsWaitingError: The queue would exceed its limit.
+        """
+        pool = self._pools[purpose, size > VERY_LONG_TEXT]
+        if pool.size and pool.size + size > MAX_WAITING:
+            raise TextsWaitingError(_WAITING.get(purpose, "texts of {} characters and tokens are waiting").format(pool.size))
+        return pool
 
     def close(self) -> None:
         """Stops the threads once their running work is done; drops queued work."""
-        for lane in self._workers.values():
-            lane.close()
+        for pool in self._pools.values():
+            pool.close()
