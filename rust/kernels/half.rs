@@ -1,6 +1,5 @@
 //! Conversions between half and single precision that agree bit by bit with the processor's instructions.
 
-/// Converts half to single precision.
 pub(super) fn to_single(half: u16) -> f32 {
     const INFINITE: u32 = 0x7c00 << 13;
     let sign = u32::from(half & 0x8000) << 16;
@@ -35,15 +34,14 @@ pub(super) fn from_single(value: f32) -> u16 {
     sign | (rounded.saturating_sub((127 - 15) << 10)).min(0x7c00) as u16
 }
 
-/// The processor's own conversions. Written in assembly because the oldest supported compiler lacks their intrinsics.
+/// The processor's own conversions, in assembly because the oldest supported compiler lacks their intrinsics.
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon {
     use std::arch::aarch64::{float32x4_t, uint16x4_t, uint16x8_t};
     use std::arch::asm;
 
     macro_rules! conversions {
-        ($($(#[$doc:meta])* $name:ident($from:ty) -> $to:ty = $instruction:literal;)*) => {$(
-            $(#[$doc])*
+        ($($name:ident($from:ty) -> $to:ty = $instruction:literal;)*) => {$(
             #[inline(always)]
             pub(in super::super) fn $name(from: $from) -> $to {
                 let to;
@@ -55,13 +53,9 @@ pub(super) mod neon {
     }
 
     conversions! {
-        /// Converts four halves to singles.
         four_singles(uint16x4_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
-        /// Converts the first four of eight halves to singles.
         low_singles(uint16x8_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
-        /// Converts the last four of eight halves to singles.
         high_singles(uint16x8_t) -> float32x4_t = "fcvtl2 {:v}.4s, {:v}.8h";
-        /// Converts four singles to halves, rounding to nearest, ties to even.
         four_halves(float32x4_t) -> uint16x4_t = "fcvtn {:v}.4h, {:v}.4s";
     }
 }
@@ -118,6 +112,7 @@ mod tests {
             assert_eq!((to_single(half).to_bits(), from_single(value)), (single, back), "{half:#x}, {value}");
         }
     }
+
     #[cfg(target_arch = "aarch64")]
     #[test]
     fn conversions_agree_with_neon() {

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set that the kernels are compiled for, ordered from slow to fast within each processor family.
+/// An instruction set, ordered from slow to fast within each processor family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// Plain Rust: the reference in tests. Too slow for serving, where llama.cpp computes instead.
+    /// Plain Rust: the reference in tests, too slow for serving.
     Portable,
     /// AVX2, FMA and F16C: 8 lanes.
     Avx2,
-    /// AVX2 and AVX-VNNI: 8 lanes, four byte products per lane in one instruction.
+    /// AVX2 and AVX-VNNI, which multiplies four bytes per lane in one instruction.
     AvxVnni,
-    /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four byte products per lane in one instruction.
+    /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes.
     Avx512,
     /// NEON, which every `AArch64` processor has: pairs of registers of 4 lanes.
     Neon,
@@ -21,17 +21,15 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level, slowest first within each processor family.
+    /// Every level, in their order.
     pub const ALL: [Self; 6] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon, Self::NeonDot];
 
     /// Returns the best level that the processor supports.
-    #[must_use]
     pub fn detect() -> Self {
         Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Portable)
     }
 
     /// Returns whether the processor supports this level.
-    #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -57,7 +55,6 @@ impl Level {
     }
 
     /// Returns the name that `--help` and the log use.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",

@@ -1,19 +1,14 @@
 //! CPU kernels for attention and matrix products over many rows, where decoding many sequences spends its time.
 //!
 //! llama.cpp's CPU code is optimised for one row or for hundreds. These kernels let 2 to some hundred rows share their memory
-//! reads: a tile of cells is multiplied with all rows that see it, a panel of weights with all rows of the batch. Everything is
-//! a function on slices that does not depend on llama.cpp, so benchmarks and tests call exactly the code that a decode calls.
-//!
-//! - [`attention`]: softmax(QKᵀ)V over the cells of a unified KV cache, where each row sees its own set of cells.
-//! - [`products`]: quantised weights times rows of activations.
-//! - [`Level`]: the instruction set, chosen at run time.
-//! - [`Team`]: the threads that compute one operation together.
+//! reads: a tile of cells is multiplied with all rows that see it, a panel of weights with all rows of the batch. They are
+//! functions on slices, independent of llama.cpp.
 //!
 //! # Batch invariance
 //!
 //! A row's result depends on that row's own inputs alone, not on the other rows of the batch, the number of threads, or how
-//! work is divided among them. Only the row decides the order of summation: attention sums in blocks of the row's own
-//! positions, products along a row of weights. A row computed alone and the same row among hundreds are equal bit by bit.
+//! work is divided among them: attention sums in blocks of the row's own positions, products along a row of weights. A row
+//! computed alone and the same row among hundreds are equal bit by bit.
 
 #![allow(clippy::wildcard_imports, reason = "many intrinsics are used, and their names are unambiguous")]
 

@@ -11,8 +11,7 @@ pub struct Shared<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: parts are handed out only by `part_mut` and `part`, whose callers guarantee that no two threads hold overlapping
-// ones.
+// SAFETY: the callers of `part_mut` and `part` guarantee that no two threads hold overlapping parts.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
@@ -28,7 +27,6 @@ impl<T> Shared<'_, T> {
     ///
     /// # Safety
     /// The elements must outlive this value and be accessed only through it and other `Shared` values.
-    #[must_use]
     pub unsafe fn from_raw_parts(first: *mut T, len: usize) -> Self {
         Self { first, len, borrow: PhantomData }
     }
@@ -37,29 +35,27 @@ impl<T> Shared<'_, T> {
         self.len
     }
 
-    /// Returns a pointer to the first element, for code that ensures disjoint access itself.
     pub(super) fn as_mut_ptr(&self) -> *mut T {
         self.first
     }
 
-    /// Returns the elements of `range` for writing.
-    ///
+    fn part_start(&self, range: &Range<usize>) -> *mut T {
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
+        self.first.wrapping_add(range.start)
+    }
+
     /// # Safety
     /// While the part lives, no thread uses another part that overlaps it.
     #[expect(clippy::mut_from_ref, reason = "callers guarantee that parts do not overlap")]
     pub(super) unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
-        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees exclusive use.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.part_start(&range), range.len()) }
     }
 
-    /// Returns the elements of `range` for reading.
-    ///
     /// # Safety
     /// While the part lives, no thread writes into it.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &[T] {
-        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees that no thread writes into it.
-        unsafe { std::slice::from_raw_parts(self.first.add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts(self.part_start(&range), range.len()) }
     }
 }

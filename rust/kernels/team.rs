@@ -1,6 +1,6 @@
 //! Threads that compute one operation together.
 
-/// One of the threads that compute an operation together. Each thread calls the same function once, with its own `Team` and
+/// One of the threads that compute an operation together. Each calls the same function once, with its own `Team` and
 /// otherwise equal arguments. Concurrent operations share neither results nor scratch memory.
 ///
 /// # Safety
@@ -13,6 +13,6 @@ pub unsafe trait Team {
     /// Returns the number of threads, at least 1.
     fn size(&self) -> usize;
 
-    /// Blocks until every thread has called it, and makes all earlier writes visible to all threads.
+    /// Blocks until every thread has called it, and makes all earlier writes visible to them.
     fn wait(&self);
 }

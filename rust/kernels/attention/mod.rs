@@ -54,7 +54,6 @@ use walk::Walk;
 const ALIGN: usize = 64;
 
 /// Returns whether `level` has a kernel for keys and values of these formats and for this shape.
-#[must_use]
 pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
     let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
     let are_nonzero = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
@@ -68,7 +67,6 @@ pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool
 }
 
 /// Returns the maximum scratch memory of [`attend`] in bytes, for any mask. It need not be initialised.
-#[must_use]
 pub fn scratch_bytes(shape: &Shape, n_threads: usize) -> usize {
     let sizes = Sizes::new(shape, n_threads);
     ALIGN + n_threads * thread_bytes(&sizes) + 4 * sizes.max_partials()

@@ -20,7 +20,6 @@ impl Format {
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0];
 
     /// Returns the bytes of `n` elements; `n` must be a multiple of 32 for block formats.
-    #[must_use]
     pub const fn bytes(self, n: usize) -> usize {
         match self {
             Self::F32 => 4 * n,

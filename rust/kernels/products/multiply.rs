@@ -16,7 +16,6 @@ use super::unpack::PackedPanel;
 use crate::kernels::{Level, Shared, Team};
 
 /// Returns whether there is a kernel for weights of this format and size.
-#[must_use]
 pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
     ProductTable::of(level, format).is_some()
         && level.is_available()
@@ -26,7 +25,6 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
 }
 
 /// Returns the scratch memory of [`multiply`] in bytes. It needs neither alignment nor initialisation.
-#[must_use]
 pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
     let size = ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
     ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
@@ -34,7 +32,6 @@ pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_
 
 /// Returns the scratch memory of [`multiply_by_expert`] in bytes; `n_pairs` is the number of tokens times the experts per
 /// token.
-#[must_use]
 pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, n_threads: usize) -> usize {
     let size = size_by_expert(weights, n_pairs, n_threads);
     ProductTable::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))

@@ -3,7 +3,7 @@
 
 use super::Random;
 use crate::kernels::half::{from_single, to_single};
-use crate::kernels::products::format::{ActivationFormat, Format};
+use crate::kernels::products::format::Format;
 
 const IQ4: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 const FP4: [i32; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -145,9 +145,9 @@ pub(super) fn bytes_256(values: &[f32]) -> (Vec<i8>, f32) {
 
 pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
     let mut activations = Activations { values: Vec::new(), sums: Vec::new() };
-    match format.activation_format() {
-        ActivationFormat::F32 => activations.values.extend(values.iter().map(|&value| f64::from(value))),
-        ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => {
+    match format.block_len() {
+        1 => activations.values.extend(values.iter().map(|&value| f64::from(value))),
+        32 => {
             for block in values.chunks_exact(32) {
                 let (bytes, scale) = bytes_32(block);
                 let sum: f32 = bytes.iter().map(|&byte| f32::from(byte)).sum();
@@ -156,7 +156,7 @@ pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
                 activations.values.extend(bytes.iter().map(|&byte| scale * f64::from(byte)));
             }
         }
-        ActivationFormat::Q8K => {
+        _ => {
             for block in values.chunks_exact(256) {
                 let (bytes, scale) = bytes_256(block);
                 activations.values.extend(bytes.iter().map(|&byte| f64::from(scale) * f64::from(byte)));
@@ -176,9 +176,10 @@ pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> 
     let weights = row.chunks_exact(format.block_bytes()).flat_map(|block| weights(format, block));
     for (i, (weight, value)) in weights.zip(&activations.values).enumerate() {
         add(weight.scaled * value);
-        match format.activation_format() {
-            ActivationFormat::Q8_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
-            ActivationFormat::Q8_1 => {}
+        // llama.cpp multiplies these minima with the sum of the 32 values.
+        match format {
+            Format::Q4_1 | Format::Q5_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
+            Format::Q4_1 | Format::Q5_1 => {}
             _ => add(-weight.min * value),
         }
     }
