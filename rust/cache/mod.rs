@@ -247,23 +247,19 @@ impl KvCache {
         }
     }
 
-    pub(crate) fn count_hit(&mut self, adapters: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
-        let walk = self.tree.walk(adapters, tokens);
-        let part = match walk.partial {
-            Some((node, n)) if self.kind.forks.can_truncate() => Some(self.split(node, n)),
-            _ => None,
-        };
-        for node in walk.nodes.into_iter().chain(part) {
-            let node = self.tree.node_mut(node);
-            node.n_hits += 1;
-            node.provenance = Some(by.clone());
-        }
-    }
-
-    pub(crate) fn count_hit_of(&mut self, id: KvSeqId) {
-        let Path { tip, ref provenance, .. } = *self.path(id);
+    /// Counts a match of `tokens`, the first of which are placed on `id`, and attributes them to the request that runs there.
+    pub(crate) fn count_hit(&mut self, id: KvSeqId, tokens: &[Token]) {
+        let Path { tip, ref adapters, ref provenance, .. } = *self.path(id);
         let provenance = provenance.clone();
-        self.tree.change_upwards(tip, |node| {
+        let mut deepest = tip;
+        if tokens.len() > self.n_held(id) as usize {
+            let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
+            deepest = match partial {
+                Some((node, n)) if self.kind.forks.can_truncate() => self.split(node, n),
+                _ => nodes.last().copied().unwrap_or(tip),
+            };
+        }
+        self.tree.change_upwards(deepest, |node| {
             node.n_hits += 1;
             if provenance.is_some() {
                 node.provenance.clone_from(&provenance);

@@ -50,7 +50,7 @@ pub(super) fn recover<R: Runner>(
         scheduler.fail(&prefilling, &error);
         let rows = scheduler.running().iter().filter(|running| running.takes_one_row());
         let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
-        cache.kv_mut().extend(rows);
+        cache.extend(rows);
         planner.fill(scheduler.running(), RunningSequence::takes_one_row);
         if cache.decode(&planner.plan).is_ok() {
             scheduler.count_decode();

@@ -5,17 +5,17 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
-use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats};
+use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats, StepTimes};
 
 /// Precedes the events that report a change: a reader that sees the end of a stream sees its slots idle.
-pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, times: StepTimes) {
     cache.flush();
     let mut stats = scheduler.shared().stats();
     // Reuses the list of slots: a step allocates nothing.
     let mut slots = std::mem::take(&mut stats.slots);
     slots.clear();
     slots.resize(scheduler.limits().n_slots as usize, SlotStats::default());
-    *stats = Stats { slots, ..scheduler.stats().clone() };
+    *stats = Stats { slots, times, ..scheduler.stats().clone() };
     let cache = cache.kv();
     stats.n_compared += cache.n_compared();
     stats.n_cells_used = cache.n_used();

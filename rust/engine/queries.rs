@@ -13,6 +13,7 @@ use crate::engine::publish::publish_metrics;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::slots::ErasedContents;
+use crate::engine::stats::StepTimes;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
 pub(crate) enum Query {
@@ -72,25 +73,26 @@ impl QueryQueue {
 }
 
 /// Answers a query; returns the units of work. Metrics show a change before its answer.
-pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, query: Query) -> usize {
+pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, times: StepTimes, query: Query) -> usize {
+    cache.settle();
     let n_done = match query {
         Query::Cached(channel) => {
-            let nodes = cache.kv_mut().listing(|id| scheduler.slots().slot_of(id));
+            let nodes = cache.kv().listing(|id| scheduler.slots().slot_of(id));
             reply(&channel, work_of_nodes(&nodes), nodes)
         }
         Query::RecentlyUsed(limit, channel) => {
-            let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots().slot_of(id));
+            let (nodes, n_nodes) = cache.kv().recently_used(limit, |id| scheduler.slots().slot_of(id));
             reply(&channel, work_of_nodes(&nodes), (nodes, n_nodes))
         }
         // Its work is bounded, to about the units of a step.
-        Query::Blocks(key, cursor, channel) => reply(&channel, WORK_PER_STEP, cache.kv_mut().blocks(&key, cursor)),
+        Query::Blocks(key, cursor, channel) => reply(&channel, WORK_PER_STEP, cache.blocks(&key, cursor)),
         Query::Pinned(channel) => {
-            let pinned = cache.kv_mut().pinned();
+            let pinned = cache.kv().pinned();
             reply(&channel, pinned.iter().map(|pinned| 1 + work_of(&pinned.tokens)).sum(), pinned)
         }
         Query::Unpin(id, channel) => {
-            let is_unpinned = cache.kv_mut().unpin_prefix(id);
-            publish_metrics(scheduler, cache);
+            let is_unpinned = cache.unpin(id);
+            publish_metrics(scheduler, cache, times);
             reply(&channel, 0, is_unpinned)
         }
         Query::SlotContents(slot, channel) => {
@@ -100,9 +102,9 @@ pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMana
         Query::EraseSlot(slot, channel) => {
             let erased = scheduler.take_contents(slot);
             if let Some(ErasedContents { adapter_schedule, tokens, n_shared }) = &erased {
-                cache.kv_mut().erase(adapter_schedule, tokens, *n_shared);
+                cache.erase(adapter_schedule, tokens, *n_shared);
             }
-            publish_metrics(scheduler, cache);
+            publish_metrics(scheduler, cache, times);
             let n_tokens = erased.map(|erased| erased.tokens.len());
             let n_erased = n_tokens.map(|n| u32::try_from(n).expect("a sequence fits its context"));
             reply(&channel, n_tokens.unwrap_or(0) / TOKENS_PER_UNIT, n_erased)

@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
 use crate::engine::cache_manager::{CacheManager, CopyTime};
 use crate::engine::execute::{execute, recover};
 use crate::engine::features::hooks;
@@ -25,7 +24,7 @@ use crate::engine::scheduler::sample::{is_due, sample_tokens};
 use crate::engine::scheduler::step_budget::StepBudget;
 use crate::engine::scheduler::tier_moves::move_between_tiers;
 use crate::engine::stall_detector::StallDetector;
-use crate::engine::stats::RecentStep;
+use crate::engine::stats::{RecentStep, StepTimes};
 use crate::engine::stopwatch::{Stopwatch, TimeField};
 use crate::request::Task;
 use crate::sampling::Threads;
@@ -69,7 +68,7 @@ impl<R: Runner> Worker<R> {
             commands,
             queries: QueryQueue::default(),
         };
-        worker.publish_metrics();
+        publish_metrics(&worker.scheduler, &mut worker.cache, StepTimes::default());
         worker
     }
 
@@ -84,7 +83,7 @@ impl<R: Runner> Worker<R> {
     /// how long to sleep before the next step if this one made no progress.
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let times_before = self.stopwatch.times();
-        self.scheduler.stats_mut().n_steps += 1;
+        self.scheduler.count_step();
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.receive);
         let mut budget = AdmissionBudget::new();
         self.schedule(&mut budget);
@@ -122,16 +121,11 @@ impl<R: Runner> Worker<R> {
         while n_left > 0
             && let Some(query) = self.queries.next()
         {
-            let n_done = self.answer(query);
+            let n_done = answer(&mut self.scheduler, &mut self.cache, self.stopwatch.times(), query);
             n_left = self.queries.spend(n_left, n_done);
         }
-        self.output.drop_unread_pins(self.cache.kv_mut());
+        self.cache.unpin_all(&self.output.take_unread_pins());
         Some(started_at)
-    }
-
-    fn answer(&mut self, query: Query) -> usize {
-        self.output.drop_unread_pins(self.cache.kv_mut());
-        answer(&mut self.scheduler, &mut self.cache, query)
     }
 
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
@@ -157,16 +151,17 @@ impl<R: Runner> Worker<R> {
                 Err(TryRecvError::Empty) if self.queries.are_waiting() => {
                     self.output.wake_all();
                     let query = self.queries.next().expect("one is waiting");
-                    self.answer(query);
+                    answer(&mut self.scheduler, &mut self.cache, self.stopwatch.times(), query);
                     continue;
                 }
-                Err(TryRecvError::Empty) if self.use_idle_time() => {
+                Err(TryRecvError::Empty) if self.cache.use_idle_time(|ids, reason| self.scheduler.fail_lost(ids, reason)) => {
                     started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
                     self.output.wake_all();
-                    self.publish_metrics();
+                    self.scheduler.record_evictions(self.cache.take_evicted());
+                    publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
                     #[cfg(test)]
                     self.check_idle();
                     let command = self.commands.recv().ok()?;
@@ -196,7 +191,9 @@ impl<R: Runner> Worker<R> {
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
         planner.take_cells(scheduler, cache);
-        scheduler.stats_mut().n_adapter_changes += u64::from(planner.changes_adapters);
+        if planner.changes_adapters {
+            scheduler.count_adapter_change();
+        }
         lap(stopwatch, cache, |times| &mut times.plan);
     }
 
@@ -250,7 +247,8 @@ impl<R: Runner> Worker<R> {
 
     fn publish(&mut self) -> Instant {
         let ended = self.scheduler.take_ended();
-        self.publish_metrics();
+        self.scheduler.record_evictions(self.cache.take_evicted());
+        publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
         let has_moved = !self.cache.spent().is_zero();
         let is_urgent = has_moved || !ended.is_empty() || self.scheduler.has_urgent_events();
         let n_streams = self.scheduler.drain_events(|group| self.output.send(group));
@@ -259,29 +257,16 @@ impl<R: Runner> Worker<R> {
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.emit)
     }
 
-    fn publish_metrics(&mut self) {
-        self.scheduler.record_evictions(self.cache.kv_mut().take_evicted());
-        self.scheduler.stats_mut().times = self.stopwatch.times();
-        publish_metrics(&self.scheduler, &mut self.cache);
-    }
-
-    /// Runs one move while no sequence is running. Returns `false` if there is nothing to move.
-    fn use_idle_time(&mut self) -> bool {
-        let Self { scheduler, cache, .. } = self;
-        cache.begin_moving(MAX_ENTRY_TIME);
-        cache.offload_early(true) || cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason))
-    }
-
     /// Returns `false` when the engine stops.
     fn handle_command(&mut self, command: Command) -> bool {
         let Self { scheduler, cache, output, .. } = self;
-        output.drop_unread_pins(cache.kv_mut());
+        cache.unpin_all(&output.take_unread_pins());
         match command {
             Command::Submit(groups) => {
                 for group in groups {
                     let (group_id, n_prompt, is_pin) = (group.group_id, group.n_prompt(), group.request.task == Task::Pin);
                     scheduler.enqueue(group);
-                    if is_pin && let Err(error) = cache.kv_mut().check_pin(n_prompt) {
+                    if is_pin && let Err(error) = cache.check_pin(n_prompt) {
                         // It fails before anything is computed for it.
                         scheduler.fail_request(group_id, error);
                     }

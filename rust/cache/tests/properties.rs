@@ -94,7 +94,9 @@ impl Run {
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.adapters, &tokens, &Provenance { group_id: 0, owner: None });
+                if let Some(id) = self.any_path() {
+                    self.bench.cache.count_hit(id, &tokens);
+                }
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;

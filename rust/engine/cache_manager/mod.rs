@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::cache::{AdapterSchedule, CacheOp, KvCache, PrefixMatch, PrefixQuery, Provenance, Reservation};
+use crate::cache::{
+    AdapterSchedule, CacheOp, CachedBlock, DigestCursor, EvictedRun, KvCache, PrefixMatch, PrefixQuery, Provenance, Reservation,
+};
 use crate::config::Limits;
 use crate::engine::cache_manager::guards::{PathGuard, Release, ReleaseQueue};
 use crate::engine::cache_manager::move_budget::MoveBudget;
 use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, Runner};
 use crate::error::Error;
-use crate::request::{PinnedPrefix, PlacedMedia};
+use crate::request::{PinnedPrefix, PlacedMedia, Token};
 
 /// The runner, and the bookkeeping of its cells. Queued changes are applied before each call that depends on them.
 pub(crate) struct CacheManager<R> {
@@ -68,7 +70,7 @@ impl<R: Runner> CacheManager<R> {
         &self.kv
     }
 
-    pub(crate) fn kv_mut(&mut self) -> &mut KvCache {
+    fn settled(&mut self) -> &mut KvCache {
         self.settle();
         &mut self.kv
     }
@@ -128,13 +130,47 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn n_free_ids(&mut self) -> usize {
-        self.settle();
-        self.kv.n_free_ids()
+        self.settled().n_free_ids()
     }
 
     pub(crate) fn n_free(&mut self) -> u32 {
-        self.settle();
-        u32::try_from(self.kv.n_free()).expect("a device cache has fewer than 2³² cells")
+        u32::try_from(self.settled().n_free()).expect("a device cache has fewer than 2³² cells")
+    }
+
+    pub(crate) fn n_evictable(&mut self) -> usize {
+        self.settled().n_evictable()
+    }
+
+    pub(crate) fn touch(&mut self, adapter_schedule: &AdapterSchedule, tokens: &[Token]) {
+        self.settled().touch(adapter_schedule, tokens);
+    }
+
+    /// Counts a match of `tokens` for the sequence that was placed on `path`.
+    pub(crate) fn count_hit(&mut self, path: &PathGuard, tokens: &[Token]) {
+        self.settled().count_hit(path.id(), tokens);
+    }
+
+    /// Moves the first `n_tokens` of a running sequence into the tree, so that others can share them.
+    pub(crate) fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
+        self.settled().share_first(id, n_tokens);
+    }
+
+    /// Takes cells for the rows of the next decode, which must be free.
+    pub(crate) fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
+        self.settled().extend(rows);
+    }
+
+    pub(crate) fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
+        self.settled().take_evicted()
+    }
+
+    /// Evicts `tokens` from both tiers, except the first `n_kept` and tokens that something else needs.
+    pub(crate) fn erase(&mut self, adapter_schedule: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
+        self.settled().erase(adapter_schedule, tokens, n_kept);
+    }
+
+    pub(crate) fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
+        self.settled().blocks(key, cursor)
     }
 
     /// Returns the longest prefix that can be forked or reloaded and does not cut a medium that can only be cached as a whole.
@@ -163,14 +199,26 @@ impl<R: Runner> CacheManager<R> {
 
     /// `None` if no id is free.
     pub(crate) fn place(&mut self, adapter_schedule: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<PathGuard> {
-        let id = self.kv_mut().place(adapter_schedule, matched)?;
+        let id = self.settled().place(adapter_schedule, matched)?;
         self.apply_ops();
         Some(self.released.guard(id))
     }
 
+    /// As [`CacheManager::place`], and attributes the cells that are computed on the path to a request.
+    pub(crate) fn place_for(
+        &mut self,
+        provenance: Provenance,
+        adapter_schedule: &AdapterSchedule,
+        matched: Option<&PrefixMatch>,
+    ) -> Option<PathGuard> {
+        let path = self.place(adapter_schedule, matched)?;
+        self.kv.set_provenance(path.id(), provenance);
+        Some(path)
+    }
+
     /// As [`CacheManager::place`] without a match, for cells that are never shared.
     pub(crate) fn place_private(&mut self, adapter_schedule: &AdapterSchedule) -> Option<PathGuard> {
-        let id = self.kv_mut().place_private(adapter_schedule)?;
+        let id = self.settled().place_private(adapter_schedule)?;
         self.apply_ops();
         Some(self.released.guard(id))
     }
@@ -184,12 +232,28 @@ impl<R: Runner> CacheManager<R> {
         provenance: Provenance,
     ) {
         path.discard();
-        *path = self.place(adapter_schedule, matched).expect("an id is free");
-        self.kv_mut().set_provenance(path.id(), provenance);
+        *path = self.place_for(provenance, adapter_schedule, matched).expect("an id is free");
     }
 
     pub(crate) fn pin(&mut self, path: &mut PathGuard) -> Result<PinnedPrefix, Error> {
-        self.kv_mut().pin(path.disarm())
+        self.settled().pin(path.disarm())
+    }
+
+    /// Fails if a prefix of `n_tokens` tokens exceeds the limit of pins.
+    pub(crate) fn check_pin(&mut self, n_tokens: u32) -> Result<(), Error> {
+        self.settled().check_pin(n_tokens)
+    }
+
+    pub(crate) fn unpin_all(&mut self, pin_ids: &[u64]) {
+        self.settle();
+        for &pin_id in pin_ids {
+            self.kv.unpin_prefix(pin_id);
+        }
+    }
+
+    /// Returns `false` if no prefix has this id.
+    pub(crate) fn unpin(&mut self, pin_id: u64) -> bool {
+        self.settled().unpin_prefix(pin_id)
     }
 
     pub(crate) fn can_fork(&mut self, id: KvSeqId, n_tokens: u32) -> bool {

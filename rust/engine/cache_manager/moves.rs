@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{EvictionReason, IdleCost, PathRemoval, Reload, SavedState};
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
 use crate::engine::runner::{KvSeqId, RelocateError, Runner, StateError};
 use crate::request::Token;
 
@@ -62,8 +63,7 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn has_idle_cells(&mut self, n_wanted: u32) -> bool {
-        self.settle();
-        n_wanted as usize <= self.kv.n_free() + self.kv.n_evictable()
+        n_wanted as usize <= self.settled().n_free() + self.kv.n_evictable()
     }
 
     /// Removes the least recently used idle prefix or its tail. Returns `false` if none qualifies.
@@ -118,6 +118,12 @@ impl<R: Runner> CacheManager<R> {
         was_removed
     }
 
+    /// Runs one move while no sequence is running. Returns `false` if there is nothing to move.
+    pub(crate) fn use_idle_time(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
+        self.begin_moving(MAX_ENTRY_TIME);
+        self.offload_early(true) || self.relocate(on_lost)
+    }
+
     /// Moves cells down if the used ones are scattered. If contents are lost on the way, `on_lost` ends their sequences.
     pub(crate) fn relocate(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
         self.settle();
@@ -134,7 +140,7 @@ impl<R: Runner> CacheManager<R> {
             Err(RelocateError::Lost(error)) => {
                 tracing::warn!("cells could not be moved and are lost: {error}");
                 on_lost(&relocation.ids, &error.to_string());
-                self.kv_mut().invalidate(&relocation.ids);
+                self.settled().invalidate(&relocation.ids);
             }
         }
         moved.is_ok()
@@ -146,6 +152,12 @@ impl<R: Runner> CacheManager<R> {
             Ok(bytes) => drop(self.kv.add_checkpoint(id, n_tokens, bytes, logits)),
             Err(error) => warn_unsaved(&error),
         }
+    }
+
+    /// Adds a checkpoint that was loaded.
+    pub(crate) fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Arc<[f32]>) {
+        self.settle();
+        self.kv.add_checkpoint(id, n_tokens, bytes, Some(logits));
     }
 
     pub(crate) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {

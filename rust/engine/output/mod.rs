@@ -11,7 +11,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::cache::KvCache;
 use crate::engine::features::state::SharedFeatures;
 use crate::engine::output::slow_consumers::{Backlog, SlowConsumers, SlowStreams};
 use crate::engine::output::stream::Sender;
@@ -123,16 +122,18 @@ impl Output {
         }
     }
 
-    /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.
-    pub(crate) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
+    /// Returns the ids of pinned prefixes whose readers left before they read the id: no client could ever unpin them.
+    pub(crate) fn take_unread_pins(&mut self) -> Vec<u64> {
+        let mut unread = Vec::new();
         for _ in 0..self.unread_pins.len().min(MAX_CHECKED_PINS) {
-            let Some(pin) = self.unread_pins.pop_front() else { return };
+            let Some(pin) = self.unread_pins.pop_front() else { break };
             match pin.sender.was_read() {
                 None => self.unread_pins.push_back(pin),
                 Some(true) => {}
-                Some(false) => drop(cache.unpin_prefix(pin.id)),
+                Some(false) => unread.push(pin.id),
             }
         }
+        unread
     }
 }
 

@@ -5,7 +5,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
+use crate::engine::scheduler::placement::{Start, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
@@ -108,7 +108,7 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     } else {
         budget.spend(group.n_prompt().into());
         // Touches the prefix first, so that freeing an id does not evict it.
-        cache.kv_mut().touch(&group.adapter_schedule, &group.prompt);
+        cache.touch(&group.adapter_schedule, &group.prompt);
     }
     if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
         return false;
@@ -118,8 +118,7 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     scheduler.stats.n_compared += n_compared;
     budget.n_compared = budget.n_compared.saturating_sub(n_compared);
     if let Some(awaited_prefix) = awaited_prefix {
-        scheduler.queue.block_on_prefix(group_id, awaited_prefix);
-        scheduler.has_changed = true;
+        scheduler.block_on_prefix(group_id, awaited_prefix);
         return true;
     }
     cache.settle();
@@ -132,10 +131,10 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
         Task::Load(saved) => matched.take_from(saved, cache.kind().forks),
         _ => {}
     }
-    scheduler.record_evictions(cache.kv_mut().take_evicted());
+    scheduler.record_evictions(cache.take_evicted());
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
-    count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
+    cache.count_hit(&path, &scheduler.queue.group(group_id).prompt[..matched.n_tokens() as usize]);
     let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
     scheduler.start_branches(Start { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
     true
@@ -205,7 +204,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     for PreemptedSequence { sequence, .. } in scheduler.queue.resuming() {
         let tokens = sequence.tokens.first(sequence.n_tokens());
         budget.spend(sequence.n_tokens().into());
-        cache.kv_mut().touch(&sequence.adapter_schedule, &tokens);
+        cache.touch(&sequence.adapter_schedule, &tokens);
     }
     if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
         return false;

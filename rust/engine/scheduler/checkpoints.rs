@@ -188,8 +188,7 @@ fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence
     let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request.owner.clone() };
     let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
     while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
-    let Some(kept) = cache.place(&sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))) else { return };
-    cache.kv_mut().set_provenance(kept.id(), provenance);
+    drop(cache.place_for(provenance, &sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))));
 }
 
 /// Saves states at the ends of prompts, with the logits there, at requested positions, and where a fork may start later.

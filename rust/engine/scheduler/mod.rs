@@ -35,7 +35,7 @@ use crate::engine::features::state::SchedulerFeatures;
 use crate::engine::output::SharedState;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::queue::Queue;
-use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, RequestGroup};
 use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
@@ -106,10 +106,6 @@ impl Scheduler {
         &self.queue
     }
 
-    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
-        &mut self.queue
-    }
-
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
     }
@@ -140,10 +136,6 @@ impl Scheduler {
         (sequence, group, &mut self.features)
     }
 
-    pub(crate) fn stats_mut(&mut self) -> &mut Stats {
-        &mut self.stats
-    }
-
     pub(crate) fn has_changed(&self) -> bool {
         self.has_changed
     }
@@ -155,6 +147,21 @@ impl Scheduler {
 
     pub(crate) fn enqueue(&mut self, group: RequestGroup) {
         self.queue.push(group);
+    }
+
+    pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
+        self.has_changed = true;
+        self.queue.block_on_prefix(group_id, awaited_prefix);
+    }
+
+    pub(crate) fn set_prompt_logits(&mut self, group_id: u64, logits: &Arc<[f32]>) {
+        self.queue.set_prompt_logits(group_id, logits);
+    }
+
+    /// Sets the parameters of the branches of forks, which can then start.
+    pub(crate) fn build_forks(&mut self, group_id: u64, branch_specs: Vec<BranchSpec>) {
+        self.stats.branches.n_forked += branch_specs.iter().map(|spec| u64::from(spec.n)).sum::<u64>();
+        self.queue.set_branch_specs(group_id, branch_specs);
     }
 
     pub(crate) fn record_evictions(&mut self, evicted: impl Iterator<Item = EvictedRun>) {
@@ -226,6 +233,25 @@ impl Scheduler {
     pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
         self.count_decode();
         self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
+    }
+
+    pub(crate) fn count_step(&mut self) {
+        self.stats.n_steps += 1;
+    }
+
+    pub(crate) fn count_adapter_change(&mut self) {
+        self.stats.n_adapter_changes += 1;
+    }
+
+    pub(crate) fn count_predicted(&mut self, n: usize) {
+        self.stats.n_predicted += n as u64;
+    }
+
+    /// Records the time of the next token of a sequence.
+    pub(crate) fn observe_token(&mut self, key: SchedulingKey, now: Instant) {
+        let clock = &mut self.slots.sequence_mut(key).sequence.clock;
+        let last = clock.record_token(now);
+        self.stats.histograms.observe_token(clock.submitted, last, now);
     }
 
     pub(crate) fn count_decode(&mut self) {

@@ -6,10 +6,9 @@ use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
-use crate::engine::runner::{KvSeqId, Runner};
+use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::checkpoints::checkpoint_positions;
-use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::Task;
@@ -36,23 +35,14 @@ pub(crate) fn place<R: Runner>(
     sequence: &Sequence,
     matched: &PrefixMatch,
 ) -> PathGuard {
-    let path = cache.place(&sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
-    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.group_id).provenance());
+    let provenance = scheduler.queue.group(sequence.group_id).provenance();
+    let path = cache.place_for(provenance, &sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
     cache.record_start();
     path
 }
 
 pub(crate) fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
     cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
-}
-
-pub(crate) fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, id: KvSeqId, matched: &PrefixMatch) {
-    let n_found = matched.n_tokens();
-    if n_found == matched.n_device {
-        cache.kv_mut().count_hit_of(id);
-    } else {
-        cache.kv_mut().count_hit(&group.adapter_schedule, &group.prompt[..n_found as usize], &group.provenance());
-    }
 }
 
 pub(crate) struct Start {

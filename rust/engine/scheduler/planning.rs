@@ -64,7 +64,7 @@ impl Planner {
     pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
-        cache.kv_mut().extend(rows);
+        cache.extend(rows);
         self.fill(scheduler.slots.running(), |_| true);
         self.changes_adapters = !self.plan.rows.is_empty() && self.plan.adapter_set != *self.adapters.current();
         if self.changes_adapters {
@@ -158,7 +158,8 @@ impl Planner {
             let n = cache.free_cells(n_planned + n_wanted, urgency, || scheduler.release_cells(key)).saturating_sub(n_planned);
             let n = if n < n_wanted && takes_all { 0 } else { n };
             scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
-            if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
+            let mut is_freed_later = || urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.n_evictable() > 0;
+            if n == 0 && n_wanted > 0 && !is_freed_later() {
                 let running = scheduler.slots.running();
                 if running.iter().skip(1).all(|other| other.runs_with(&running[0])) {
                     end_oversized(scheduler, cache);
@@ -274,10 +275,6 @@ fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> 
         max_step: None,
         priority: decoding.map(|running| running.sequence.request.priority).max().unwrap_or_default(),
     }
-}
-
-fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> bool {
-    urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv_mut().n_evictable() > 0
 }
 
 /// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.

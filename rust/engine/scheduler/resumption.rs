@@ -194,7 +194,7 @@ pub(crate) fn find_awaited<R: Runner>(
         return Some(PrefixMatch::on_device(source.id(), n_tokens));
     }
     if let Some(source) = source.filter(|_| cache.kind().forks.can_truncate()) {
-        cache.kv_mut().share_first(source.id(), n_tokens);
+        cache.share_first(source.id(), n_tokens);
     }
     Some(find(cache, group, &running.sequence, u32::MAX))
 }

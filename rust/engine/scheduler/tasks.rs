@@ -63,15 +63,15 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
             if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
                 && cache.kind().is_a_state()
             {
-                let bytes = Arc::clone(&piece.bytes);
-                cache.kv_mut().add_checkpoint(running.id(), running.n_held, bytes, Some(logits[..].into()));
+                cache.add_checkpoint(running.id(), running.n_held, Arc::clone(&piece.bytes), logits[..].into());
             }
             Ok(None)
         }
         Task::Save { .. } => {
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
-            let checkpoint = cache.kv_mut().checkpoint(&adapter_schedule, &tokens);
+            cache.settle();
+            let checkpoint = cache.kv().checkpoint(&adapter_schedule, &tokens);
             let logits = checkpoint.and_then(|checkpoint| checkpoint.logits.as_deref()).map(<[f32]>::to_vec);
             let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Saving") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());

@@ -642,7 +642,7 @@ fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 
     let ids = paths.each_ref().map(PathGuard::id);
     for position in 0..64 {
         let tokens = [b'a', b'b'].map(Token::from);
-        memory.kv_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
+        memory.extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
         let row = |(&sequence, &token): (&KvSeqId, &Token)| Row { sequence, token, position, wants_logits: false };
         let rows = ids.iter().zip(&tokens).map(row).collect();
         memory.decode(&Plan { rows, ..Plan::default() }).expect("it fits");
@@ -656,8 +656,8 @@ fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 
 /// Returns the used cells after all removals, and the tokens saved and evicted by then.
 fn all_left(memory: &mut CacheManager<FakeRunner>) -> (usize, u64, u64) {
     while memory.evict() {}
-    let counts = memory.kv_mut().counts();
-    (memory.kv_mut().n_used(), counts.n_offloaded, counts.n_evicted)
+    let counts = memory.kv().counts();
+    (memory.kv().n_used(), counts.n_offloaded, counts.n_evicted)
 }
 
 #[test]

@@ -80,15 +80,13 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
     for group_id in due.collect::<Vec<u64>>() {
         let all = beams_of(scheduler, group_id);
-        let clock = &mut scheduler.sequence_mut(all[0]).sequence.clock;
-        let (submitted, last) = (clock.submitted, clock.record_token(now));
-        scheduler.stats_mut().histograms.observe_token(submitted, last, now);
+        scheduler.observe_token(all[0], now);
         let mut live = live_of(scheduler, &all);
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =
             live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
         let selection = choose(scheduler, cache.runner(), &all, &live, &proposed);
-        scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
+        scheduler.count_predicted(selection.live.len() + selection.ended.len());
         for (successor, reason) in selection.ended {
             let chosen = take_token(&mut proposed, &successor);
             add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.score, reason);

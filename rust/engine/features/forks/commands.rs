@@ -164,8 +164,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
         fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
     let seed = specs[0].request.seed;
     scheduler.features_mut().forks.set_initial_state(group_id, fork_state);
-    scheduler.queue_mut().set_branch_specs(group_id, specs);
-    scheduler.stats_mut().branches.n_forked += u64::from(n);
+    scheduler.build_forks(group_id, specs);
     Ok(ForkProgress::Done(ForkResult { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt, stream: None }))
 }
 
@@ -224,7 +223,7 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
     match group.branches[index as usize] {
         BranchState::Waiting if is_next => {
             if let Some(logits) = group.prompt_logits.clone() {
-                scheduler.queue_mut().set_prompt_logits(group_id, &logits);
+                scheduler.set_prompt_logits(group_id, &logits);
             }
         }
         BranchState::Running if !scheduler.is_paused(request_id) => {
@@ -233,7 +232,7 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
             if is_next {
                 scheduler.features_mut().forks.wait_for_logits(group_id, (of, index), n_tokens);
             }
-            scheduler.queue_mut().block_on_prefix(group_id, AwaitedPrefix { provider: owner, n_tokens, n_cached: n_tokens });
+            scheduler.block_on_prefix(group_id, AwaitedPrefix { provider: owner, n_tokens, n_cached: n_tokens });
         }
         BranchState::Waiting | BranchState::Running | BranchState::Preempted | BranchState::Finished => {}
     }
