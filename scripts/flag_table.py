@@ -4,21 +4,10 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from weft.cli.arguments import (
-    ARGS,
-    CACHE_LIST,
-    COMPLETION,
-    COMPLETION_BASH,
-    CONFIG,
-    CONFIG_VARIABLE,
-    DEVICES,
-    HELP,
-    HELP_ALL,
-    VERSION,
-)
+from weft.cli.arguments import ARGS, CONFIG, CONFIG_VARIABLE, OUTPUT_REQUESTS
 from weft.cli.commands import COMMANDS
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
-from weft.settings import table
+from weft.settings import GROUPS, table
 from weft.settings.flags import Flag
 
 INTRODUCTION = f"""\
@@ -68,13 +57,10 @@ def main() -> None:
 
 def _page() -> Iterator[str]:
     yield INTRODUCTION
-    groups: dict[str, list[Flag]] = {}
-    for flag in table().values():
-        if flag.spellings:
-            groups.setdefault(flag.group, []).append(flag)
-    for group, flags in groups.items():
+    for group, flags in GROUPS.items():
         yield f"## {group[0].upper()}{group[1:]}\n"
-        yield from _table(("flags", "other names", "variables", "description"), map(_row, flags))
+        rows = [_row(flag) for flag in flags.values() if flag.spellings]
+        yield from _table(("flags", "other names", "variables", "description"), rows)
         yield ""
     for command in COMMANDS.values():
         if command.options:
@@ -82,16 +68,7 @@ def _page() -> Iterator[str]:
             yield from _table(("flags", "other names", "variables", "description"), map(_row, command.options.values()))
             yield ""
     yield "## Output instead of a command\n"
-    outputs = (
-        (HELP, "print the common settings"),
-        (HELP_ALL, "print all settings"),
-        (VERSION, "print the version"),
-        (COMPLETION, "print a completion script for `bash`, `zsh` or `fish`"),
-        (COMPLETION_BASH, "print the completion script for bash"),
-        (CACHE_LIST, "print the downloaded models"),
-        (DEVICES, "print all devices except the CPU, with their memory"),
-    )
-    yield from _table(("flags", "output"), ((_names(names), text) for names, text in outputs))
+    yield from _table(("flags", "output"), ((_names(names), text) for names, text in OUTPUT_REQUESTS.items()))
     for meaning, (title, text, why) in SECTIONS.items():
         yield f"\n## {title}\n\n{text}\n"
         rows = [accepted for accepted in ACCEPTED if accepted.meaning is meaning]

@@ -62,82 +62,83 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an engine. `None` leaves a choice to the engine.
 
     The constructor raises `InvalidConfigError` for a value of the wrong type or out of range. Conditions that depend on the
-    model, the memory or the machine are checked when the engine starts.
+    model, the memory or the machine are checked when the engine starts. `Engine.compute` reports the chosen kernels, and why.
     """
 
     n_slots: Annotated[
-        int | None, FieldMeta("sequences that run concurrently; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
+        int | None, FieldMeta("sequences that run concurrently", 1, MAX_SLOTS, unset="8, each of which may use the whole context")
     ] = None
     n_ctx: Annotated[
         int | None,
         FieldMeta(
-            "size of the KV cache in tokens, shared by all slots; None or 0 derives it from the model and the free memory",
+            "size of the KV cache in tokens, shared by all slots",
             0,
             MAX_TOKENS,
+            unset="0, which derives it from the model, the slots and the free memory",
         ),
     ] = None
     kv_unified: Annotated[
         bool | None,
-        FieldMeta("whether a slot may use the whole cache, or only n_ctx / n_slots; None shares the cache if n_slots is None"),
+        FieldMeta(
+            "let a slot use the whole cache, or only its share (`n_ctx` / `n_slots`)",
+            unset="the whole if `n_slots` is unset, else its share",
+        ),
     ] = None
-    n_batch: Annotated[int, FieldMeta("maximum tokens of one llama.cpp call (logical batch)", 1, MAX_NUMBER)] = 2048
+    n_batch: Annotated[int, FieldMeta("maximum tokens of one llama.cpp call, the logical batch", 1, MAX_NUMBER)] = 2048
     n_ubatch: Annotated[
         int | None,
-        FieldMeta("maximum tokens of one decode (physical batch); None is 512, or less if memory is short", 1, MAX_NUMBER),
+        FieldMeta("maximum tokens of one decode, the physical batch", 1, MAX_NUMBER, unset="512, or less if memory is short"),
     ] = None
     grp_attn_n: Annotated[
         int,
         FieldMeta(
-            "self-extend: tokens that share a position in a text longer than grp_attn_w, which extends the usable context by"
-            " about this factor; 1 disables it",
+            "self-extend: tokens that share a position in a text longer than `grp_attn_w`, which extends the usable context"
+            " by about this factor; 1 disables it",
             1,
             MAX_NUMBER,
         ),
     ] = 1
     grp_attn_w: Annotated[
-        int, FieldMeta("self-extend: tokens per group; a multiple of grp_attn_n unless that is 1", 1, MAX_NUMBER)
+        int, FieldMeta("self-extend: tokens per group; a multiple of `grp_attn_n` unless that is 1", 1, MAX_NUMBER)
     ] = 512
     n_threads: Annotated[
         int | None,
         FieldMeta(
-            "threads of a decode without prompt tokens, at most the number of processors; None is the tuned value, else one per"
-            " physical core",
+            "threads of steps without prompt tokens (generation), at most the number of processors",
             1,
             MAX_THREADS,
+            unset="the tuned value, else one per physical core",
         ),
     ] = None
     n_threads_batch: Annotated[
         int | None,
         FieldMeta(
-            "threads of a decode with prompt tokens, at most the number of processors; None is n_threads if that is set, else the"
-            " tuned value",
+            "threads of steps with prompt tokens (prefill), at most the number of processors",
             1,
             MAX_THREADS,
+            unset="`n_threads` if that is set, else the tuned value",
         ),
     ] = None
-    n_gpu_layers: Annotated[int | None, FieldMeta("layers to offload to the GPU; None is all", 0, MAX_NUMBER)] = None
+    n_gpu_layers: Annotated[int | None, FieldMeta("number of layers to keep in GPU memory", 0, MAX_NUMBER, unset="all")] = None
     kernels: Annotated[
         Kernels,
-        FieldMeta(
-            'CPU kernels: "weft" uses Weft\'s own where they support the model, "auto" where they are faster, "llama.cpp" never;'
-            " Engine.compute reports the choice and its reason"
-        ),
+        FieldMeta("CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never"),
     ] = "auto"
     flash_attention: Annotated[
         Literal["auto", "on", "off"],
         FieldMeta(
-            "llama.cpp's fused attention kernel (on) or separate products (off); \"auto\" uses Weft's own kernel on a CPU where "
-            "it"
-            " applies and llama.cpp's choice on a GPU; elsewhere the tuned value, else off unless V is quantized or memory is "
-            "short"
+            "llama.cpp's fused attention kernel (on) or separate products (off); auto uses Weft's own kernel on a CPU where"
+            " it applies and llama.cpp's choice on a GPU, elsewhere the tuned value, else off unless V is quantized or memory"
+            " is short",
         ),
     ] = "auto"
     tuned: Annotated[bool, FieldMeta("use the measurements of `python -m weft tune` for this model on this machine")] = True
     pooling: Annotated[
         Pooling | None,
         FieldMeta(
-            'pooling of token embeddings: "mean", "cls" (first token), "last" (last token), "none" (one embedding per token) or'
-            ' "rank" (reranker score); None is the model\'s own, else the mean'
+            "pooling of token embeddings: none (one embedding per token), mean, cls (first token), last (last token) or rank"
+            " (reranker score)",
+            unset="the model's own, else mean",
         ),
     ] = None
     type_k: Annotated[KvType, FieldMeta("number format of cached keys")] = "f16"
@@ -145,164 +146,168 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_ram: Annotated[
         int | None,
         FieldMeta(
-            "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache,"
-            " None is 8,192 or a quarter of the machine's memory, whichever is less",
+            "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache",
             -1,
             2**44 - 1,
+            unset="8192, or a quarter of the machine's memory if that is less",
         ),
     ] = None
     max_queue: Annotated[
-        int, FieldMeta("maximum requests that wait for a slot; further requests are rejected with QueueFullError", 1, MAX_NUMBER)
+        int,
+        FieldMeta(
+            "maximum requests that wait for a slot; further requests are rejected (QueueFullError, HTTP 429)",
+            1,
+            MAX_NUMBER,
+        ),
     ] = 1024
     max_token_gap_ms: Annotated[
         float | None,
         FieldMeta(
-            "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a prompt"
-            " is computed concurrently; None is ten times the streams' own time per token, from 8 to 200, or twice that time if"
-            " that is more",
+            "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a"
+            " prompt is computed concurrently",
             0,
+            unset="ten times the streams' own time per token, from 8 to 200, or twice that time if that is more",
         ),
     ] = None
     ctx_checkpoints: Annotated[
         int,
         FieldMeta(
             "maximum checkpoints along the prompt of a recurrent, hybrid or sliding-window model, from which a prompt that"
-            " diverges there can continue; they use at most an eighth of cache_ram. 0 keeps checkpoints only at the ends of"
-            " prompts, turns and answers. Other models need none",
+            " diverges there can continue; they use at most an eighth of `cache_ram`. 0 keeps them only at the ends of"
+            " prompts, turns and answers",
             0,
             MAX_NUMBER,
         ),
     ] = 32
     checkpoint_min_step: Annotated[
         int,
-        FieldMeta(
-            "minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends; the prompt is"
-            " computed in segments between them",
-            1,
-            MAX_NUMBER,
-        ),
+        FieldMeta("minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends", 1, MAX_NUMBER),
     ] = 48
     use_mmap: Annotated[bool, FieldMeta("memory-map the model file instead of reading it")] = True
     use_mlock: Annotated[bool, FieldMeta("lock the weights in memory, so that they are never swapped out")] = False
     direct_io: Annotated[
         bool,
         FieldMeta(
-            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
+            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored",
         ),
     ] = False
     check_tensors: Annotated[bool, FieldMeta("reject a file that has weights that are not finite numbers")] = False
     devices: Annotated[
         tuple[str, ...] | None,
-        FieldMeta("devices to use in addition to the CPU, by ggml name (CUDA0); None is all, an empty sequence is none"),
+        FieldMeta("devices to use in addition to the CPU, by ggml name (CUDA0); an empty sequence is none", unset="all"),
     ] = None
     split_mode: Annotated[
         Literal["layer", "row", "none"],
-        FieldMeta('how to split the model across GPUs: by layer, by row of each tensor, or "none" for a single GPU'),
+        FieldMeta("how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU"),
     ] = "layer"
     main_gpu: Annotated[
-        int, FieldMeta("GPU for the whole model with split_mode none, or for small tensors with row; from 0", 0, MAX_NUMBER)
+        int, FieldMeta("GPU for the whole model with `split_mode` none, or for small tensors with row; from 0", 0, MAX_NUMBER)
     ] = 0
     tensor_split: Annotated[
-        tuple[float, ...],
-        FieldMeta("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0),
+        tuple[float, ...], FieldMeta("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0)
     ] = ()
     numa: Annotated[
         Literal["distribute", "isolate", "numactl"] | None,
-        FieldMeta("thread placement on a machine with several NUMA nodes, for the whole process; None leaves it to the system"),
+        FieldMeta(
+            "thread placement on a machine with several NUMA nodes, for the whole process: distribute spreads threads evenly,"
+            " isolate keeps them on one node, numactl uses the CPU map of numactl",
+            unset="left to the system",
+        ),
     ] = None
     repack: Annotated[
         bool | None,
         FieldMeta(
-            "whether llama.cpp repacks weights of some formats for its own matrix products; None repacks where llama.cpp's"
-            " products are used"
+            "repack weights of some formats for llama.cpp's own kernels, which cannot be memory-mapped then, or keep them in"
+            " their on-disk layout",
+            unset="repacking where llama.cpp's kernels compute them",
         ),
     ] = None
     lora: Annotated[
         tuple[tuple[str, float], ...],
         FieldMeta(
-            "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0 disables"
-            " an adapter. A request may select them by their index in this list, with other scales"
+            "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0"
+            " disables an adapter. A request may select them by their index in this list, with other scales",
         ),
     ] = ()
-    mmproj: Annotated[
-        str | None,
-        FieldMeta("multimodal projector (GGUF) for images and audio; None accepts text only"),
-    ] = None
+    mmproj: Annotated[str | None, FieldMeta("multimodal projector (GGUF) for images and audio", unset="text only")] = None
     mmproj_offload: Annotated[bool, FieldMeta("run the projector on a GPU if there is one")] = True
     image_min_tokens: Annotated[
         int | None,
         FieldMeta(
-            "minimum tokens per image, for models with dynamic resolution; None is the projector's own",
+            "minimum tokens per image, for models with dynamic resolution",
             1,
             MAX_IMAGE_TOKENS,
+            unset="the projector's own",
         ),
     ] = None
     image_max_tokens: Annotated[
         int | None,
         FieldMeta(
-            "maximum tokens per image, for models with dynamic resolution; None is the projector's own",
+            "maximum tokens per image, for models with dynamic resolution",
             1,
             MAX_IMAGE_TOKENS,
+            unset="the projector's own",
         ),
     ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
         FieldMeta(
-            "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers, True"
-            " or False, and strings; keys and strings of at most 127 bytes"
+            "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers,"
+            " True or False, and strings; keys and strings of at most 127 bytes",
         ),
     ] = ()
     tensor_overrides: Annotated[
         tuple[tuple[str, str], ...],
         FieldMeta(
             "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
-            " (CPU, CUDA0); the first match applies"
+            " (CPU, CUDA0); the first match applies",
         ),
     ] = ()
     cpu_moe: Annotated[bool, FieldMeta("keep the experts of all layers in CPU memory")] = False
     n_cpu_moe: Annotated[int, FieldMeta("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
-        int,
-        FieldMeta("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER),
+        int, FieldMeta("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER)
     ] = 0
     no_host: Annotated[
-        bool,
-        FieldMeta("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"),
+        bool, FieldMeta("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them")
     ] = False
     offload_kqv: Annotated[bool, FieldMeta("keep the KV cache of each layer on that layer's GPU, not in host memory")] = True
     op_offload: Annotated[bool, FieldMeta("compute large products with weights in host memory on a GPU")] = True
-    rope_scaling_type: Annotated[RopeScaling | None, FieldMeta("RoPE scaling method; None is the model's own")] = None
-    rope_freq_base: Annotated[float | None, FieldMeta("RoPE base frequency; None is the model's own", 2, 1e12)] = None
+    rope_scaling_type: Annotated[RopeScaling | None, FieldMeta("RoPE scaling method", unset="the model's own, else linear")] = (
+        None
+    )
+    rope_freq_base: Annotated[float | None, FieldMeta("RoPE base frequency", 2, 1e12, unset="the model's own")] = None
     rope_freq_scale: Annotated[
         float | None,
         FieldMeta(
-            "RoPE frequency scale: 0.25 extends the context to four times that of training; None is the model's own",
+            "RoPE frequency scale: 0.25 extends the context to four times that of training",
             1e-4,
             1e4,
+            unset="the model's own",
         ),
     ] = None
     yarn_orig_ctx: Annotated[
-        int | None, FieldMeta("YaRN: original context size of the model in tokens; None is the model's own", 1, MAX_NUMBER)
+        int | None, FieldMeta("YaRN: original context size of the model in tokens", 1, MAX_NUMBER, unset="the model's own")
     ] = None
     yarn_ext_factor: Annotated[
-        float | None, FieldMeta("YaRN: extrapolation mix factor; 0 is full interpolation, None is the model's own", 0, 1e6)
+        float | None, FieldMeta("YaRN: extrapolation mix factor; 0 is full interpolation", 0, 1e6, unset="the model's own")
     ] = None
     yarn_attn_factor: Annotated[
         float | None,
         FieldMeta(
-            "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale."
-            " None is the model's own",
+            "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale",
             0,
             1e6,
+            unset="the model's own",
         ),
     ] = None
     yarn_beta_slow: Annotated[
         float | None,
-        FieldMeta("YaRN: rotations per context below which a frequency is interpolated; None is the model's own", 0, 1e6),
+        FieldMeta("YaRN: rotations per context below which a frequency is interpolated", 0, 1e6, unset="the model's own"),
     ] = None
     yarn_beta_fast: Annotated[
         float | None,
-        FieldMeta("YaRN: rotations per context above which a frequency is unchanged; None is the model's own", 0, 1e6),
+        FieldMeta("YaRN: rotations per context above which a frequency is unchanged", 0, 1e6, unset="the model's own"),
     ] = None
     cpus: Annotated[
         tuple[int, ...],
@@ -314,36 +319,39 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     cpus_batch: Annotated[
-        tuple[int, ...] | None, FieldMeta("CPU affinity of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
+        tuple[int, ...] | None, FieldMeta("CPU affinity of threads that compute prompts", 0, MAX_THREADS - 1, unset="`cpus`")
     ] = None
     strict_cpu: Annotated[
         bool,
         FieldMeta(
-            "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many as"
-            " processors, or as cores"
+            "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many"
+            " as processors, or as cores",
         ),
     ] = False
-    strict_cpu_batch: Annotated[bool | None, FieldMeta("strict_cpu of threads that compute prompts; None is strict_cpu")] = None
+    strict_cpu_batch: Annotated[bool | None, FieldMeta("`strict_cpu` of threads that compute prompts", unset="`strict_cpu`")] = (
+        None
+    )
     prio: Annotated[
         int,
         FieldMeta(
             "thread scheduling priority: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime). Above normal requires"
-            " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower priority",
+            " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower"
+            " priority",
             -1,
             3,
         ),
     ] = 0
-    prio_batch: Annotated[int | None, FieldMeta("priority of threads that compute prompts; None is prio", -1, 3)] = None
+    prio_batch: Annotated[int | None, FieldMeta("`prio` of threads that compute prompts", -1, 3, unset="`prio`")] = None
     poll: Annotated[
         int | None,
         FieldMeta(
-            "busy-waiting of idle threads before they sleep: 0 is none, 1 a few milliseconds, 100 the longest; None is 1,"
-            " and 0 for embeddings",
+            "busy-waiting of idle threads before they sleep: 0 is none, 1 a few milliseconds, 100 the longest",
             0,
             100,
+            unset="1, and 0 for embeddings",
         ),
     ] = None
-    poll_batch: Annotated[int | None, FieldMeta("poll of threads that compute prompts; None is poll", 0, 100)] = None
+    poll_batch: Annotated[int | None, FieldMeta("`poll` of threads that compute prompts", 0, 100, unset="`poll`")] = None
 
     def __post_init__(self) -> None:
         # Lists are accepted, and stored as tuples.

@@ -52,8 +52,16 @@ COMPLETION = ("--completion",)
 COMPLETION_BASH = ("--completion-bash",)
 CACHE_LIST = ("-cl", "--cache-list")
 DEVICES = ("--list-devices",)
-OUTPUT_REQUESTS = (HELP, HELP_ALL, VERSION, COMPLETION, COMPLETION_BASH, CACHE_LIST, DEVICES)
-"""Flags that request output instead of the command."""
+OUTPUT_REQUESTS = {
+    HELP: "print the common settings",
+    HELP_ALL: "print all settings",
+    VERSION: "print the version",
+    COMPLETION: "print a completion script for bash, zsh or fish",
+    COMPLETION_BASH: "print the completion script for bash",
+    CACHE_LIST: "print the downloaded models",
+    DEVICES: "print the devices other than the CPU with their memory",
+}
+"""Flags that request output instead of the command, with descriptions."""
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose values escapes are processed."""

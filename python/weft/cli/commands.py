@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from weft.settings import table
+from weft.settings import GROUPS
 from weft.settings.flags import Flag, row
 from weft.settings.values import text, whole
 
@@ -42,11 +41,7 @@ class Command:
         """Returns the settings that the command supports; None is all."""
         if self.groups is None:
             return None
-        return frozenset(self.settings) | {name for name, flag in table().items() if flag.group in self.groups}
-
-
-def _switch(group: str, name: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
-    return row(group, constants={name: True}, **about)
+        return frozenset(self.settings).union(*(GROUPS[group] for group in self.groups))
 
 
 def _list_of(parse: Callable[[str], int]) -> Callable[[str], Sequence[int]]:
@@ -90,14 +85,10 @@ CHAT = Command(
     (*LOADING, "sampling (defaults of requests)", "chat"),
     ("verbosity",),
     {
-        "url": row(
-            "this chat", "--url", metavar="URL", parse=text, help="server to chat with, in place of a model in this process"
-        ),
-        "key": row("this chat", "--api-key", metavar="KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
-        "served_model": row(
-            "this chat", "--served-model", metavar="NAME", parse=text, help="model of the server (default: its first one)"
-        ),
-        "system": row("this chat", "-sys", "--system", metavar="TEXT", parse=text, help="system message (default: none)"),
+        "url": row("--url", metavar="URL", parse=text, help="server to chat with, in place of a model in this process"),
+        "key": row("--api-key", metavar="KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
+        "served_model": row("--served-model", metavar="NAME", parse=text, help="model of the server (default: its first one)"),
+        "system": row("-sys", "--system", metavar="TEXT", parse=text, help="system message (default: none)"),
     },
 )
 BENCH = Command(
@@ -113,19 +104,14 @@ BENCH = Command(
     (),
     {
         "streams": row(
-            "this benchmark",
             "--streams",
             metavar="N,N",
             parse=_list_of(whole(1, 254)),
             help="numbers of concurrent streams (default: 1,8,32)",
         ),
-        "n_prompt": row(
-            "this benchmark", "--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"
-        ),
-        "n_decode": row(
-            "this benchmark", "--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"
-        ),
-        "json": _switch("this benchmark", "--json", help="print JSON instead of a table"),
+        "n_prompt": row("--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"),
+        "n_decode": row("--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"),
+        "json": row(constants={"--json": True}, help="print JSON instead of a table"),
     },
 )
 PLAN = Command(
@@ -139,7 +125,7 @@ PLAN = Command(
     ),
     None,
     (),
-    {"json": _switch("this plan", "--json", help="print JSON instead of a table")},
+    {"json": row(constants={"--json": True}, help="print JSON instead of a table")},
 )
 TOP = Command(
     "top",

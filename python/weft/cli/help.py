@@ -3,21 +3,10 @@
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from weft.cli.arguments import (
-    ARGS,
-    CACHE_LIST,
-    COMPLETION,
-    COMPLETION_BASH,
-    CONFIG,
-    CONFIG_VARIABLE,
-    DEVICES,
-    HELP,
-    HELP_ALL,
-    VERSION,
-)
+from weft.cli.arguments import ARGS, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP_ALL, OUTPUT_REQUESTS
 from weft.cli.commands import COMMANDS, SERVE, Command
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.settings import table
+from weft.settings import GROUPS, table
 from weft.settings.flags import Flag
 
 __all__ = ["COMMON", "help_text", "whole_help_text"]
@@ -42,12 +31,7 @@ EPILOG = (
 )
 
 ABOUT = (
-    (", ".join(HELP), "print the common settings and exit"),
-    (", ".join(HELP_ALL), "print all settings and exit"),
-    (", ".join(VERSION), "print the version and exit"),
-    (f"{COMPLETION[0]} SHELL", f"print a completion script for bash, zsh or fish and exit; {COMPLETION_BASH[0]} is that of bash"),
-    (", ".join(CACHE_LIST), "print the downloaded models and exit"),
-    (", ".join(DEVICES), "print all devices except the CPU, with their memory, and exit"),
+    *((", ".join(names) + " SHELL" * (names == COMPLETION), f"{text} and exit") for names, text in OUTPUT_REQUESTS.items()),
     (f"{ARGS[0]} FLAGS", "more flags in one text, split as by a shell"),
     (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
 )
@@ -66,10 +50,10 @@ def help_text(command: Command) -> str:
 def whole_help_text(command: Command) -> str:
     """Returns the text of `--help-all`: all options with their variables, and llama-server's flags without a setting."""
     parts = [_usage(command), *_commands(command), *_examples(command), _section("other flags", ABOUT)]
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for flag in (*command.options.values(), *_settings(command).values()):
-        groups.setdefault(flag.group, []).append(_row(flag))
-    parts += [_section(group, rows) for group, rows in groups.items()]
+    settings = _settings(command)
+    groups = {group: [flag for name, flag in flags.items() if name in settings] for group, flags in GROUPS.items()}
+    for group, flags in ({"options": [*command.options.values()]} | groups).items():
+        parts += [_section(group, map(_row, flags))] if flags else []
     if command.setting_names() is None:
         parts += [_names(meaning) for meaning in Meaning]
     return "\n\n".join([*parts, _fill(EPILOG)]) + "\n"

@@ -26,6 +26,8 @@ class FieldMeta(msgspec.Struct, frozen=True):
     """Inclusive maximum."""
     above: float = -math.inf
     """Exclusive minimum."""
+    unset: str = ""
+    """Meaning of None, if it is the default."""
 
     def takes(self, value: object) -> bool:
         """Returns True if a value of the field's type, or each element of a tuple, is within the bounds."""
@@ -43,7 +45,10 @@ def field_meta(struct: type[msgspec.Struct]) -> dict[str, FieldMeta]:
 
 def described(struct: Struct) -> Struct:
     """Decorator that adds an `Attributes:` section to the struct's docstring, so that `help()` shows every field."""
-    lines = [f"    {name}: {meta.text}" for name, meta in field_meta(struct).items()]
+    lines = [
+        f"    {name}: {meta.text}" + (f"; None is {meta.unset}" if meta.unset else "")
+        for name, meta in field_meta(struct).items()
+    ]
     struct.__doc__ = "\n".join([(struct.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in lines)])
     return struct
 

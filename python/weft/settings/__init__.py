@@ -30,13 +30,7 @@ from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
 from weft.settings.threads import THREADS
 
-__all__ = ["Settings", "table"]
-
-_GROUPS: tuple[type | Mapping[str, Flag], ...] = (
-    *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
-    *(SamplingSettings, DRAWING, EmbeddingSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
-)
-"""Groups in the order of `--help`: classes with settings, and flags of fields of `Settings.engine` and `Settings.sampling`."""
+__all__ = ["GROUPS", "Settings", "table"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +102,29 @@ _PART_OF = {
 """Part of the settings for fields that `Settings` does not have itself."""
 
 
-def table() -> dict[str, Flag]:
+def _flags(part: type) -> dict[str, Flag]:
+    return {each.name: each.metadata["flag"] for each in fields(part)}
+
+
+GROUPS: Mapping[str, Mapping[str, Flag]] = {
+    "model": _flags(ModelSettings) | LOADING | OVERRIDES,
+    "images and audio": _flags(MediaSettings) | PROJECTOR,
+    "context and slots": CACHE | _flags(ContextSettings),
+    "positions": POSITIONS,
+    "compute": STEPS,
+    "threads": THREADS,
+    "sampling (defaults of requests)": _flags(SamplingSettings) | DRAWING,
+    "embeddings and reranking": _flags(EmbeddingSettings) | POOLING,
+    "chat": _flags(ChatSettings),
+    "server": _flags(ServerSettings),
+    "access": _flags(AccessSettings),
+    "log": _flags(LogSettings),
+}
+"""Flags of the settings by group, in the order of `--help`."""
+
+_TABLE: Mapping[str, Flag] = {name: flag for group in GROUPS.values() for name, flag in group.items()}
+
+
+def table() -> Mapping[str, Flag]:
     """Returns the flag of each setting, in the order of `--help`."""
-    rows: dict[str, Flag] = {}
-    for group in _GROUPS:
-        rows |= {each.name: each.metadata["flag"] for each in fields(group)} if isinstance(group, type) else group
-    return rows
+    return _TABLE

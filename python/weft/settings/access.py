@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from weft.settings.flags import flag
-from weft.settings.values import boolean, file, items, together
+from weft.settings.values import file, items, together
 
 __all__ = ["ANY_HOST", "AccessSettings", "browser_origin"]
-
-ACCESS = "access"
 
 ANY_HOST = "*"
 """Value of `--allowed-hosts` that matches every host."""
@@ -78,7 +76,6 @@ class AccessSettings:
 
     api_keys: tuple[str, ...] = flag(
         (),
-        ACCESS,
         "--api-key",
         metavar="KEY",
         parse=_keys,
@@ -88,7 +85,6 @@ class AccessSettings:
     )
     api_key_file: str | None = flag(
         None,
-        ACCESS,
         "--api-key-file",
         metavar="FNAME",
         parse=file,
@@ -97,7 +93,6 @@ class AccessSettings:
     )
     ssl_key_file: str | None = flag(
         None,
-        ACCESS,
         "--ssl-key-file",
         metavar="FNAME",
         parse=file,
@@ -106,7 +101,6 @@ class AccessSettings:
     )
     ssl_cert_file: str | None = flag(
         None,
-        ACCESS,
         "--ssl-cert-file",
         metavar="FNAME",
         parse=file,
@@ -115,32 +109,27 @@ class AccessSettings:
     )
     allowed_hosts: tuple[str, ...] = flag(
         (),
-        ACCESS,
         "--allowed-hosts",
         metavar="HOSTS",
         parse=_hosts,
         join=together,
         separator=",",
         env="LLAMA_ARG_ALLOWED_HOSTS",
-        help="comma-separated host names that requests may use, in addition to IP addresses and localhost; '*' is any (default: "
-        "none on"
-        " a loopback address, else any)",
+        help="comma-separated host names that requests may use, in addition to IP addresses and localhost; '*' is any (default:"
+        " none on a loopback address, else any)",
     )
     cors_origins: tuple[str, ...] = flag(
         ("*",),
-        ACCESS,
         "--cors-origins",
         metavar="ORIGINS",
         parse=_origins,
         separator=",",
         env="LLAMA_ARG_CORS_ORIGINS",
-        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither "
-        "read nor"
-        " change data of other clients (default: *)",
+        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither"
+        " read nor change data of other clients (default: *)",
     )
     cors_methods: str = flag(
         "GET, POST, DELETE, OPTIONS",
-        ACCESS,
         "--cors-methods",
         metavar="METHODS",
         env="LLAMA_ARG_CORS_METHODS",
@@ -148,7 +137,6 @@ class AccessSettings:
     )
     cors_headers: str = flag(
         "*",
-        ACCESS,
         "--cors-headers",
         metavar="HEADERS",
         env="LLAMA_ARG_CORS_HEADERS",
@@ -156,9 +144,7 @@ class AccessSettings:
     )
     cors_credentials: bool = flag(
         True,
-        ACCESS,
         constants={"--cors-credentials": True, "--no-cors-credentials": False},
-        parse=boolean,
         env="LLAMA_ARG_CORS_CREDENTIALS",
         help="allow pages of the listed origins to send credentials (default: yes)",
     )

@@ -11,8 +11,6 @@ from weft.settings.volatile import LineRule, all_rules, rules
 
 __all__ = ["ChatSettings"]
 
-CHAT = "chat"
-
 
 def _thinking(text: str) -> dict[str, Any]:
     choice = on_off_auto(text)
@@ -33,7 +31,6 @@ class ChatSettings:
 
     chat_template: str | None = flag(
         None,
-        CHAT,
         "--chat-template",
         metavar="TEMPLATE",
         env="LLAMA_ARG_CHAT_TEMPLATE",
@@ -41,7 +38,6 @@ class ChatSettings:
     )
     chat_template_file: str | None = flag(
         None,
-        CHAT,
         "--chat-template-file",
         metavar="FNAME",
         parse=file,
@@ -50,7 +46,6 @@ class ChatSettings:
     )
     chat_template_kwargs: Mapping[str, Any] = flag(
         {},
-        CHAT,
         "--chat-template-kwargs",
         metavar="JSON",
         parse=json_object,
@@ -64,32 +59,27 @@ class ChatSettings:
             FlagAlias((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
-        help="JSON object of template variables; --reasoning on|off sets enable_thinking, true by default if the template "
-        "supports it,"
-        " --reasoning-effort sets reasoning_effort, --[no-]reasoning-preserve sets preserve_reasoning, true by default",
+        help="JSON object of template variables; --reasoning on|off sets enable_thinking, true by default if the template"
+        " supports it, --reasoning-effort sets reasoning_effort, --[no-]reasoning-preserve sets preserve_reasoning, true by"
+        " default",
     )
     reasoning_format: str = flag(
         "auto",
-        CHAT,
         "--reasoning-format",
         metavar="FORMAT",
         parse=one_of("none", "deepseek", "deepseek-legacy", "auto"),
         env="LLAMA_ARG_THINK",
-        help="where reasoning is returned: none leaves it in content, deepseek and auto move it to reasoning_content, "
-        "deepseek-legacy"
-        " does both (default: auto)",
+        help="where reasoning is returned: none leaves it in content, deepseek and auto move it to reasoning_content,"
+        " deepseek-legacy does both (default: auto)",
     )
     skip_chat_parsing: bool = flag(
         False,
-        CHAT,
         constants={"--skip-chat-parsing": True, "--no-skip-chat-parsing": False},
-        parse=boolean,
         env="LLAMA_ARG_SKIP_CHAT_PARSING",
         help="leave reasoning and tool calls in content, unparsed (default: parse them)",
     )
     reasoning_budget: int | None = flag(
         None,
-        CHAT,
         "--reasoning-budget",
         metavar="N",
         parse=unset_at(-1, whole(0), "(the default) sets no limit"),
@@ -98,7 +88,6 @@ class ChatSettings:
     )
     reasoning_budget_message: str = flag(
         "",
-        CHAT,
         "--reasoning-budget-message",
         metavar="TEXT",
         env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
@@ -106,49 +95,39 @@ class ChatSettings:
     )
     prefill_assistant: bool = flag(
         True,
-        CHAT,
         constants={"--prefill-assistant": True, "--no-prefill-assistant": False},
-        parse=boolean,
         env="LLAMA_ARG_PREFILL_ASSISTANT",
         help="continue a last message of the assistant, or treat it as complete (default: continue it)",
     )
     volatile_prompt_lines: tuple[LineRule, ...] = flag(
         (),
-        CHAT,
         "--volatile-prompt-lines",
         metavar="REGEX",
         parse=rules,
         join=all_rules,
         env="WEFT_VOLATILE_PROMPT_LINES",
-        help="regular expression of whole lines of a chat's system message to move to its end, so that the text before them "
-        "stays cached"
-        " when they change; with the prefix drop: they are removed. claude-code and opencode are the rules for these clients; "
-        "may be"
-        " given several times (default: none)",
+        help="regular expression of whole lines of a chat's system message to move to its end, so that the text before them"
+        " stays cached when they change; with the prefix drop: they are removed. claude-code and opencode are the rules for"
+        " these clients; may be given several times (default: none)",
     )
     keep_chat_answers: bool = flag(
         True,
-        CHAT,
         constants={"--keep-answers": True, "--no-keep-answers": False},
-        parse=boolean,
         env="WEFT_KEEP_ANSWERS",
-        help="for an earlier answer that a chat sends back, reuse the tokens that were generated, or those of the tokenizer "
-        "(default:"
-        " the generated tokens)",
+        help="for an earlier answer that a chat sends back, reuse the tokens that were generated, or those of the tokenizer"
+        " (default: the generated tokens)",
     )
     spm_infill: bool = flag(
         False,
-        CHAT,
         constants={"--spm-infill": True},
         help="put the text after a gap before the text in front of it, as some models require (default: after it)",
     )
     system_prompt: SystemPrompt | None = flag(  # noqa: RUF009 (it cannot be changed)
         None,
-        CHAT,
         "-spf",
         "--system-prompt-file",
         metavar="FNAME",
         parse=file_text(read_system_prompt),
-        help="file of a text before every prompt of /completion, or of JSON with prompt, anti_prompt and assistant_name "
-        "(default: none)",
+        help="file of a text before every prompt of /completion, or of JSON with prompt, anti_prompt and assistant_name"
+        " (default: none)",
     )

@@ -1,12 +1,17 @@
 """Command-line, environment and configuration-file spellings of a setting."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-__all__ = ["Flag", "FlagAlias", "flag", "negated", "row"]
+from weft.fields.meta import FieldMeta
+from weft.settings.values import boolean, number, one_of, whole
+
+__all__ = ["Flag", "FlagAlias", "field_flags", "flag", "negated", "row"]
 
 
 class FlagAlias(msgspec.Struct, frozen=True):
@@ -25,10 +30,9 @@ class FlagAlias(msgspec.Struct, frozen=True):
 class Flag(msgspec.Struct, frozen=True):
     """Spellings and parser of one setting."""
 
-    group: str
-    help: str
     names: tuple[str, ...] = ()
     """Spellings that take a value."""
+    help: str = ""
     constants: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Spellings that take no value, with the value that each sets."""
     also: tuple[FlagAlias, ...] = ()
@@ -43,6 +47,8 @@ class Flag(msgspec.Struct, frozen=True):
     """Combines the values of a setting that is given twice; None if the last one applies."""
     separator: str | None = None
     """Separator of list elements in the text."""
+    unset: str = ""
+    """llama-server's text for the default, if the default is None and the text has no other meaning."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -57,17 +63,64 @@ class Flag(msgspec.Struct, frozen=True):
         yield from self.also
 
 
-def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
+def row(*names: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
+    """Returns a flag. The default parser of switches is `boolean`."""
+    if all(isinstance(value, bool) for value in about.get("constants", {"": None}).values()):
+        about.setdefault("parse", boolean)
+    return Flag(names, **about)
+
+
+def flag(default: object, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
     """Returns a dataclass field of the settings, with its flag as metadata."""
-    metadata = {"flag": Flag(group=group, names=names, **about)}
+    metadata = {"flag": row(*names, **about)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def row(group: str, *names: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
-    """Returns the flag of a field that is defined in another struct."""
-    return Flag(group=group, names=names, **about)
+def field_flags(struct: type[msgspec.Struct], **flags: Flag) -> dict[str, Flag]:
+    """Completes the flags of fields of another struct.
+
+    Parsers and descriptions that are not given are derived from the fields' types, bounds and defaults. A field name in backticks
+    becomes the flag of that field.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    return {name: _completed(flag, fields[name], flags) for name, flag in flags.items()}
+
+
+def _completed(flag: Flag, field: msgspec.structs.FieldInfo, flags: Mapping[str, Flag]) -> Flag:
+    annotation, meta = get_args(field.type)
+    kinds = get_args(annotation)
+    kind = kinds[0] if NoneType in kinds else annotation
+    derived: dict[str, Any] = {}
+    if flag.parse is str:
+        derived["parse"] = _parser(kind, meta)
+    if flag.metavar == "N" and get_origin(kind) is Literal:
+        derived["metavar"] = f"[{'|'.join(get_args(kind))}]"
+    if not flag.help:
+        default = _default(flag, meta, field.default)
+        text = meta.text + (f" (default: {default})" if default else "")
+        derived["help"] = re.sub(r"`(\w+)`", lambda name: flags[name[1]].spellings[-1], text)
+    return msgspec.structs.replace(flag, **derived)
+
+
+def _parser(kind: Any, meta: FieldMeta) -> Callable[[str], Any]:  # noqa: ANN401 (an annotation)
+    if get_origin(kind) is Literal:
+        return one_of(*get_args(kind))
+    if kind is bool:
+        return boolean
+    if kind is int:
+        return whole(int(meta.low), int(meta.high))
+    return number(meta.low, meta.high, above=meta.above) if kind is float else str
+
+
+def _default(flag: Flag, meta: FieldMeta, default: object) -> str:
+    """Returns the description of the default; none for a switch that can only be turned on."""
+    if default is None:
+        return f"{flag.unset}, which is {meta.unset}" if flag.unset else meta.unset
+    if isinstance(default, bool):
+        return ("no", "yes")[default] if flag.names or False in flag.constants.values() else ""
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def negated(variable: str) -> str:

@@ -8,8 +8,6 @@ from weft.settings.values import at_most, boolean, on_off_auto, one_of, whole
 
 __all__ = ["LogSettings"]
 
-LOG = "log"
-
 
 def _format(is_json: str) -> str:
     return "json" if boolean(is_json) else "text"
@@ -21,20 +19,17 @@ class LogSettings:
 
     verbosity: int = flag(
         3,
-        LOG,
         "-lv",
         "--verbosity",
         "--log-verbosity",
         parse=at_most(5, whole(0)),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
-        help="log level: 0 and 1 errors, 2 warnings, 3 and 4 information, 5 and above everything, including llama-server's own "
-        "fields"
-        " in OpenAI responses; -v is 5 (default: 3)",
+        help="log level: 0 and 1 errors, 2 warnings, 3 and 4 information, 5 and above everything, including llama-server's own"
+        " fields in OpenAI responses; -v is 5 (default: 3)",
     )
     log_format: Literal["text", "json"] = flag(
         "text",
-        LOG,
         "--log-format",
         metavar="FORMAT",
         parse=one_of("text", "json"),
@@ -45,7 +40,6 @@ class LogSettings:
     )
     log_file: str | None = flag(
         None,
-        LOG,
         "--log-file",
         metavar="FNAME",
         env="LLAMA_ARG_LOG_FILE",
@@ -53,13 +47,11 @@ class LogSettings:
     )
     log_disable: bool = flag(
         False,
-        LOG,
         constants={"--log-disable": True},
         help="disable logging",
     )
     log_colors: Literal["auto", "on", "off"] = flag(
         "auto",
-        LOG,
         "--log-colors",
         metavar="[on|off|auto]",
         parse=on_off_auto,
@@ -69,17 +61,13 @@ class LogSettings:
     )
     log_prefix: bool = flag(
         True,
-        LOG,
         constants={"--log-prefix": True, "--no-log-prefix": False},
-        parse=boolean,
         env="LLAMA_ARG_LOG_PREFIX",
         help="begin text lines with their level (default: yes)",
     )
     log_timestamps: bool = flag(
         True,
-        LOG,
         constants={"--log-timestamps": True, "--no-log-timestamps": False},
-        parse=boolean,
         env="LLAMA_ARG_LOG_TIMESTAMPS",
         help="begin text lines with the time (default: yes)",
     )

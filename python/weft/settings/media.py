@@ -1,17 +1,14 @@
 """Settings of images and audio: the projector, and the permitted sources."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from weft.config import EngineConfig
 from weft.hub.source import http_address
-from weft.settings.flags import Flag, FlagAlias, flag, row
-from weft.settings.values import boolean, folder, items, together, unset_at, within
+from weft.settings.flags import FlagAlias, field_flags, flag, row
+from weft.settings.values import folder, items, together, unset_at, within
 
 __all__ = ["PROJECTOR", "MediaSettings"]
-
-MEDIA = "images and audio"
 
 _DEVICE = ("-mmdev", "--mmproj-device")
 
@@ -48,7 +45,6 @@ class MediaSettings:
 
     mmproj_url: str | None = flag(
         None,
-        MEDIA,
         "-mmu",
         "--mmproj-url",
         metavar="URL",
@@ -58,15 +54,12 @@ class MediaSettings:
     )
     mmproj_auto: bool = flag(
         True,
-        MEDIA,
         constants={"--mmproj-auto": True, "--no-mmproj": False, "--no-mmproj-auto": False},
-        parse=boolean,
         env="LLAMA_ARG_MMPROJ_AUTO",
         help="use the projector in the repository of -hf if --mmproj is not given (default: yes)",
     )
     media_path: str | None = flag(
         None,
-        MEDIA,
         "--media-path",
         metavar="PATH",
         parse=folder,
@@ -74,47 +67,39 @@ class MediaSettings:
     )
     allow_media_urls: tuple[str, ...] = flag(
         (),
-        MEDIA,
         "--allow-media-urls",
         metavar="HOSTS",
         parse=_hosts,
         separator=",",
         join=together,
         env="LLAMA_ARG_ALLOW_MEDIA_URLS",
-        help="comma-separated hosts, with optional ports, from which chats may load media by http(s); '*' is any public host, "
-        "hosts in"
-        " private networks must be listed (default: none)",
+        help="comma-separated hosts, with optional ports, from which chats may load media by http(s); '*' is any public host,"
+        " hosts in private networks must be listed (default: none)",
     )
 
 
-def _image_tokens(end: str, which: str) -> Flag:
-    """Returns the flag for the minimum or maximum tokens of an image."""
-    return row(
-        MEDIA,
-        f"--image-{end}-tokens",
-        parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens"), "(the default) leaves it to the projector"),
-        env=f"LLAMA_ARG_IMAGE_{end.upper()}_TOKENS",
-        help=f"{which} tokens per image, for models with dynamic resolution (default: the projector's own)",
-    )
-
-
-PROJECTOR: Mapping[str, Flag] = {
-    "mmproj": row(
-        MEDIA,
+PROJECTOR = field_flags(
+    EngineConfig,
+    mmproj=row(
         "-mm",
         "--mmproj",
         metavar="FNAME",
         env="LLAMA_ARG_MMPROJ",
         help="multimodal projector (GGUF) for images and audio (default: with -hf, that of the repository)",
     ),
-    "mmproj_offload": row(
-        MEDIA,
+    mmproj_offload=row(
         constants={"--mmproj-offload": True, "--no-mmproj-offload": False},
-        parse=boolean,
         also=(FlagAlias(_DEVICE, _is_on_gpu, env="MTMD_BACKEND_DEVICE"),),
         env="LLAMA_ARG_MMPROJ_OFFLOAD",
-        help="run the projector on a GPU if there is one (default: yes)",
     ),
-    **{f"image_{end}_tokens": _image_tokens(end, which) for end, which in (("min", "minimum"), ("max", "maximum"))},
-}
-"""Fields of `EngineConfig` about the projector."""
+    **{
+        f"image_{end}_tokens": row(
+            f"--image-{end}-tokens",
+            parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens"), "(the default) leaves it to the projector"),
+            unset="-1",
+            env=f"LLAMA_ARG_IMAGE_{end.upper()}_TOKENS",
+        )
+        for end in ("min", "max")
+    },
+)
+"""Flags of the projector."""

@@ -1,17 +1,14 @@
 """Settings of the model: its source, and the placement of its weights."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.config import EngineConfig
 from weft.hub.source import docker_name, http_address, repo_name
-from weft.settings.flags import Flag, FlagAlias, flag, row
+from weft.settings.flags import FlagAlias, field_flags, flag, row
 from weft.settings.presets import PRESETS
-from weft.settings.values import boolean, items, layers, number, one_of, within
+from weft.settings.values import boolean, items, layers, number, one_of, together
 
 __all__ = ["LOADING", "ModelSettings"]
-
-MODEL = "model"
 
 _load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 
@@ -75,7 +72,6 @@ class ModelSettings:
 
     model: str | None = flag(
         None,
-        MODEL,
         "-m",
         "--model",
         metavar="FNAME",
@@ -84,20 +80,17 @@ class ModelSettings:
     )
     hf_repo: str | None = flag(
         None,
-        MODEL,
         "-hf",
         "-hfr",
         "--hf-repo",
         metavar="USER/MODEL[:QUANT]",
         parse=repo_name,
         env="LLAMA_ARG_HF_REPO",
-        help="model repository on the Hugging Face hub, downloaded once; QUANT is case-insensitive (default: Q4_K_M, else Q8_0, "
-        "else"
-        " the first GGUF file)",
+        help="model repository on the Hugging Face hub, downloaded once; QUANT is case-insensitive (default: Q4_K_M, else Q8_0,"
+        " else the first GGUF file)",
     )
     hf_file: str | None = flag(
         None,
-        MODEL,
         "-hff",
         "--hf-file",
         metavar="FILE",
@@ -106,7 +99,6 @@ class ModelSettings:
     )
     hf_token: str | None = flag(
         None,
-        MODEL,
         "-hft",
         "--hf-token",
         metavar="TOKEN",
@@ -115,7 +107,6 @@ class ModelSettings:
     )
     model_url: str | None = flag(
         None,
-        MODEL,
         "-mu",
         "--model-url",
         metavar="URL",
@@ -125,7 +116,6 @@ class ModelSettings:
     )
     docker_repo: str | None = flag(
         None,
-        MODEL,
         "-dr",
         "--docker-repo",
         metavar="[REPO/]MODEL[:QUANT]",
@@ -135,21 +125,17 @@ class ModelSettings:
     )
     offline: bool = flag(
         False,
-        MODEL,
         constants={"--offline": True},
-        parse=boolean,
         env="LLAMA_ARG_OFFLINE",
         help="use cached downloads only, and never access the network",
     )
     preset: str | None = flag(
         None,
-        MODEL,
         constants={f"--{name}": name for name in PRESETS},
         help="model on the hub with suitable default settings, which other flags override",
     )
     alias: str | None = flag(
         None,
-        MODEL,
         "-a",
         "--alias",
         metavar="NAMES",
@@ -160,70 +146,50 @@ class ModelSettings:
     )
     aliases: tuple[str, ...] = flag(
         (),
-        MODEL,
         also=(FlagAlias(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
         join=lambda first, second: tuple(dict.fromkeys(first + second)),
         help="all names of -a",
     )
     lora_init_without_apply: bool = flag(
         False,
-        MODEL,
         constants={"--lora-init-without-apply": True},
         help="load adapters, but keep them off until a request or POST /lora-adapters enables them",
     )
 
 
-LOADING: Mapping[str, Flag] = {
-    "n_gpu_layers": row(
-        MODEL,
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
-        parse=layers,
-        env="LLAMA_ARG_N_GPU_LAYERS",
-        help="number of layers to keep in GPU memory, 'auto' or 'all' (default: auto, which is all)",
-    ),
-    "use_mmap": row(
-        MODEL,
+LOADING = field_flags(
+    EngineConfig,
+    n_gpu_layers=row("-ngl", "--gpu-layers", "--n-gpu-layers", parse=layers, unset="auto", env="LLAMA_ARG_N_GPU_LAYERS"),
+    use_mmap=row(
         *_LOAD_MODE,
         metavar="MODE",
         parse=_maps,
         env="LLAMA_ARG_LOAD_MODE",
         also=(
-            FlagAlias(("--mmap",), None, value=True),
-            FlagAlias(("--no-mmap",), None, value=False),
+            FlagAlias(("--mmap",), value=True),
+            FlagAlias(("--no-mmap",), value=False),
             FlagAlias((), boolean, env="LLAMA_ARG_MMAP"),
         ),
-        help="how to load the file: mmap maps it, none reads it, mlock reads and locks it in memory, mmap+mlock maps and locks "
-        "it, dio"
-        " reads it with direct I/O, auto is mmap (default: auto)",
+        help="how to load the file: mmap maps it, none reads it, mlock reads and locks it in memory, mmap+mlock maps and locks"
+        " it, dio reads it with direct I/O, auto is mmap (default: auto)",
     ),
-    "use_mlock": row(
-        MODEL,
+    use_mlock=row(
         also=(
             FlagAlias(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
-            FlagAlias(("--mlock",), None, value=True),
+            FlagAlias(("--mlock",), value=True),
             FlagAlias((), boolean, env="LLAMA_ARG_MLOCK"),
         ),
-        help="lock the weights in memory, so that they are never swapped out, as -lm mlock",
     ),
-    "direct_io": row(
-        MODEL,
+    direct_io=row(
         also=(
             FlagAlias(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
-            FlagAlias(("-dio", "--direct-io"), None, value=True),
-            FlagAlias(("-ndio", "--no-direct-io"), None, value=False),
+            FlagAlias(("-dio", "--direct-io"), value=True),
+            FlagAlias(("-ndio", "--no-direct-io"), value=False),
             FlagAlias((), boolean, env="LLAMA_ARG_DIO"),
         ),
-        help="read the file with direct I/O, bypassing the page cache, as -lm dio",
     ),
-    "check_tensors": row(
-        MODEL,
-        constants={"--check-tensors": True},
-        help="reject a file that has weights that are not finite numbers",
-    ),
-    "devices": row(
-        MODEL,
+    check_tensors=row(constants={"--check-tensors": True}),
+    devices=row(
         "-dev",
         "--device",
         metavar="NAMES",
@@ -232,26 +198,9 @@ LOADING: Mapping[str, Flag] = {
         env="LLAMA_ARG_DEVICE",
         help="devices to use in addition to the CPU, as CUDA0,CUDA1; 'none' is none (default: all)",
     ),
-    "split_mode": row(
-        MODEL,
-        "-sm",
-        "--split-mode",
-        metavar="MODE",
-        parse=one_of("layer", "row", "none"),
-        env="LLAMA_ARG_SPLIT_MODE",
-        help="how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU (default: layer)",
-    ),
-    "main_gpu": row(
-        MODEL,
-        "-mg",
-        "--main-gpu",
-        metavar="INDEX",
-        parse=within(EngineConfig, "main_gpu"),
-        env="LLAMA_ARG_MAIN_GPU",
-        help="GPU for the whole model with -sm none, or for small tensors with -sm row (default: 0)",
-    ),
-    "tensor_split": row(
-        MODEL,
+    split_mode=row("-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE"),
+    main_gpu=row("-mg", "--main-gpu", metavar="INDEX", env="LLAMA_ARG_MAIN_GPU"),
+    tensor_split=row(
         "-ts",
         "--tensor-split",
         metavar="SHARES",
@@ -260,35 +209,16 @@ LOADING: Mapping[str, Flag] = {
         env="LLAMA_ARG_TENSOR_SPLIT",
         help="proportion of the model on each GPU, as 3,1 (default: chosen by llama.cpp)",
     ),
-    "numa": row(
-        MODEL,
-        "--numa",
-        metavar="TYPE",
-        parse=one_of("distribute", "isolate", "numactl"),
-        bare="distribute",
-        env="LLAMA_ARG_NUMA",
-        help="thread placement on a machine with several NUMA nodes: distribute spreads threads evenly, isolate keeps them on "
-        "one node,"
-        " numactl uses the CPU map of numactl (default: none)",
-    ),
-    "repack": row(
-        MODEL,
-        constants={"--repack": True, "-nr": False, "--no-repack": False},
-        parse=boolean,
-        env="LLAMA_ARG_REPACK",
-        help="repack weights of some formats for llama.cpp's own kernels, which cannot be memory-mapped then, or keep them in "
-        "their"
-        " on-disk layout (default: kept where Weft's kernels compute them; see --kernels)",
-    ),
-    "lora": row(
-        MODEL,
+    numa=row("--numa", bare="distribute", env="LLAMA_ARG_NUMA"),
+    repack=row(constants={"--repack": True, "-nr": False, "--no-repack": False}, env="LLAMA_ARG_REPACK"),
+    lora=row(
         "--lora",
         metavar="FNAMES",
         parse=_adapters,
-        join=lambda first, second: first + second,
+        join=together,
         also=(FlagAlias(("--lora-scaled",), _scaled_adapters),),
         help="comma-separated LoRA adapters (GGUF) to load; may be given several times. --lora-scaled sets a scale for each, as"
         " FNAME:0.5,FNAME:0.7",
     ),
-}
-"""Fields of `EngineConfig` about loading and placing the weights and adapters."""
+)
+"""Flags of loading and placing the weights and adapters."""

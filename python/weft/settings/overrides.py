@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from weft.config import EngineConfig
-from weft.settings.flags import Flag, row
-from weft.settings.values import boolean, items, number, text, together, whole, within
+from weft.settings.flags import field_flags, row
+from weft.settings.values import items, number, text, together, whole
 
 __all__ = ["OVERRIDES"]
-
-MODEL = "model"
 
 _INT_BITS = 32
 
@@ -52,9 +50,9 @@ def _tensor_overrides(given: str) -> tuple[tuple[str, str], ...]:
     return tuple(overrides)
 
 
-OVERRIDES: Mapping[str, Flag] = {
-    "kv_overrides": row(
-        MODEL,
+OVERRIDES = field_flags(
+    EngineConfig,
+    kv_overrides=row(
         "--override-kv",
         metavar="KEY=TYPE:VALUE",
         parse=_kv_overrides,
@@ -62,8 +60,7 @@ OVERRIDES: Mapping[str, Flag] = {
         separator=",",
         help="comma-separated overrides of the file's metadata; types are int, float, bool and str; may be given several times",
     ),
-    "tensor_overrides": row(
-        MODEL,
+    tensor_overrides=row(
         "-ot",
         "--override-tensor",
         metavar="PATTERN=MEMORY",
@@ -71,51 +68,16 @@ OVERRIDES: Mapping[str, Flag] = {
         join=together,
         separator=",",
         env="LLAMA_ARG_OVERRIDE_TENSOR",
-        help=r"comma-separated overrides of tensor placement by regular expression, as ffn_.*_exps=CPU; the first match applies;"
+        help="comma-separated overrides of tensor placement by regular expression, as ffn_.*_exps=CPU; the first match applies;"
         " may be given several times",
     ),
-    "cpu_moe": row(
-        MODEL,
-        constants={"-cmoe": True, "--cpu-moe": True},
-        parse=boolean,
-        env="LLAMA_ARG_CPU_MOE",
-        help="keep the experts of all layers in CPU memory",
+    cpu_moe=row(constants={"-cmoe": True, "--cpu-moe": True}, env="LLAMA_ARG_CPU_MOE"),
+    n_cpu_moe=row("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE"),
+    n_cpu_ffn=row("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN"),
+    no_host=row(constants={"--no-host": True}, env="LLAMA_ARG_NO_HOST"),
+    offload_kqv=row(
+        constants={"-kvo": True, "--kv-offload": True, "-nkvo": False, "--no-kv-offload": False}, env="LLAMA_ARG_KV_OFFLOAD"
     ),
-    "n_cpu_moe": row(
-        MODEL,
-        "-ncmoe",
-        "--n-cpu-moe",
-        parse=within(EngineConfig, "n_cpu_moe"),
-        env="LLAMA_ARG_N_CPU_MOE",
-        help="number of layers, from the first, whose experts stay in CPU memory (default: 0)",
-    ),
-    "n_cpu_ffn": row(
-        MODEL,
-        "-ncffn",
-        "--n-cpu-ffn",
-        parse=within(EngineConfig, "n_cpu_ffn"),
-        env="LLAMA_ARG_N_CPU_FFN",
-        help="number of layers, from the first, whose dense feed-forward weights stay in CPU memory (default: 0)",
-    ),
-    "no_host": row(
-        MODEL,
-        constants={"--no-host": True},
-        parse=boolean,
-        env="LLAMA_ARG_NO_HOST",
-        help="do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them",
-    ),
-    "offload_kqv": row(
-        MODEL,
-        constants={"-kvo": True, "--kv-offload": True, "-nkvo": False, "--no-kv-offload": False},
-        parse=boolean,
-        env="LLAMA_ARG_KV_OFFLOAD",
-        help="keep the KV cache of each layer on that layer's GPU, or in host memory (default: on the GPU)",
-    ),
-    "op_offload": row(
-        MODEL,
-        constants={"--op-offload": True, "--no-op-offload": False},
-        parse=boolean,
-        help="compute large products with weights in host memory on a GPU, or not (default: yes)",
-    ),
-}
-"""Fields of `EngineConfig` that override the model file, and the placement of tensors and cache."""
+    op_offload=row(constants={"--op-offload": True, "--no-op-offload": False}),
+)
+"""Flags that override the model file, and the placement of tensors and cache."""

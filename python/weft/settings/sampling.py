@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from weft.sampling_fields import SAMPLERS, ParameterMeta, Sampling, parameter_meta, samplers_of_letters, samplers_of_names
-from weft.settings.flags import Flag, FlagAlias, flag, row
-from weft.settings.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
+from weft.settings.flags import Flag, FlagAlias, field_flags, flag, row
+from weft.settings.values import biases, file_text, json_text, number, together, unset_at, whole
 
 __all__ = ["DRAWING", "SamplingSettings"]
-
-SAMPLING = "sampling (defaults of requests)"
 
 
 def _chain(names: str) -> tuple[str, ...]:
@@ -46,7 +42,6 @@ class SamplingSettings:
 
     n_predict: int | None = flag(
         None,
-        SAMPLING,
         "-n",
         "--predict",
         "--n-predict",
@@ -56,7 +51,6 @@ class SamplingSettings:
     )
     stop: tuple[str, ...] = flag(
         (),
-        SAMPLING,
         "-r",
         "--reverse-prompt",
         metavar="TEXT",
@@ -66,7 +60,6 @@ class SamplingSettings:
     )
     seed: int | None = flag(
         None,
-        SAMPLING,
         "-s",
         "--seed",
         metavar="SEED",
@@ -76,7 +69,6 @@ class SamplingSettings:
     )
     grammar: str | None = flag(
         None,
-        SAMPLING,
         "--grammar",
         metavar="GBNF",
         also=(FlagAlias(("--grammar-file",), file_text(_grammar)), *_SCHEMA_INSTEAD),
@@ -85,7 +77,6 @@ class SamplingSettings:
     )
     json_schema: str | None = flag(
         None,
-        SAMPLING,
         "-j",
         "--json-schema",
         metavar="JSON",
@@ -95,7 +86,6 @@ class SamplingSettings:
     )
     escape: bool = flag(
         True,
-        SAMPLING,
         constants={"-e": True, "--escape": True, "--no-escape": False},
         help="process escapes such as \\n in -r and --dry-sequence-breaker, or keep them (default: process them)",
     )
@@ -129,21 +119,10 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
 """Attributes of flags that are not, or not correctly, derived from the field's type, bounds and default."""
 
 
-def _row(name: str, meta: ParameterMeta, default: object) -> Flag:
-    """Returns the flag of a field, with a parser for its type and bounds."""
-    options: dict[str, Any] = {}
-    if isinstance(default, bool):
-        options = {"parse": boolean, "help": f"{meta.text} (default: {'yes' if default else 'no'})"}
-    elif isinstance(default, int):
-        options = {"parse": whole(int(meta.low), int(meta.high)), "help": f"{meta.text} (default: {default})"}
-    elif isinstance(default, float):
-        options = {"parse": number(meta.low, meta.high, above=meta.above), "help": f"{meta.text} (default: {default:g})"}
-    options |= _SPELT_OTHERWISE.get(name, {})
-    names = () if "constants" in options else meta.flags
-    return row(SAMPLING, *names, env=meta.env, **options)
+def _row(name: str, meta: ParameterMeta) -> Flag:
+    options = _SPELT_OTHERWISE.get(name, {})
+    return row(*(() if "constants" in options else meta.flags), env=meta.env, **options)
 
 
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
-
-DRAWING: Mapping[str, Flag] = {name: _row(name, meta, _DEFAULTS[name]) for name, meta in parameter_meta().items()}
-"""Fields of `Sampling`: defaults of the sampling parameters of requests."""
+DRAWING = field_flags(Sampling, **{name: _row(name, meta) for name, meta in parameter_meta().items()})
+"""Flags of the default sampling parameters of requests."""

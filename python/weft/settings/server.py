@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.settings.flags import FlagAlias, flag
-from weft.settings.values import boolean, folder, items, one_of, prefix, unset_at, unset_below, whole
+from weft.settings.values import folder, items, one_of, prefix, unset_at, unset_below, whole
 
 __all__ = ["ServerSettings"]
-
-SERVER = "server"
 
 MAX_THREADS_HTTP = 256
 """Maximum threads for connections."""
@@ -30,7 +28,6 @@ class ServerSettings:
 
     hosts: tuple[str, ...] = flag(
         ("127.0.0.1",),
-        SERVER,
         "--host",
         metavar="HOST",
         parse=_hosts,
@@ -40,7 +37,6 @@ class ServerSettings:
     )
     port: int = flag(
         8080,
-        SERVER,
         "--port",
         metavar="PORT",
         parse=whole(0, 65535),
@@ -49,27 +45,22 @@ class ServerSettings:
     )
     reuse_port: bool = flag(
         False,
-        SERVER,
         constants={"--reuse-port": True},
-        parse=boolean,
         env="LLAMA_ARG_REUSE_PORT",
         help="share the port with other processes that use it; each gets some of the connections",
     )
     compat: Literal["", "srb", "parallel", "stream"] = flag(
         "",
-        SERVER,
         "--compat",
         metavar="NAME",
         parse=one_of("srb", "parallel", "stream"),
         env="LLAMA_ARG_COMPAT",
-        help="compatibility with another server: 'srb' answers /v1/completions with the events of single-request batching, "
-        "'parallel' has"
-        " the events and defaults of llama.cpp's first multi-user server, 'stream' has the flags and defaults of the server whose"
-        " /stream is plain text",
+        help="compatibility with another server: 'srb' answers /v1/completions with the events of single-request batching,"
+        " 'parallel' has the events and defaults of llama.cpp's first multi-user server, 'stream' has the flags and defaults of"
+        " the server whose /stream is plain text",
     )
     n: int | None = flag(
         None,
-        SERVER,
         "--n",
         parse=whole(1, 256),
         env="LLAMA_ARG_N",
@@ -77,7 +68,6 @@ class ServerSettings:
     )
     timeout_s: int = flag(
         3600,
-        SERVER,
         "-to",
         "--timeout",
         metavar="S",
@@ -87,17 +77,14 @@ class ServerSettings:
     )
     threads_http: int | None = flag(
         None,
-        SERVER,
         "--threads-http",
         parse=unset_below(1, whole(1, MAX_THREADS_HTTP), "or less is 1 thread"),
         env="LLAMA_ARG_THREADS_HTTP",
-        help="threads that read and write connections, in addition to the event loop that handles requests; 0 or less is 1 "
-        "(default:"
-        " -1)",
+        help="threads that read and write connections, in addition to the event loop that handles requests; 0 or less is 1"
+        " (default: -1)",
     )
     tags: tuple[str, ...] = flag(
         (),
-        SERVER,
         "--tags",
         metavar="NAMES",
         parse=_tags,
@@ -108,18 +95,15 @@ class ServerSettings:
     )
     max_body: int | None = flag(
         None,
-        SERVER,
         "--max-body",
         metavar="BYTES",
         parse=whole(1024),
         env="LLAMA_ARG_MAX_BODY",
-        help="maximum bytes of a request body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary, "
-        "and"
-        " with a projector 32 MiB)",
+        help="maximum bytes of a request body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary,"
+        " and with a projector 32 MiB)",
     )
     ping_s: float | None = flag(
         30,
-        SERVER,
         "--sse-ping-interval",
         metavar="S",
         parse=unset_at(-1, whole(1), "never sends one"),
@@ -128,7 +112,6 @@ class ServerSettings:
     )
     sleep_idle_s: int | None = flag(
         None,
-        SERVER,
         "--sleep-idle-seconds",
         metavar="S",
         parse=unset_at(-1, whole(1), "(the default) never unloads the model"),
@@ -137,7 +120,6 @@ class ServerSettings:
     )
     api_prefix: str = flag(
         "",
-        SERVER,
         "--api-prefix",
         metavar="PREFIX",
         parse=prefix,
@@ -146,7 +128,6 @@ class ServerSettings:
     )
     static_path: str | None = flag(
         None,
-        SERVER,
         "--path",
         metavar="PATH",
         parse=folder,
@@ -155,35 +136,27 @@ class ServerSettings:
     )
     ui: bool = flag(
         True,
-        SERVER,
         constants={"--ui": True, "--no-ui": False},
         also=(FlagAlias(("--webui",), value=True), FlagAlias(("--no-webui",), value=False)),
-        parse=boolean,
         env="LLAMA_ARG_UI",
         help="serve a web page at / (default: yes)",
     )
     slots_endpoint: bool = flag(
         True,
-        SERVER,
         constants={"--slots": True, "--no-slots": False},
         also=(FlagAlias(("--slots-endpoint-disable",), value=False),),
-        parse=boolean,
         env="LLAMA_ARG_ENDPOINT_SLOTS",
         help="expose the state of slots at /slots (default: yes)",
     )
     props_endpoint: bool = flag(
         False,
-        SERVER,
         constants={"--props": True},
-        parse=boolean,
         env="LLAMA_ARG_ENDPOINT_PROPS",
         help="allow POST /props to change what GET /props returns",
     )
     metrics: bool = flag(
         False,
-        SERVER,
         constants={"--metrics": True},
-        parse=boolean,
         env="LLAMA_ARG_ENDPOINT_METRICS",
         help="expose Prometheus metrics at /metrics",
     )

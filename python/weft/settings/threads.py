@@ -1,15 +1,13 @@
 """Settings of compute threads: affinity, priority and polling."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from weft.config import MAX_THREADS, EngineConfig
-from weft.settings.flags import Flag, FlagAlias, row
-from weft.settings.values import boolean, whole, within
+from weft.settings.flags import FlagAlias, field_flags, row
+from weft.settings.values import whole
 
 __all__ = ["THREADS"]
-
-GROUP = "threads"
 
 
 def _mask(text: str) -> tuple[int, ...]:
@@ -36,49 +34,22 @@ def _both(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({*first, *second}))
 
 
-def _prio(text: str) -> int:
-    return within(EngineConfig, "prio")(text)
-
-
-def _poll(text: str) -> int:
-    return within(EngineConfig, "poll")(text)
-
-
-THREADS: Mapping[str, Flag] = {
-    "cpus": row(
-        GROUP,
+THREADS = field_flags(
+    EngineConfig,
+    cpus=row(
         "-C",
         "--cpu-mask",
         metavar="MASK",
         parse=_mask,
         join=_both,
         also=(FlagAlias(("-Cr", "--cpu-range"), _range),),
-        help="CPU affinity of compute threads, as a hexadecimal mask; -Cr or --cpu-range LO-HI adds a range (default: all "
-        "processors"
-        " that the process may use)",
+        help="CPU affinity of compute threads, as a hexadecimal mask; -Cr or --cpu-range LO-HI adds a range (default: all"
+        " processors that the process may use)",
     ),
-    "strict_cpu": row(
-        GROUP,
-        "--cpu-strict",
-        metavar="[0|1]",
-        parse=boolean,
-        help="pin each thread to one of those processors, round-robin (default: 0, only if there are as many as threads)",
-    ),
-    "prio": row(
-        GROUP,
-        "--prio",
-        parse=_prio,
-        help="thread scheduling priority: -1 low, 0 normal, 1 medium, 2 high, 3 realtime; above 0 requires permission, such as"
-        " CAP_SYS_NICE (default: 0)",
-    ),
-    "poll": row(
-        GROUP,
-        "--poll",
-        parse=_poll,
-        help="busy-waiting of idle threads before they sleep, 0 to 100 (default: 1, a few milliseconds)",
-    ),
-    "cpus_batch": row(
-        GROUP,
+    strict_cpu=row("--cpu-strict", metavar="[0|1]"),
+    prio=row("--prio"),
+    poll=row("--poll"),
+    cpus_batch=row(
         "-Cb",
         "--cpu-mask-batch",
         metavar="MASK",
@@ -87,24 +58,8 @@ THREADS: Mapping[str, Flag] = {
         also=(FlagAlias(("-Crb", "--cpu-range-batch"), _range),),
         help="affinity of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
     ),
-    "strict_cpu_batch": row(
-        GROUP,
-        "--cpu-strict-batch",
-        metavar="[0|1]",
-        parse=boolean,
-        help="--cpu-strict of threads that compute prompts (default: as --cpu-strict)",
-    ),
-    "prio_batch": row(
-        GROUP,
-        "--prio-batch",
-        parse=_prio,
-        help="--prio of threads that compute prompts (default: as --prio)",
-    ),
-    "poll_batch": row(
-        GROUP,
-        "--poll-batch",
-        parse=_poll,
-        help="--poll of threads that compute prompts (default: as --poll)",
-    ),
-}
-"""Fields of `EngineConfig` about compute threads."""
+    strict_cpu_batch=row("--cpu-strict-batch", metavar="[0|1]"),
+    prio_batch=row("--prio-batch"),
+    poll_batch=row("--poll-batch"),
+)
+"""Flags of compute threads."""
