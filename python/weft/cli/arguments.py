@@ -393,7 +393,7 @@ def _file(path: str) -> SourceValues:
 def _switch(result: SourceValues, spellings: Mapping[str, Spelling], entry: Entry, source: str) -> None:
     """Applies a switch of the configuration file: true is the flag, false its opposite."""
     if not isinstance(entry.value, bool):
-        raise UsageError(f"{source}: it is a switch, true or false")
+        raise UsageError(f"{source}: must be true or false (got {entry.value!r})")
     what = spellings[entry.spelling]
     if entry.value:
         what.give(result, source, None)

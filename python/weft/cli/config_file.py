@@ -6,8 +6,11 @@ A flag that may be given several times takes a list, and a switch `true` or `fal
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
+import msgspec
+
+from weft.fields.excerpt import truncate
 from weft.settings.values import json_object, json_text
 
 __all__ = ["Entry", "entries", "texts"]
@@ -51,7 +54,7 @@ def entries(path: str) -> list[Entry]:
 
 
 def texts(value: Any, parse: Callable[[str], Any] | None, *, is_list: bool, separator: str | None) -> list[str]:  # noqa: ANN401
-    """Converts a TOML value to command-line values: one, or one per repetition of the flag.
+    """Converts a value of the file to values of the command line.
 
     Args:
         value: Any TOML value.
@@ -62,30 +65,26 @@ def texts(value: Any, parse: Callable[[str], Any] | None, *, is_list: bool, sepa
     Raises:
         ValueError: The flag does not accept a value of this type.
     """
-    if isinstance(value, list):
-        if any(isinstance(item, bool | list | dict) for item in value):
-            raise ValueError("a list holds texts and numbers")
-        parts = [_scalar(item) for item in value]
-        if is_list:
-            return parts
-        if separator is None:
-            raise ValueError("it takes one value, and not a list")
-        return [separator.join(parts)]
+    kinds: dict[str, Any] = {"text": str, "a number": int | float}
+    if parse is None or _takes_on_and_off(parse):
+        kinds["true or false"] = bool
+    if is_list or separator is not None:
+        kinds["a list of them"] = list[str | int | float]
+    if parse in (json_object, json_text):
+        kinds["a table"] = dict[str, Any]
+    try:
+        msgspec.convert(value, Union[*kinds.values()])
+    except msgspec.ValidationError:
+        *others, last = kinds
+        raise ValueError(f"must be {', '.join(others)} or {last} (got {truncate(_text(value))})") from None
     if isinstance(value, dict):
-        if parse not in (json_object, json_text):
-            raise ValueError("it takes no table")
-        return [json.dumps(value)]
-    if isinstance(value, bool) and parse is not None and not _takes_on_and_off(parse):
-        raise ValueError(f"{_scalar(value)} is for switches; it takes a text or a number")
-    return [_scalar(value)]
+        return [_text(value)]
+    parts = list(map(_text, value if isinstance(value, list) else [value]))
+    return parts if is_list else [(separator or "").join(parts)]
 
 
-def _scalar(value: Any) -> str:  # noqa: ANN401 (any TOML)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError(f"{value} is neither text nor a number")
+def _text(value: Any) -> str:  # noqa: ANN401 (any TOML)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _takes_on_and_off(parse: Callable[[str], Any]) -> bool:
