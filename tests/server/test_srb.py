@@ -53,9 +53,9 @@ async def stream(client: httpx.AsyncClient, body: Json) -> list[Json]:
 def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
     generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=2)])
     form = single_request_batching.ChunkEncoder(generation)
-    frames = [*form.frames(0, [token(0, " there"), token(1, " I")]), *form.frames(0, [token(0, ' "was"'), token(1, "")])]
-    frames += form.frames(0, [finished(1, reason="stop"), token(0, " é\n"), finished(0, "!", "length")])
-    written = b"".join([*frames, form.end()])
+    events = [token(0, " there"), token(1, " I"), token(0, ' "was"'), token(1, "")]
+    events += [finished(1, reason="stop"), token(0, " é\n"), finished(0, "!", "length")]
+    written = b"".join([*(frame for event in events for frame in form.frames(0, event)), form.end()])
     assert written.decode() == (
         'data: {"event": "start", "count": 2}\n\n'
         'data: {"event": "stream", "index": 0, "text": " there"}\n\n'
@@ -73,7 +73,7 @@ def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
 def test_stop_tells_an_end_from_a_limit(reason: str, stop: int) -> None:
     generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=1)])
     [_, event] = events_of(
-        b"".join(single_request_batching.ChunkEncoder(generation).frames(0, [finished(0, reason=reason)])).decode()
+        b"".join(single_request_batching.ChunkEncoder(generation).frames(0, finished(0, reason=reason))).decode()
     )
     assert event == f'{{"event": "stop", "index": 0, "length": -1, "stop": {stop}}}'
 

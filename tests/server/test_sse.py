@@ -110,8 +110,8 @@ class Turns:
             self.n += 1
             await asyncio.sleep(0)
 
-    def add(self, _prompt: int, events: Json) -> int:
-        self.noted += [self.n for _ in events]
+    def add(self, _prompt: int, _event: Json) -> int:
+        self.noted.append(self.n)
         return 0
 
     def body(self) -> list[bytes]:
@@ -146,8 +146,8 @@ class SilentForm:
     def __init__(self) -> None:
         self.turns = Turns()
 
-    def frames(self, prompt: int, events: Json) -> list[bytes]:
-        self.turns.add(prompt, events)
+    def frames(self, prompt: int, event: Json) -> list[bytes]:
+        self.turns.add(prompt, event)
         return []
 
     def end(self) -> bytes:
@@ -196,11 +196,11 @@ class SlowForm(SilentForm):
         super().__init__()
         self._work = work
 
-    def frames(self, prompt: int, events: Json) -> list[bytes]:
+    def frames(self, prompt: int, event: Json) -> list[bytes]:
         self._work(1.5 * fair_scheduler.HEAVY_S)
-        return super().frames(prompt, events)
+        return super().frames(prompt, event)
 
-    def add(self, _prompt: int, _events: Json) -> int:
+    def add(self, _prompt: int, _event: Json) -> int:
         self._work(1.5 * fair_scheduler.HEAVY_S)
         return 0
 

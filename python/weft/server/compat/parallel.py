@@ -1,6 +1,6 @@
 """Events of llama.cpp's first multi-user server: text only. No I/O here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from weft.server import request_fields
 from weft.server.compat.schemas import Content
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "prepared"]
@@ -35,16 +36,12 @@ def prepared(data: request_fields.CompletionFields, _: Settings) -> request_fiel
     return msgspec.structs.replace(data, stream=True, n=1)
 
 
-class ChunkEncoder:
-    """Encodes one event for each token that adds text."""
+class ChunkEncoder(StreamEncoder):
+    """Encodes one event for each token that adds text. Closing the connection ends the stream."""
 
     def __init__(self, _: Generation) -> None:
         pass
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """Returns the frames of events, in order."""
-        return [sse.frame(Content(event.text)) for event in events if isinstance(event, Token | Finished) and event.text]
-
-    def end(self) -> bytes:
-        """Returns nothing; closing the connection ends the stream."""
-        return b""
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the frame of the next event, if it adds text."""
+        return [sse.frame(Content(event.text))] if isinstance(event, Token | Finished) and event.text else []

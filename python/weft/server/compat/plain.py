@@ -1,6 +1,6 @@
 """`/stream`: a prompt and its completion as plain text, one token per line. No I/O here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ErrorBody, describe
 from weft.server.run.generation import Event
 from weft.server.run.submission import Submission
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["LineEncoder", "failure", "line_form", "submission"]
@@ -76,21 +77,17 @@ def failure(error: Exception) -> bytes:
     return _encode(ErrorBody(describe(error))) + b"\n"
 
 
-class LineEncoder:
+class LineEncoder(StreamEncoder):
     """Encodes the prompt, then one line for each token that adds text. In plain text, a line-break token is an empty line."""
 
     def __init__(self, prompt: str, write: Callable[[str], bytes]) -> None:
         self._prompt: str | None = prompt
         self._write = write
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """Returns the lines of events, in order."""
-        texts = [event.text for event in events if isinstance(event, Token | Finished) and event.text]
-        if self._prompt is not None:
-            texts.insert(0, self._prompt)
-            self._prompt = None
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the lines of the next event."""
+        texts = [] if self._prompt is None else [self._prompt]
+        self._prompt = None
+        if isinstance(event, Token | Finished) and event.text:
+            texts.append(event.text)
         return [self._write(text) for text in texts]
-
-    def end(self) -> bytes:
-        """Returns nothing; closing the connection ends the stream."""
-        return b""

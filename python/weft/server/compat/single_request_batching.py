@@ -1,7 +1,7 @@
 """Single-request batching: conversion of bodies and events. No I/O here."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,14 +11,13 @@ from weft.server import request_fields
 from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "prepared"]
 
 DEFAULT_N = 8
 """Default number of completions per prompt."""
-
-"""Finish reasons other than limits."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # The events cannot represent these.
@@ -45,7 +44,7 @@ def prepared(data: request_fields.CompletionFields, settings: Settings) -> reque
     return msgspec.structs.replace(data, stream=True, n=n)
 
 
-class ChunkEncoder:
+class ChunkEncoder(StreamEncoder):
     """Encodes one event for each token that adds text, in order of time. Completions are numbered over all prompts.
 
     Withheld text (half a character, or a possible beginning of a stop string) comes with the token that completes it, or else in
@@ -58,11 +57,11 @@ class ChunkEncoder:
         self._n_events: Counter[int] = Counter()
         self._is_started = False
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """Returns the frames of events of one prompt, in order."""
+    def frames(self, prompt: int, event: Event) -> list[bytes]:
+        """Returns the frames of the next event of a prompt."""
         frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
         self._is_started = True
-        return [*frames, *(self._frame(prompt, event) for event in events)]
+        return [*frames, self._frame(prompt, event)]
 
     def _frame(self, prompt: int, event: Event) -> bytes:
         if isinstance(event, Progress | PromptLogprobs):  # Requests in this format cannot enable these events.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
+from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.memory_budget import TOKEN_BYTES
@@ -13,14 +13,15 @@ from weft.server.response_fields import (
     CompletionProbability,
     PromptProgress,
     RunningTimings,
-    Timings,
     completion_probability,
     projected,
 )
 from weft.server.run.generation import Event, Generation, token_logprobs
+from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
 from weft.server.streaming import sse
-from weft.server.streaming.json_chunks import GAP, filled, json_list
+from weft.server.streaming.json_chunks import GAP, filled, json_list, list_of_pieces
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
@@ -94,90 +95,59 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
     return msgspec.structs.replace(parsed, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
 
 
-class _ResponseState:
-    """State shared by streamed and complete responses."""
-
-    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
-        generation.accepts_forks = len(generation.streams) == 1
-        self._branches = Branches(generation, engine, model)
-        self._post_sampling = data.post_sampling_probs is True
-
-    def _probability(self, token: Token) -> CompletionProbability | None:
-        logprobs = token_logprobs(token)
-        return None if logprobs is None else completion_probability(logprobs, post_sampling=self._post_sampling)
-
-
-class ChunkEncoder(_ResponseState):
+class ChunkEncoder(StreamEncoder):
     """Encodes progress of the prompt, one event per token, and one with `"stop": true` at the end of each branch.
 
     Text that is withheld until a branch's end has its own event before the end.
     """
 
-    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
-        super().__init__(data, generation, engine, model)
+    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, service: Service) -> None:
+        generation.accepts_forks = len(generation.streams) == 1
+        self._branches = Branches(generation, service.engine, service.model_name)
+        self._post_sampling = data.post_sampling_probs is True
         self._running = RunningTimings(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
         self._id: str | msgspec.UnsetType = generation.id
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """Returns the frames of events of one prompt, in order."""
-        frames: list[bytes] = []
-        for event in events:
-            payloads = self._payloads(prompt, event)
-            if self._id is not msgspec.UNSET:
-                self._add_id(payloads)
-            frames += map(sse.frame, payloads)
-        return frames
-
-    def _add_id(self, payloads: Sequence[object]) -> None:
-        """Adds the request's id to the stream's first event."""
-        if (first := next((one for one in payloads if isinstance(one, CompletionEvent)), None)) is not None:
-            first.id, self._id = self._id, msgspec.UNSET
+    def frames(self, prompt: int, event: Event) -> list[bytes]:
+        """Returns the frames of the next event. The stream's first one has the request's id."""
+        return list(map(sse.frame, self._payloads(prompt, event)))
 
     def _payloads(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
             case Token():
-                return (self._token(prompt, event),)
+                logprobs = token_logprobs(event)
+                probabilities = [] if logprobs is None else [completion_probability(logprobs, post_sampling=self._post_sampling)]
+                return (self._text(prompt, event, event.n_predicted, tokens=[event.token], probabilities=probabilities),)
             case Finished():
-                return [*self._rest(prompt, event), projected(self._branches.result(prompt, event), self._branches.generation)]
+                rest = [self._text(prompt, event, event.usage.n_predicted)] if event.text else []
+                return [*rest, projected(self._branches.result(prompt, event), self._branches.generation)]
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
                 return ()
 
-    def _token(self, prompt: int, event: Token) -> CompletionEvent:
-        # Checked here to save two calls per token.
-        probability = None if event.logprobs is None else self._probability(event)
+    def _text(
+        self,
+        prompt: int,
+        event: Token | Finished,
+        n_predicted: int,
+        *,
+        tokens: Sequence[int] = (),
+        probabilities: Sequence[CompletionProbability] = (),
+    ) -> CompletionEvent:
+        timings = msgspec.UNSET if self._running is None else self._running.timings(prompt, event.index, n_predicted)
         return CompletionEvent(
             index=self._branches.index(prompt, event),
             content=event.text,
-            tokens=[event.token],
-            stop=False,
-            id_slot=event.slot,
-            tokens_predicted=event.n_predicted,
-            tokens_evaluated=self._branches.n_prompt[prompt],
-            completion_probabilities=msgspec.UNSET if probability is None else [probability],
-            timings=msgspec.UNSET if self._running is None else self._timings(prompt, event.index, event.n_predicted),
-        )
-
-    def _rest(self, prompt: int, finished: Finished) -> list[CompletionEvent]:
-        if not finished.text:
-            return []
-        n_predicted = finished.usage.n_predicted
-        rest = CompletionEvent(
-            index=self._branches.index(prompt, finished),
-            content=finished.text,
-            tokens=[],
-            stop=False,
-            id_slot=-1 if finished.slot is None else finished.slot,
+            tokens=tokens,
+            id_slot=-1 if event.slot is None else event.slot,
             tokens_predicted=n_predicted,
             tokens_evaluated=self._branches.n_prompt[prompt],
-            timings=self._timings(prompt, finished.index, n_predicted),
+            completion_probabilities=probabilities or msgspec.UNSET,
+            timings=timings,
+            id=self._take_id(),
         )
-        return [rest]
-
-    def _timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
-        return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
 
     def _progress(self, prompt: int, progress: Progress) -> list[CompletionEvent]:
         if self._running is not None:
@@ -186,27 +156,27 @@ class ChunkEncoder(_ResponseState):
             return []
         event = CompletionEvent(
             index=prompt * self._branches.n,
-            content="",
-            tokens=[],
-            stop=False,
             id_slot=self._branches.slot(prompt),
-            tokens_predicted=0,
             tokens_evaluated=self._branches.n_prompt[prompt],
             timings=msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress),
             prompt_progress=PromptProgress.of(progress),
+            id=self._take_id(),
         )
         return [event]
 
-    def end(self) -> bytes:
-        """Returns nothing; the last branch's final event ends the stream."""
-        return b""
+    def _take_id(self) -> str | msgspec.UnsetType:
+        """Returns the request's id for the stream's first event, and UNSET for later ones."""
+        request_id, self._id = self._id, msgspec.UNSET
+        return request_id
 
 
-class ResponseBuilder(_ResponseState):
+class ResponseBuilder:
     """Builds the complete response: one object, or a list in order of `index`."""
 
-    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
-        super().__init__(data, generation, engine, model)
+    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, service: Service) -> None:
+        generation.accepts_forks = len(generation.streams) == 1
+        self._branches = Branches(generation, service.engine, service.model_name)
+        self._post_sampling = data.post_sampling_probs is True
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
@@ -214,11 +184,8 @@ class ResponseBuilder(_ResponseState):
         self._results: dict[int, list[bytes]] = {}
         """Encoded results of branches, in chunks."""
 
-    def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
-        return sum(self._add(prompt, event) for event in events)
-
-    def _add(self, prompt: int, event: Event) -> int:
+    def add(self, prompt: int, event: Event) -> int:
+        """Adds the next event. Returns the number of bytes by which memory use grew."""
         match event:
             case Finished():
                 return self._finish(prompt, event)
@@ -232,9 +199,9 @@ class ResponseBuilder(_ResponseState):
         if self._with_tokens:
             self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (probability := self._probability(token)) is not None:
+        if (logprobs := token_logprobs(token)) is not None:
             # Encoded now, because encoding a million entries at the end would block the event loop.
-            encoded = msgspec.json.encode(probability)
+            encoded = logprobs.completion_json(self._post_sampling)
             self._probabilities.setdefault(index, []).append(encoded)
             n_bytes += len(encoded)
         return n_bytes
@@ -256,9 +223,4 @@ class ResponseBuilder(_ResponseState):
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
         results = [self._results[index] for index in sorted(self._results)]
-        if len(results) == 1:
-            return results[0]
-        pieces = [b"["]
-        for nth, result in enumerate(results):
-            pieces += [b",", *result] if nth else result
-        return [*pieces, b"]"]
+        return results[0] if len(results) == 1 else list_of_pieces(results)

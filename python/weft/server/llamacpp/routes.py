@@ -107,16 +107,11 @@ async def _answer(
     data: CompletionBody | InfillBody, parsed: Submission, service: Service, caller: Caller, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(parsed)
-    if data.stream:
-        form = (
-            dialect.ChunkEncoder(data, generation, service.engine, service.model_name)
-            if other is None
-            else other.stream(generation)
-        )
-        stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
-        return Answer(await caller.resumable(stream))
-    results = dialect.ResponseBuilder(data, generation, service.engine, service.model_name)
-    return Answer(CollectedResponse(generation, results, service.collected))
+    if not data.stream:
+        return Answer(CollectedResponse(generation, dialect.ResponseBuilder(data, generation, service), service.collected))
+    form = dialect.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)
+    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
+    return Answer(await caller.resumable(stream))
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)

@@ -68,17 +68,17 @@ class InfillBody(CompletionFields, kw_only=True):
     """Excerpts of other files, as context."""
 
 
-class CompletionEvent(msgspec.Struct):
+class CompletionEvent(msgspec.Struct, kw_only=True):
     """A token of a stream, or the prompt's progress before the first one. The first event has the request's `id`."""
 
     index: int
-    content: str
-    tokens: list[int]
-    stop: bool
+    content: str = ""
+    tokens: Sequence[int] = ()
+    stop: bool = False
     id_slot: int
-    tokens_predicted: int
+    tokens_predicted: int = 0
     tokens_evaluated: int
-    completion_probabilities: list[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
+    completion_probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
     id: str | msgspec.UnsetType = msgspec.UNSET

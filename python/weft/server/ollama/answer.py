@@ -1,9 +1,10 @@
 """Conversion of engine events to Ollama's responses. No I/O here."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 
@@ -19,18 +20,9 @@ from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
 from weft.server.streaming.json_chunks import GAP, filled, json_list
+from weft.server.streaming.responses import StreamEncoder
 
-__all__ = [
-    "EMPTY",
-    "HEADERS",
-    "ChatResponseFormat",
-    "ChunkEncoder",
-    "GenerateResponseFormat",
-    "RequestTimer",
-    "ResponseBuilder",
-    "ResponseFormat",
-    "now",
-]
+__all__ = ["EMPTY", "HEADERS", "Answer", "AnswerEncoder", "RequestTimer", "chat_answer", "generate_answer", "now"]
 
 HEADERS = {
     "content-type": "application/x-ndjson",
@@ -78,7 +70,7 @@ class RequestTimer:
         return time.monotonic_ns() - self._at
 
 
-class _Delta(msgspec.Struct):
+class Delta(msgspec.Struct):
     """Content of one line."""
 
     content: str = ""
@@ -86,92 +78,115 @@ class _Delta(msgspec.Struct):
     calls: Sequence[Call] = ()
     logprobs: Sequence[TokenProbability] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.content or self.thought or self.calls or self.logprobs)
+
+EMPTY = Delta()
+
+Answer = Callable[[str, Delta, Mapping[str, Any]], GenerateAnswer | ChatAnswer]
+"""Makes a line or a complete response of one route."""
 
 
-EMPTY = _Delta()
+def _common(model: str, delta: Delta, ending: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "created_at": now(),
+        "done": bool(ending),
+        "logprobs": list(delta.logprobs) or msgspec.UNSET,
+        **ending,
+    }
 
 
-class ResponseFormat(Protocol):
-    """Encodes responses of one route."""
-
-    def answer(self, delta: _Delta, ending: dict[str, Any]) -> object:
-        """Returns a line or the complete response; `ending` has the fields of the final one."""
+def generate_answer(model: str, delta: Delta, ending: Mapping[str, Any]) -> GenerateAnswer:
+    """Returns a line or the complete response of `/api/generate`; `ending` has the fields of the final one."""
+    return GenerateAnswer(response=delta.content, thinking=delta.thought or msgspec.UNSET, **_common(model, delta, ending))
 
 
-class GenerateResponseFormat:
-    """Responses of `/api/generate`."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-
-    def answer(self, delta: _Delta, ending: dict[str, Any]) -> GenerateAnswer:
-        """Returns a line or the complete response."""
-        return GenerateAnswer(
-            model=self._model,
-            created_at=now(),
-            response=delta.content,
-            thinking=delta.thought or msgspec.UNSET,
-            done=bool(ending),
-            logprobs=list(delta.logprobs) or msgspec.UNSET,
-            **ending,
-        )
+def chat_answer(model: str, delta: Delta, ending: Mapping[str, Any]) -> ChatAnswer:
+    """Returns a line or the complete response of `/api/chat`; `ending` has the fields of the final one."""
+    message = AssistantMessage("assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET)
+    return ChatAnswer(message=message, **_common(model, delta, ending))
 
 
-class ChatResponseFormat:
-    """Responses of `/api/chat`."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-
-    def answer(self, delta: _Delta, ending: dict[str, Any]) -> ChatAnswer:
-        """Returns a line or the complete response."""
-        return ChatAnswer(
-            model=self._model,
-            created_at=now(),
-            message=AssistantMessage(
-                "assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET
-            ),
-            done=bool(ending),
-            logprobs=list(delta.logprobs) or msgspec.UNSET,
-            **ending,
-        )
-
-
-class _ResponseState:
-    """State shared by streamed and complete responses: the parser of the one branch."""
+class AnswerEncoder(StreamEncoder):
+    """Encodes an answer: a line for each token that adds content, and one with `"done": true` at the end; or one object."""
 
     def __init__(
         self,
         data: ChatFields,
         generation: Generation,
-        shape: ResponseFormat,
-        timer: RequestTimer,
+        service: Service,
         *,
-        service: Service | None = None,
+        answer: Answer,
+        timer: RequestTimer,
+        includes_context: bool,
     ) -> None:
-        self._shape = shape
+        """Prepares to encode an answer.
+
+        Args:
+            data: The chat.
+            generation: The completion.
+            service: The service.
+            answer: Makes the lines of the route.
+            timer: Durations of the request.
+            includes_context: Whether the answer includes the tokens of the prompt and the completion.
+        """
+        self._answer = partial(answer, service.model_name)
         self._generation = generation
         self._timer = timer
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
         # A prompt with images is not a list of tokens.
-        self._context = None if service is None or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
+        is_of_tokens = includes_context and not isinstance(prompt, MixedPrompt)
+        self._context = list(cast("Sequence[int]", prompt)) if is_of_tokens else None
         """Tokens of the prompt and the completion, if the response includes them."""
         self._n_prompt = len(self._context or ())
         self._service = service
         self._call: CallStart | None = None
         """The open tool call; `_arguments` are its arguments so far."""
         self._arguments: list[str] = []
+        self._whole: list[Delta] = []
+        """Deltas of a complete response, without logprobs."""
+        self._logprobs: list[bytes] = []
+        """Encoded incrementally, because encoding a million entries at the end would block the event loop."""
+        self._ended: dict[str, Any] = {}
 
-    def _read(self, event: Token | Finished) -> _Delta:
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the lines of the next event."""
+        if not isinstance(event, Token | Finished):
+            return []
+        delta = self._read(event)
+        answers = [] if delta == EMPTY else [self._answer(delta, {})]
+        if isinstance(event, Finished):
+            answers.append(self._answer(EMPTY, self._ending(event)))
+        return [_encode(answer) + b"\n" for answer in answers]
+
+    def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
+        """Adds the next event. Returns the number of bytes by which memory use grew."""
+        if not isinstance(event, Token | Finished):
+            return 0
+        delta = self._read(event)
+        logprobs, delta.logprobs = [bytes(cast("msgspec.Raw", one)) for one in delta.logprobs], ()
+        self._logprobs += logprobs
+        self._whole.append(delta)
+        if isinstance(event, Finished):
+            self._ended = self._ending(event)
+        return TOKEN_BYTES + len(event.text) + sum(map(len, logprobs))
+
+    def body(self) -> list[bytes]:
+        """Returns the JSON in chunks, once the branch has finished."""
+        whole = Delta(
+            "".join([delta.content for delta in self._whole]),
+            "".join([delta.thought for delta in self._whole]),
+            [call for delta in self._whole for call in delta.calls],
+            [cast("TokenProbability", GAP)] if self._logprobs else [],
+        )
+        # The gap is the list's only entry.
+        return filled(_encode(self._answer(whole, self._ended)), json_list(self._logprobs)[1:-1])
+
+    def _read(self, event: Token | Finished) -> Delta:
         """Returns the content that an event adds."""
-        delta = _Delta()
-        calls: list[Call] = []
+        delta = Delta()
         for part in self._generation.parts(event):
-            self._take(part, delta, calls)
+            self._take(part, delta)
         if isinstance(event, Token):
             if (logprobs := token_logprobs(event)) is not None:
                 delta.logprobs = [token_probability(logprobs, with_top=self._with_top)]
@@ -179,26 +194,23 @@ class _ResponseState:
                 self._context.append(event.token)
         else:
             is_cut = self._generation.is_cut(event)
-            self._end_call(delta, calls, is_cut=is_cut and end_reason(event) != "end", is_truncated=event.finish_reason != "stop")
-        delta.calls = calls
+            self._end_call(delta, is_cut=is_cut and end_reason(event) != "end", is_truncated=event.finish_reason != "stop")
         return delta
 
-    def _take(self, part: Part, delta: _Delta, calls: list[Call]) -> None:
+    def _take(self, part: Part, delta: Delta) -> None:
+        if isinstance(part, CallArguments):
+            self._arguments.append(part.text)
+            return
+        self._end_call(delta)
         match part:
-            case CallArguments():
-                self._arguments.append(part.text)
-                return
             case CallStart():
-                self._end_call(delta, calls)
                 self._call = part
             case Content():
-                self._end_call(delta, calls)
                 delta.content += part.text
             case Reasoning():
-                self._end_call(delta, calls)
                 delta.thought += part.text
 
-    def _end_call(self, delta: _Delta, calls: list[Call], *, is_cut: bool = False, is_truncated: bool = False) -> None:
+    def _end_call(self, delta: Delta, *, is_cut: bool = False, is_truncated: bool = False) -> None:
         """Completes the open tool call.
 
         Ollama's calls have an object as arguments, which cannot be partial. A call interrupted by a stop string is therefore
@@ -217,7 +229,7 @@ class _ResponseState:
         if arguments is None:
             delta.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
             return
-        calls.append(Call(call.id, CallFunction(call.call, call.name, arguments)))
+        delta.calls = [*delta.calls, Call(call.id, CallFunction(call.call, call.name, arguments))]
 
     def _ending(self, finished: Finished) -> dict[str, Any]:
         usage = finished.usage
@@ -233,73 +245,6 @@ class _ResponseState:
         }
         if self._context is not None:
             if (stop := stop_string(finished)) is not None:
-                assert self._service is not None, "there is a context"
                 drop_stop_string(self._service, self._context, self._n_prompt, stop)
             ending["context"] = msgspec.Raw(TokenIds(self._context).json())
         return ending
-
-
-class ChunkEncoder(_ResponseState):
-    """Encodes a line for each token that adds content, and one with `"done": true` at the end."""
-
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """Returns the lines of events, in order."""
-        return [line for event in events if isinstance(event, Token | Finished) for line in self._lines(event)]
-
-    def _lines(self, event: Token | Finished) -> list[bytes]:
-        delta = self._read(event)
-        lines = [] if delta.is_empty else [self._line(delta, {})]
-        if isinstance(event, Finished):
-            lines.append(self._line(EMPTY, self._ending(event)))
-        return lines
-
-    def _line(self, delta: _Delta, ending: dict[str, Any]) -> bytes:
-        return _encode(self._shape.answer(delta, ending)) + b"\n"
-
-    def end(self) -> bytes:
-        """Returns nothing; the last line of the branch ends the stream."""
-        return b""
-
-
-class ResponseBuilder(_ResponseState):
-    """Builds the complete response."""
-
-    def __init__(
-        self,
-        data: ChatFields,
-        generation: Generation,
-        shape: ResponseFormat,
-        timer: RequestTimer,
-        *,
-        service: Service | None = None,
-    ) -> None:
-        super().__init__(data, generation, shape, timer, service=service)
-        self._contents: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[Call] = []
-        self._logprobs: list[bytes] = []
-        """Encoded incrementally, because encoding a million entries at the end would block the event loop."""
-        self._ended: dict[str, Any] = {}
-
-    def add(self, prompt: int, events: Sequence[Event]) -> int:  # noqa: ARG002 (there is one)
-        """Adds events in order. Returns the number of bytes by which memory use grew."""
-        return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
-
-    def _add(self, event: Token | Finished) -> int:
-        delta = self._read(event)
-        self._contents.append(delta.content)
-        self._thoughts.append(delta.thought)
-        self._calls += delta.calls
-        logprobs = [bytes(cast("msgspec.Raw", one)) for one in delta.logprobs]
-        self._logprobs += logprobs
-        if isinstance(event, Finished):
-            self._ended = self._ending(event)
-        return TOKEN_BYTES + len(event.text) + sum(map(len, logprobs))
-
-    def body(self) -> list[bytes]:
-        """Returns the JSON in chunks, once the branch has finished."""
-        logprobs = [cast("TokenProbability", GAP)] if self._logprobs else []
-        delta = _Delta("".join(self._contents), "".join(self._thoughts), self._calls, logprobs)
-        frame = _encode(self._shape.answer(delta, self._ended))
-        # The gap is the list's only entry.
-        return filled(frame, json_list(self._logprobs)[1:-1])

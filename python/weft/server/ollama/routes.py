@@ -56,9 +56,8 @@ ONE_MODEL = "this server has the one model that it was started with; start it wi
 async def generate(data: JSONBody[GenerateBody], request_context: ContextDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt, as a chat message or, with `raw`, unchanged."""
     service = request_context.service
-    shape = answer.GenerateResponseFormat(service.model_name)
     if not data.prompt:
-        return _load_only(service, shape, data.keep_alive)
+        return _load_only(service, answer.generate_answer, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
@@ -73,16 +72,18 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
             parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
         )
     timer.mark_submitted()
-    return _answer(parsed, generation, shape, timer, service=service, includes_context=not is_raw)
+    encoder = answer.AnswerEncoder(
+        parsed.fields, generation, service, answer=answer.generate_answer, timer=timer, includes_context=not is_raw
+    )
+    return _answer(parsed, generation, encoder, service)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
 async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> Answer[ChatAnswer]:
     """Answers a chat."""
     service = request_context.service
-    shape = answer.ChatResponseFormat(service.model_name)
     if not data.messages:
-        return _load_only(service, shape, data.keep_alive)
+        return _load_only(service, answer.chat_answer, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
@@ -90,7 +91,10 @@ async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> 
     _keep_alive(service, data.keep_alive)
     generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
     timer.mark_submitted()
-    return _answer(parsed, generation, shape, timer, service=service)
+    encoder = answer.AnswerEncoder(
+        parsed.fields, generation, service, answer=answer.chat_answer, timer=timer, includes_context=False
+    )
+    return _answer(parsed, generation, encoder, service)
 
 
 _rename_generate = partial(translate.rename_parameter, is_chat=False)
@@ -113,31 +117,21 @@ async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, servi
 
 
 def _answer(
-    parsed: translate.ParsedRequest,
-    generation: Generation,
-    shape: answer.ResponseFormat,
-    timer: answer.RequestTimer,
-    *,
-    service: Service,
-    includes_context: bool = False,
+    parsed: translate.ParsedRequest, generation: Generation, encoder: answer.AnswerEncoder, service: Service
 ) -> Answer[Any]:
-    fields = parsed.fields
-    given = (fields, generation, shape, timer)
-    of_context = service if includes_context else None
-    if not fields.stream:
-        return Answer(CollectedResponse(generation, answer.ResponseBuilder(*given, service=of_context), service.collected))
-    lines = answer.ChunkEncoder(*given, service=of_context)
+    if not parsed.fields.stream:
+        return Answer(CollectedResponse(generation, encoder, service.collected))
     # Lines of JSON cannot include comments.
-    return Answer(StreamedResponse(generation, lines, None, headers=answer.HEADERS, failure=failure))
+    return Answer(StreamedResponse(generation, encoder, None, headers=answer.HEADERS, failure=failure))
 
 
-def _load_only(service: Service, shape: answer.ResponseFormat, keep_alive: float | str | None) -> Answer[Any]:
+def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:
     """Answers a request without a prompt, which loads the model or unloads it."""
     is_unloaded = translate.keep_alive_s(keep_alive) == 0
     if is_unloaded and service.sleep.after_s is None:
         raise NotSupportedError("the model is not unloaded for a request; start the server with --sleep-idle-seconds")
     _keep_alive(service, keep_alive)
-    return _json_answer(shape.answer(answer.EMPTY, {"done_reason": "unload" if is_unloaded else "load"}))
+    return _json_answer(shape(service.model_name, answer.EMPTY, {"done_reason": "unload" if is_unloaded else "load"}))
 
 
 def _json_answer(whole: object) -> Answer[Any]:

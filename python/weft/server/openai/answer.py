@@ -1,15 +1,16 @@
 """State that all chunks and choices of a response share, in both of OpenAI's formats."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from weft import CacheExplanation, Finished, Progress, Token
+from weft import Finished, Progress, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
-from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
-from weft.server.request_fields import CompletionFields
+from weft.server.openai.chat_schemas import CreateChatCompletion
+from weft.server.openai.schemas import Chunk, Completion, CreateCompletion, PromptTokensDetails, Usage
 from weft.server.response_fields import (
     Branches,
     CompletionResult,
@@ -18,33 +19,54 @@ from weft.server.response_fields import (
     Timings,
     TokenProbability,
     projected,
+    timings,
     token_probability,
 )
-from weft.server.response_fields.explanation import Explained, explanations_of
+from weft.server.response_fields.explanation import explanations_of
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
+from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP
 
-__all__ = ["ResponseContext", "wants_usage"]
+__all__ = ["Format", "ResponseContext"]
+
+
+class Format(NamedTuple):
+    """One of the two formats: prefix of the ids, and values of `object` in chunks and complete responses."""
+
+    prefix: str
+    chunk: str
+    whole: str
 
 
 class ResponseContext:
     """A response: its id, the usage of its branches, and the optional data that the body requests."""
 
-    def __init__(self, prefix: str, data: CompletionFields, generation: Generation, service: Service, *, with_top: bool) -> None:
+    def __init__(
+        self,
+        form: Format,
+        data: CreateCompletion | CreateChatCompletion,
+        generation: Generation,
+        service: Service,
+        *,
+        with_top: bool,
+    ) -> None:
         """Collects what the whole response shares.
 
         Args:
-            prefix: Prefix of the response's id.
+            form: Format of the response.
             data: The body.
             generation: The completions.
             service: The service.
             with_top: Whether logprobs include alternatives.
         """
-        self.id = f"{prefix}-{generation.id}"
-        self.created = int(time.time())
-        self.model = service.model_name
-        self.build = service.build
+        self._form = form
+        self._about: dict[str, Any] = {
+            "id": f"{form.prefix}-{generation.id}",
+            "created": int(time.time()),
+            "model": service.model_name,
+            "system_fingerprint": service.build,
+        }
         self._branches = Branches(generation, service.engine, service.model_name)
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
         self._with_top = with_top
@@ -54,14 +76,11 @@ class ResponseContext:
         self._with_tokens = data.return_tokens is True
         self._with_progress = data.return_progress is True
         self._running = RunningTimings(generation) if data.timings_per_token else None
+        self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
 
     def index(self, prompt: int, event: Token | Finished) -> int:
         """Returns the index of an event's branch over all prompts."""
         return self._branches.index(prompt, event)
-
-    def first_index(self, prompt: int) -> int:
-        """Returns the index of a prompt's first branch."""
-        return prompt * self._branches.n
 
     def finish(self, prompt: int, finished: Finished) -> None:
         """Records the usage of a finished branch."""
@@ -79,15 +98,51 @@ class ResponseContext:
         """Returns the timings of a branch after `n_predicted` tokens, or UNSET if events do not include them."""
         return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
 
-    def progress(self, prompt: int, progress: Progress) -> PromptProgress | None:
-        """Returns the progress of a prompt, or None if it is not requested."""
+    def chunk(self, *choices: msgspec.Struct) -> Chunk:
+        """Returns a chunk."""
+        usage = None if self._include_usage else msgspec.UNSET
+        return Chunk(object=self._form.chunk, choices=[*choices], usage=usage, **self._about)
+
+    def progress(self, prompt: int, progress: Progress, choice: Callable[[int], msgspec.Struct]) -> list[Chunk]:
+        """Returns a chunk with the progress of a prompt, if it is requested; `choice` makes an empty choice of this index."""
         if self._running is not None:
             self._running.watch(prompt, progress)
-        return PromptProgress.of(progress) if self._with_progress else None
+        if not self._with_progress:
+            return []
+        chunk = self.chunk(choice(prompt * self._branches.n))
+        chunk.prompt_progress = PromptProgress.of(progress)
+        chunk.timings = msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress)
+        return [chunk]
 
-    def prompt_timings(self, progress: Progress) -> Timings | msgspec.UnsetType:
-        """Returns the timings of a prompt in progress, or UNSET if events do not include them."""
-        return msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress)
+    def ending(self, prompt: int, finished: Finished, choice: msgspec.Struct) -> Chunk:
+        """Returns the last chunk of a branch."""
+        self.finish(prompt, finished)
+        chunk = self.chunk(choice)
+        chunk.timings = timings([finished.usage])
+        chunk.verbose = self.verbose(prompt, finished)
+        chunk.cache_explanation = self._branches.generation.explanation(prompt, finished)
+        return chunk
+
+    def end(self) -> bytes:
+        """Returns the usage if requested, and `[DONE]`."""
+        if not self._include_usage:
+            return sse.DONE
+        last = self.chunk()
+        last.usage, last.timings = self._usage(), timings(self._all_usages)
+        return sse.frame(last) + sse.DONE
+
+    def whole(self, choices: Iterable[msgspec.Struct], verbose: CompletionResult | msgspec.UnsetType) -> bytes:
+        """Returns the complete response as JSON, once every branch has finished."""
+        completion = Completion(
+            object=self._form.whole,
+            choices=[*choices],
+            usage=self._usage(),
+            timings=timings(self._all_usages),
+            verbose=verbose,
+            cache_explanation=explanations_of(self._branches.generation.explanations),
+            **self._about,
+        )
+        return msgspec.json.encode(completion)
 
     def verbose_probability(self, logprobs: CompactLogprobs) -> bytes | None:
         """Returns a sampled token's logprobs in llama-server's format, or None if `__verbose` is not requested."""
@@ -116,21 +171,12 @@ class ResponseContext:
         )
         return projected(result, self._branches.generation)  # type: ignore[no-any-return]
 
-    def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
-        """Returns the cache explanation that a branch's final event must include, or UNSET."""
-        return self._branches.generation.explanation(prompt, finished)
-
-    def explanations(self) -> Explained:
-        """Returns the cache explanations received so far."""
-        return explanations_of(self._branches.generation.explanations)
-
     @property
-    def usages(self) -> Sequence[BranchUsage]:
-        """Usage of all finished branches."""
+    def _all_usages(self) -> list[BranchUsage]:
         return [usage for usages in self._usages for usage in usages]
 
-    def usage(self) -> Usage:
-        """Returns the total usage, once every branch has finished: prompts, and completions."""
+    def _usage(self) -> Usage:
+        """Returns the total usage: prompts, and completions."""
         # The branches of a prompt together computed what was not cached.
         prompts = [
             (n_prompt + sum(max(usage.n_prompt - n_prompt, 0) for usage in usages), usages)
@@ -138,15 +184,10 @@ class ResponseContext:
         ]
         cached = sum(max(n_prompt - sum(usage.n_computed for usage in usages), 0) for n_prompt, usages in prompts)
         prompt_tokens = sum(n_prompt for n_prompt, _ in prompts)
-        completion_tokens = sum(usage.n_predicted for usage in self.usages)
+        completion_tokens = sum(usage.n_predicted for usage in self._all_usages)
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
         )
-
-
-def wants_usage(options: StreamOptions | None) -> bool:
-    """Returns whether a stream ends with its usage."""
-    return options is not None and options.include_usage is True

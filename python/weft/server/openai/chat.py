@@ -1,6 +1,6 @@
 """OpenAI's chats: conversion of events to chunks and messages. No I/O here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -10,12 +10,10 @@ from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import request_fields
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.openai.answer import ResponseContext, wants_usage
+from weft.server.openai.answer import Format, ResponseContext
 from weft.server.openai.chat_schemas import (
     CalledFunction,
     ChatChoice,
-    ChatChunk,
-    ChatCompletion,
     ChatLogprobs,
     ChunkChoice,
     CreateChatCompletion,
@@ -23,16 +21,20 @@ from weft.server.openai.chat_schemas import (
     Message,
     ToolCall,
 )
-from weft.server.response_fields import CompletionResult, TokenProbability, branch_score, timings
+from weft.server.openai.schemas import Chunk
+from weft.server.response_fields import CompletionResult, TokenProbability, branch_score
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list
+from weft.server.streaming.responses import StreamEncoder
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "check"]
 
 MAX_TOP_LOGPROBS = 20
 """Maximum of top logprobs, as in OpenAI's API."""
+
+_FORMAT = Format("chatcmpl", "chat.completion.chunk", "chat.completion")
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "audio": lambda value: not value,
@@ -66,7 +68,7 @@ class _ResponseState:
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
-        self._context = ResponseContext("chatcmpl", data, generation, service, with_top=with_top)
+        self._context = ResponseContext(_FORMAT, data, generation, service, with_top=with_top)
         self._generation = generation
         generation.accepts_forks = True
         self._uses_function_call = bool(data.functions)
@@ -77,7 +79,7 @@ class _ResponseState:
         return "function_call" if reason == "tool_calls" and self._uses_function_call else reason
 
 
-class ChunkEncoder(_ResponseState):
+class ChunkEncoder(_ResponseState, StreamEncoder):
     """Encodes a chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` last.
 
     Text that is withheld until a branch's end has its own chunk before the end.
@@ -85,44 +87,29 @@ class ChunkEncoder(_ResponseState):
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
-        self._include_usage = wants_usage(data.stream_options)
         self._started: set[int] = set()
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """Returns the frames of events of one prompt, in order."""
-        return [sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)]
+    def frames(self, prompt: int, event: Event) -> list[bytes]:
+        """Returns the frames of the next event."""
+        return list(map(sse.frame, self._chunks(prompt, event)))
 
-    def _chunks(self, prompt: int, event: Event) -> list[ChatChunk]:
+    def _chunks(self, prompt: int, event: Event) -> list[Chunk]:
         match event:
             case Progress():
-                return self._progress(prompt, event)
+                return self._context.progress(prompt, event, _role)
             case PromptLogprobs():
                 return []
-            case _:
-                return [*self._opening(prompt, event), *self._part_chunks(prompt, event), *self._ending(prompt, event)]
-
-    def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
-        progress = self._context.progress(prompt, event)
-        if progress is None:
-            return []
-        chunk = self._role(self._context.first_index(prompt))
-        chunk.prompt_progress = progress
-        chunk.timings = self._context.prompt_timings(event)
-        return [chunk]
-
-    def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         index = self._context.index(prompt, event)
-        if index in self._started:
-            return []
+        chunks = [] if index in self._started else [self._context.chunk(_role(index))]
         self._started.add(index)
-        return [self._role(index)]
+        chunks += self._part_chunks(prompt, index, event)
+        if isinstance(event, Finished):
+            choice = ChunkChoice(index, Delta(), None, self._finish_reason(event), branch_score(event))
+            chunks.append(self._context.ending(prompt, event, choice))
+        return chunks
 
-    def _role(self, index: int) -> ChatChunk:
-        return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
-
-    def _part_chunks(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+    def _part_chunks(self, prompt: int, index: int, event: Token | Finished) -> list[Chunk]:
         """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
-        index = self._context.index(prompt, event)
         sampled = token_logprobs(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._generation.parts(event)]
@@ -132,7 +119,7 @@ class ChunkEncoder(_ResponseState):
         chunks = []
         for nth, delta in enumerate(deltas):
             logprobs = None if sampled is None or nth else ChatLogprobs([self._context.token(index, sampled)])
-            chunk = self._chunk([ChunkChoice(index, delta, logprobs, None)])
+            chunk = self._context.chunk(ChunkChoice(index, delta, logprobs, None))
             chunk.timings = self._context.timings(prompt, event.index, n_predicted)
             chunks.append(chunk)
         return chunks
@@ -145,48 +132,20 @@ class ChunkEncoder(_ResponseState):
                 return Delta(reasoning_content=text)
             case CallStart(call, call_id, name):
                 function = CalledFunction(name=name, arguments="")
-                if self._uses_function_call:
-                    return Delta(function_call=function)
-                return Delta(tool_calls=[ToolCall(index=call, id=call_id, type="function", function=function)])
+                tool_call = ToolCall(index=call, id=call_id, type="function", function=function)
             case CallArguments(call, text):
                 function = CalledFunction(arguments=text)
-                return (
-                    Delta(function_call=function)
-                    if self._uses_function_call
-                    else Delta(tool_calls=[ToolCall(index=call, function=function)])
-                )
-
-    def _ending(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
-        if isinstance(event, Token):
-            return []
-        self._context.finish(prompt, event)
-        index = self._context.index(prompt, event)
-        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event), branch_score(event))])
-        chunk.timings = timings([event.usage])
-        chunk.verbose = self._context.verbose(prompt, event)
-        chunk.cache_explanation = self._context.explanation(prompt, event)
-        return [chunk]
-
-    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        context = self._context
-        return ChatChunk(
-            id=context.id,
-            object="chat.completion.chunk",
-            created=context.created,
-            model=context.model,
-            system_fingerprint=context.build,
-            choices=choices,
-            usage=None if self._include_usage else msgspec.UNSET,
-        )
+                tool_call = ToolCall(index=call, function=function)
+        return Delta(function_call=function) if self._uses_function_call else Delta(tool_calls=[tool_call])
 
     def end(self) -> bytes:
         """Returns the usage if requested, and `[DONE]`."""
-        if not self._include_usage:
-            return sse.DONE
-        last = self._chunk([])
-        last.usage = self._context.usage()
-        last.timings = timings(self._context.usages)
-        return sse.frame(last) + sse.DONE
+        return self._context.end()
+
+
+def _role(index: int) -> ChunkChoice:
+    """Returns the beginning of a branch."""
+    return ChunkChoice(index, Delta(role="assistant", content=None), None, None)
 
 
 class ResponseBuilder(_ResponseState):
@@ -207,11 +166,8 @@ class ResponseBuilder(_ResponseState):
         """Contents of the choices' gaps."""
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
-    def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
-        return sum(self._add(prompt, event) for event in events)
-
-    def _add(self, prompt: int, event: Event) -> int:
+    def add(self, prompt: int, event: Event) -> int:
+        """Adds the next event. Returns the number of bytes by which memory use grew."""
         match event:
             case Progress() | PromptLogprobs():
                 return 0
@@ -277,19 +233,6 @@ class ResponseBuilder(_ResponseState):
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
-        context = self._context
-        frame = msgspec.json.encode(
-            ChatCompletion(
-                id=context.id,
-                object="chat.completion",
-                created=context.created,
-                model=context.model,
-                system_fingerprint=context.build,
-                choices=sorted(self._choices, key=lambda choice: choice.index),
-                usage=context.usage(),
-                timings=timings(context.usages),
-                verbose=self._verbose,
-                cache_explanation=context.explanations(),
-            )
-        )
+        choices = sorted(self._choices, key=lambda choice: choice.index)
+        frame = self._context.whole(choices, self._verbose)
         return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._verbose_probabilities))

@@ -2,16 +2,13 @@
 
 import msgspec
 
-from weft import CacheExplanation
-from weft.server.openai.schemas import StreamOptions, Usage
+from weft.server.openai.schemas import Completion, StreamOptions
 from weft.server.request_fields.chat import ChatFields
-from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
-from weft.server.response_fields.explanation import Explained
+from weft.server.response_fields import TokenProbability
 
 __all__ = [
     "CalledFunction",
     "ChatChoice",
-    "ChatChunk",
     "ChatCompletion",
     "ChatLogprobs",
     "ChunkChoice",
@@ -79,20 +76,10 @@ class ChatChoice(msgspec.Struct):
     """With `beam_width`: the rank score; higher is better."""
 
 
-class ChatCompletion(msgspec.Struct):
+class ChatCompletion(Completion, kw_only=True):
     """The complete response."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChoice]
-    usage: Usage
-    timings: Timings
-    cache_explanation: Explained = msgspec.UNSET
-    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's result of the first branch."""
 
 
 class Delta(msgspec.Struct):
@@ -114,27 +101,6 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None
     score: float | msgspec.UnsetType = msgspec.UNSET
     """Rank score at a branch's end, as in complete responses."""
-
-
-class ChatChunk(msgspec.Struct):
-    """An event of a stream.
-
-    With `include_usage`, `usage` is null until the last chunk, which has no choices. `timings` are sent at the end of a branch,
-    in that last chunk as totals, and with `timings_per_token` for each token.
-    """
-
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChunkChoice]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    timings: Timings | msgspec.UnsetType = msgspec.UNSET
-    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
-    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
-    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
-    """llama-server's last event of a branch, at its end."""
 
 
 class InputTokens(msgspec.Struct):

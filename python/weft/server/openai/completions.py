@@ -1,28 +1,29 @@
 """OpenAI's completions: conversion of bodies to requests, and of events to chunks and choices. No I/O here."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.openai.answer import ResponseContext, wants_usage
+from weft.server.openai.answer import Format, ResponseContext
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
-from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, branch_score, timings, top_logprobs_by_text
+from weft.server.openai.schemas import Choice, Chunk, CreateCompletion, Logprobs
+from weft.server.response_fields import CompletionResult, branch_score, top_logprobs_by_text
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled, json_list
+from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["ChunkEncoder", "ResponseBuilder", "submission"]
+
+_FORMAT = Format("cmpl", "text_completion", "text_completion")
 
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
@@ -70,7 +71,7 @@ class _ResponseState:
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         # 0 requests the sampled token only.
         with_top = data.logprobs != 0
-        self._context = ResponseContext("cmpl", data, generation, service, with_top=with_top)
+        self._context = ResponseContext(_FORMAT, data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
         generation.accepts_forks = len(generation.streams) == 1 and self._echo is None
         self._offsets: dict[int, Offsets] = {}
@@ -96,7 +97,7 @@ class _ResponseState:
         )
 
 
-class ChunkEncoder(_ResponseState):
+class ChunkEncoder(_ResponseState, StreamEncoder):
     """Encodes a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last.
 
     Text that is withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of
@@ -105,92 +106,45 @@ class ChunkEncoder(_ResponseState):
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
-        self._include_usage = wants_usage(data.stream_options)
         self._started: set[int] = set()
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
-        """Returns the frames of events of one prompt in order; the frame of the prompt itself is in chunks."""
-        return [frame for event in events for frame in self._frames(prompt, event)]
-
-    def _frames(self, prompt: int, event: Event) -> list[bytes]:
+    def frames(self, prompt: int, event: Event) -> list[bytes]:
+        """Returns the frames of the next event; the frame of the prompt itself is in chunks."""
         match event:
             case Progress():
-                return [sse.frame(chunk) for chunk in self._progress(prompt, event)]
+                return list(map(sse.frame, self._context.progress(prompt, event, lambda index: Choice("", index, None, None))))
             case PromptLogprobs():
                 self._add_prompt_logprobs(prompt, event)
                 return []
-            case Finished():
-                chunks = [*self._rest(prompt, event), self._ending(prompt, event)]
-            case _:
-                chunks = self._token(prompt, event)
-        return [*self._opening(prompt, event), *map(sse.frame, chunks)]
-
-    def _progress(self, prompt: int, event: Progress) -> list[CompletionChunk]:
-        progress = self._context.progress(prompt, event)
-        if progress is None:
-            return []
-        chunk = self._chunk([Choice("", self._context.first_index(prompt), None, None)])
-        chunk.prompt_progress = progress
-        chunk.timings = self._context.prompt_timings(event)
-        return [chunk]
-
-    def _opening(self, prompt: int, event: Token | Finished) -> list[bytes]:
         index = self._context.index(prompt, event)
+        chunks = self._text(prompt, index, event)
+        if isinstance(event, Finished):
+            choice = Choice("", index, None, event.finish_reason, branch_score(event))
+            chunks.append(self._context.ending(prompt, event, choice))
+        return [*self._opening(prompt, index), *map(sse.frame, chunks)]
+
+    def _opening(self, prompt: int, index: int) -> list[bytes]:
         if self._echo is None or index in self._started:
             return []
         self._started.add(index)
         text, logprobs = self._echoed(prompt)
         if logprobs is None:
-            return [sse.frame(self._chunk([Choice(text, index, None, None)]))]
-        return filled(sse.frame(self._chunk([Choice(text, index, logprobs.gaps, None)])), *logprobs.fillings())
+            return [sse.frame(self._context.chunk(Choice(text, index, None, None)))]
+        return filled(sse.frame(self._context.chunk(Choice(text, index, logprobs.gaps, None))), *logprobs.fillings())
 
-    def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
-        sampled = token_logprobs(token)
-        if not token.text and sampled is None:
+    def _text(self, prompt: int, index: int, event: Token | Finished) -> list[Chunk]:
+        sampled = token_logprobs(event) if isinstance(event, Token) else None
+        if not event.text and sampled is None:
             return []
-        index = self._context.index(prompt, token)
         logprobs = None if sampled is None else self._token_lists(prompt, index, sampled)
-        chunk = self._chunk([Choice(token.text, index, logprobs, None)])
-        chunk.timings = self._context.timings(prompt, token.index, token.n_predicted)
+        chunk = self._context.chunk(Choice(event.text, index, logprobs, None))
+        n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
+        chunk.timings = self._context.timings(prompt, event.index, n_predicted)
         return [chunk]
-
-    def _rest(self, prompt: int, finished: Finished) -> list[CompletionChunk]:
-        if not finished.text:
-            return []
-        chunk = self._chunk([Choice(finished.text, self._context.index(prompt, finished), None, None)])
-        chunk.timings = self._context.timings(prompt, finished.index, finished.usage.n_predicted)
-        return [chunk]
-
-    def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
-        self._context.finish(prompt, finished)
-        chunk = self._chunk(
-            [Choice("", self._context.index(prompt, finished), None, finished.finish_reason, branch_score(finished))]
-        )
-        chunk.timings = timings([finished.usage])
-        chunk.verbose = self._context.verbose(prompt, finished)
-        chunk.cache_explanation = self._context.explanation(prompt, finished)
-        return chunk
-
-    def _chunk(self, choices: list[Choice]) -> CompletionChunk:
-        context = self._context
-        return CompletionChunk(
-            id=context.id,
-            object="text_completion",
-            created=context.created,
-            model=context.model,
-            system_fingerprint=context.build,
-            choices=choices,
-            usage=None if self._include_usage else msgspec.UNSET,
-        )
 
     def end(self) -> bytes:
         """Returns the usage if requested, and `[DONE]`."""
-        if not self._include_usage:
-            return sse.DONE
-        last = self._chunk([])
-        last.usage = self._context.usage()
-        last.timings = timings(self._context.usages)
-        return sse.frame(last) + sse.DONE
+        return self._context.end()
 
 
 class ResponseBuilder(_ResponseState):
@@ -216,11 +170,8 @@ class ResponseBuilder(_ResponseState):
         self._choices: list[Choice] = []
         self._verbose: dict[int, CompletionResult | msgspec.UnsetType] = {}
 
-    def add(self, prompt: int, events: Sequence[Event]) -> int:
-        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
-        return sum(self._add(prompt, event) for event in events)
-
-    def _add(self, prompt: int, event: Event) -> int:
+    def add(self, prompt: int, event: Event) -> int:
+        """Adds the next event. Returns the number of bytes by which memory use grew."""
         match event:
             case Progress():
                 return 0
@@ -271,22 +222,8 @@ class ResponseBuilder(_ResponseState):
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
-        context = self._context
         selected = self._best.select(self._choices)
         first = selected[0][0]
-        frame = msgspec.json.encode(
-            CompletionObject(
-                id=context.id,
-                object="text_completion",
-                created=context.created,
-                model=context.model,
-                system_fingerprint=context.build,
-                choices=[choice for _, choice in selected],
-                usage=context.usage(),
-                timings=timings(context.usages),
-                verbose=self._verbose.get(first, msgspec.UNSET),
-                cache_explanation=context.explanations(),
-            )
-        )
+        frame = self._context.whole([choice for _, choice in selected], self._verbose.get(first, msgspec.UNSET))
         lists = [one for index, _ in selected for one in self._gaps.get(index, ())]
         return filled(frame, *lists, json_list(self._verbose_probabilities.get(first, [])))

@@ -1,5 +1,7 @@
 """Fields of OpenAI's completions and models (https://platform.openai.com/docs/api-reference/completions)."""
 
+from typing import Any
+
 import msgspec
 
 from weft import CacheExplanation
@@ -10,7 +12,8 @@ from weft.server.response_fields.explanation import Explained
 __all__ = [
     "Architecture",
     "Choice",
-    "CompletionChunk",
+    "Chunk",
+    "Completion",
     "CompletionObject",
     "CreateCompletion",
     "Logprobs",
@@ -87,15 +90,15 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-class CompletionObject(msgspec.Struct):
-    """The complete response."""
+class Completion(msgspec.Struct, kw_only=True):
+    """The complete response, in either format."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Choice]
+    choices: list[Any]
     usage: Usage
     timings: Timings
     cache_explanation: Explained = msgspec.UNSET
@@ -103,8 +106,14 @@ class CompletionObject(msgspec.Struct):
     """llama-server's result of the first branch."""
 
 
-class CompletionChunk(msgspec.Struct):
-    """An event of a stream.
+class CompletionObject(Completion, kw_only=True):
+    """The complete response."""
+
+    choices: list[Choice]
+
+
+class Chunk(msgspec.Struct, kw_only=True):
+    """An event of a stream, in either format.
 
     With `include_usage`, `usage` is null until the last chunk, which has no choices. `timings` are sent at the end of a branch,
     in that last chunk as totals, and with `timings_per_token` for each token.
@@ -115,7 +124,7 @@ class CompletionChunk(msgspec.Struct):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Choice]
+    choices: list[Any]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET

@@ -1,31 +1,30 @@
 """Stream format of forks that have their own stream."""
 
-from collections.abc import Sequence
-
 import msgspec
 
-from weft import Finished, Progress, PromptLogprobs
+from weft import Finished, Progress, PromptLogprobs, Token
 from weft.server.requests_api.schemas import ForkEnd, ForkEvent
 from weft.server.response_fields import timings
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
+from weft.server.streaming.responses import StreamEncoder
 
 __all__ = ["ForkEncoder"]
 
 
-class ForkEncoder:
+class ForkEncoder(StreamEncoder):
     """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
 
     def __init__(self, generation: Generation) -> None:
         generation.accepts_forks = True
         self._id: str | msgspec.UnsetType = generation.id
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
-        """Returns the frames of events, in order."""
-        return [sse.frame(self._payloads(event)) for event in events if not isinstance(event, Progress | PromptLogprobs)]
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the frame of the next event, if it is of a fork."""
+        return [] if isinstance(event, Progress | PromptLogprobs) else [sse.frame(self._payload(event))]
 
-    def _payloads(self, event: Event) -> ForkEvent | ForkEnd:
+    def _payload(self, event: Token | Finished) -> ForkEvent | ForkEnd:
         name, self._id = self._id, msgspec.UNSET
         if isinstance(event, Finished):
             usage = event.usage
@@ -41,7 +40,6 @@ class ForkEncoder:
                 tokens_computed=usage.n_computed,
                 timings=timings([usage]),
             )
-        assert not isinstance(event, Progress | PromptLogprobs), "those are of no branch"
         return ForkEvent(
             id=name,
             index=event.index,
@@ -50,7 +48,3 @@ class ForkEncoder:
             id_slot=event.slot,
             tokens_predicted=event.n_predicted,
         )
-
-    def end(self) -> bytes:
-        """Returns nothing; the last fork's final event ends the stream."""
-        return b""

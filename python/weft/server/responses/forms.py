@@ -1,4 +1,4 @@
-"""Encoders for streamed and complete responses, and the offset from which a stream is resumed."""
+"""Encoder of streamed responses, and the offset from which a stream is resumed."""
 
 import re
 from collections.abc import Sequence
@@ -9,15 +9,16 @@ from weft.server.responses import events
 from weft.server.responses.writing import ResponseWriter
 from weft.server.run.generation import Event
 from weft.server.streaming.recording import Recording
+from weft.server.streaming.responses import StreamEncoder
 
-__all__ = ["ChunkEncoder", "ResponseBuilder", "offset_after"]
+__all__ = ["ChunkEncoder", "offset_after"]
 
 _BEFORE = b"\n\nevent: "
 
 _NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_number":([0-9]+)')
 
 
-class ChunkEncoder:
+class ChunkEncoder(StreamEncoder):
     """Encodes the events of a response. Generated content stays in memory until the end, whose events repeat it."""
 
     def __init__(self, writing: ResponseWriter, collected: Reservation) -> None:
@@ -27,45 +28,27 @@ class ChunkEncoder:
 
     def opening(self) -> bytes:
         """Returns the events before any content."""
-        return b"".join(piece for pending in self._writing.begin() for piece in events.frame(pending))
+        return b"".join(_frames(self._writing.begin()))
 
-    def frames(self, prompt: int, happened: Sequence[Event]) -> list[bytes]:  # noqa: ARG002
-        """Returns the frames of events in order, as chunks.
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the frames of the next event, as chunks.
 
         Raises:
             AnswerTooLargeError: The response exceeds its memory limit.
             AnswersTooLargeError: All responses together exceed their memory limit.
         """
-        frames: list[bytes] = []
-        for event in happened:
-            # Counted after the previous event's frames were returned, so that an error follows them.
-            self._collected.grow(self._n_uncounted)
-            made, self._n_uncounted = self._writing.take(event)
-            frames += [piece for pending in made for piece in events.frame(pending)]
-        return frames
-
-    def end(self) -> bytes:
-        """Returns nothing; the last event ends the stream."""
-        return b""
+        # Counted after the previous event's frames were returned, so that an error follows them.
+        self._collected.grow(self._n_uncounted)
+        made, self._n_uncounted = self._writing.take(event)
+        return _frames(made)
 
     def failure(self, error: Exception) -> bytes:
         """Returns the events of a failed response."""
-        return b"".join(piece for pending in self._writing.fail(error) for piece in events.frame(pending))
+        return b"".join(_frames(self._writing.fail(error)))
 
 
-class ResponseBuilder:
-    """Builds the complete response."""
-
-    def __init__(self, writing: ResponseWriter) -> None:
-        self._writing = writing
-
-    def add(self, prompt: int, happened: Sequence[Event]) -> int:  # noqa: ARG002
-        """Adds events in order. Returns the number of bytes by which memory use grew."""
-        return sum(self._writing.take(event)[1] for event in happened)
-
-    def body(self) -> list[bytes]:
-        """Returns the JSON in chunks, once the response is complete."""
-        return self._writing.json()
+def _frames(made: Sequence[events.PendingEvent]) -> list[bytes]:
+    return [piece for pending in made for piece in events.frame(pending)]
 
 
 def offset_after(recording: Recording, number: int) -> int:

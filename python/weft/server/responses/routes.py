@@ -11,7 +11,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt, truncate
 from weft.server.awake import NEEDS_NO_MODEL
-from weft.server.context import ContextDependency
+from weft.server.context import ContextDependency, RequestContext
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.responses import translate
 from weft.server.responses.schemas import (
@@ -28,7 +28,7 @@ from weft.server.responses.schemas import (
     MetadataBody,
     Response,
 )
-from weft.server.responses.store import StoredItem
+from weft.server.responses.store import StoredConversation, StoredItem
 from weft.server.routes import routes_of
 from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
@@ -73,8 +73,7 @@ PageDependency = NamedDependency[SkipValidation[Page]]
 @post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
 async def create(data: JSONBody[CreateResponse], request_context: ContextDependency) -> Answer[Response]:
     """Generates a response to the input, within its conversation if any."""
-    caller = request_context.caller
-    return Answer(await request_context.response_service.create(data, caller))
+    return Answer(await request_context.response_service.create(data, request_context.caller))
 
 
 @get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -94,36 +93,32 @@ async def retrieve(
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def forget(response_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a response; responses that continue it remain."""
-    caller = request_context.caller
-    return await request_context.response_service.delete(response_id, caller)
+    return await request_context.response_service.delete(response_id, request_context.caller)
 
 
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel(response_id: FromPath[str], request_context: ContextDependency) -> Answer[Response]:
     """Cancels a background response."""
-    caller = request_context.caller
-    return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, caller)))
+    return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, request_context.caller)))
 
 
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def input_items(response_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """The input items of a response, including the earlier conversation."""
-    caller = request_context.caller
-    return page.of(request_context.response_service.input_items(response_id, caller))
+    return page.of(request_context.response_service.input_items(response_id, request_context.caller))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
 async def count(data: JSONBody[CountBody], request_context: ContextDependency) -> InputTokens:
     """The number of prompt tokens that a response would have; nothing is generated."""
-    caller = request_context.caller
-    return InputTokens("response.input_tokens", await request_context.response_service.count_tokens(data, caller))
+    n_tokens = await request_context.response_service.count_tokens(data, request_context.caller)
+    return InputTokens("response.input_tokens", n_tokens)
 
 
 @post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
 async def compact(data: JSONBody[CompactBody], request_context: ContextDependency) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
-    caller = request_context.caller
-    return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, caller)))
+    return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, request_context.caller)))
 
 
 @post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
@@ -139,8 +134,7 @@ async def create_conversation(data: JSONBody[ConversationBody], request_context:
 @get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """A conversation, without its items."""
-    caller = request_context.caller
-    return request_context.response_service.store.conversation(caller.owner, conversation_id).about
+    return _conversation(request_context, conversation_id).about
 
 
 @post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -148,27 +142,25 @@ async def change(
     conversation_id: FromPath[str], data: JSONBody[MetadataBody], request_context: ContextDependency
 ) -> Conversation:
     """Replaces the metadata of a conversation."""
-    response_service, caller = request_context.response_service, request_context.caller
     translate.check_metadata(data.metadata)
-    found = response_service.store.conversation(caller.owner, conversation_id)
-    response_service.store.change(found, data.metadata or {})
+    found = _conversation(request_context, conversation_id)
+    request_context.response_service.store.change(found, data.metadata or {})
     return found.about
 
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def forget_conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a conversation; its responses remain."""
-    response_service, caller = request_context.response_service, request_context.caller
-    response_service.store.remove(response_service.store.conversation(caller.owner, conversation_id))
+    request_context.response_service.store.remove(_conversation(request_context, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
 
 @post("/v1/conversations/{conversation_id:str}/items", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], request_context: ContextDependency) -> ItemList:
     """Adds items to a conversation."""
-    response_service, caller = request_context.response_service, request_context.caller
-    found = response_service.store.conversation(caller.owner, conversation_id)
-    made = await response_service.new_items(data.items, caller, found.items)
+    response_service = request_context.response_service
+    found = _conversation(request_context, conversation_id)
+    made = await response_service.new_items(data.items, request_context.caller, found.items)
     response_service.store.add_items(found, made)
     return _list(made, has_more=False)
 
@@ -176,8 +168,7 @@ async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], r
 @get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def list_items(conversation_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """The items of a conversation."""
-    caller = request_context.caller
-    return page.of(request_context.response_service.store.conversation(caller.owner, conversation_id).items)
+    return page.of(_conversation(request_context, conversation_id).items)
 
 
 @get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -185,12 +176,7 @@ async def item(
     conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
 ) -> Answer[dict[str, str]]:
     """One item of a conversation."""
-    caller = request_context.caller
-    return Answer(
-        ChunkedResponse(
-            _found(request_context.response_service.store.conversation(caller.owner, conversation_id).items, item_id).pieces
-        )
-    )
+    return Answer(ChunkedResponse(_found(_conversation(request_context, conversation_id).items, item_id).pieces))
 
 
 @delete(
@@ -201,10 +187,13 @@ async def item(
 )
 async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """Removes an item from a conversation."""
-    response_service, caller = request_context.response_service, request_context.caller
-    found = response_service.store.conversation(caller.owner, conversation_id)
-    response_service.store.remove_item(found, _found(found.items, item_id))
+    found = _conversation(request_context, conversation_id)
+    request_context.response_service.store.remove_item(found, _found(found.items, item_id))
     return found.about
+
+
+def _conversation(request_context: RequestContext, conversation_id: str) -> StoredConversation:
+    return request_context.response_service.store.conversation(request_context.caller.owner, conversation_id)
 
 
 def _found(items: list[StoredItem], item_id: str) -> StoredItem:

@@ -19,7 +19,7 @@ from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.request_fields.chat import ChatFields
 from weft.server.responses import items, translate
-from weft.server.responses.forms import ChunkEncoder, ResponseBuilder, offset_after
+from weft.server.responses.forms import ChunkEncoder, offset_after
 from weft.server.responses.items import Item, Message, Reference
 from weft.server.responses.schemas import (
     CompactBody,
@@ -141,7 +141,7 @@ class ResponseService:
             kept.writing = writing
             self.store.keep(kept)
         if not (data.stream or data.background):
-            return CollectedResponse(generation, ResponseBuilder(writing), self._service.collected, failure=writing.fail)
+            return CollectedResponse(generation, writing, self._service.collected, failure=writing.fail)
         stream = ChunkEncoder(writing, collected)
         ping_s = request_fields.ping_s(parsed.chat, self._service.settings)
         answer = StreamedResponse(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
@@ -155,7 +155,7 @@ class ResponseService:
             self.store.remove(kept)
             raise
         kept.recording = ref(recorded.recording)
-        return recorded if data.stream else ChunkedResponse(writing.json())
+        return recorded if data.stream else ChunkedResponse(writing.body())
 
     async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> Generation:
         chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat

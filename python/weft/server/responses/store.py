@@ -111,7 +111,7 @@ class StoredResponse:
         if self.frame is not None:
             return filled(self.frame, list_of_pieces(item.pieces for item in self.node.written))
         assert self.writing is not None, "one of the two is there"
-        return self.writing.json()
+        return self.writing.body()
 
 
 class StoredConversation:

@@ -97,6 +97,11 @@ _SHARED_FIELDS = (
 )
 """Fields with the same name in chats."""
 
+_REPEATED = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key", "safety_identifier"),
+)
+"""Fields that the response repeats unchanged."""
+
 
 def includes(data: ResponseFields, what: str) -> bool:
     """Returns whether `include` has an entry."""
@@ -331,17 +336,11 @@ def response(
         created_at=int(time.time()),
         status="queued" if data.background else "in_progress",
         background=data.background is True,
-        instructions=data.instructions,
-        max_output_tokens=data.max_output_tokens,
-        max_tool_calls=data.max_tool_calls,
         model=model,
         output=[],
         parallel_tool_calls=data.parallel_tool_calls is not False,
-        previous_response_id=data.previous_response_id,
         conversation=None if conversation is None else ConversationRef(conversation),
-        prompt_cache_key=data.prompt_cache_key,
         reasoning={"effort": None, "summary": None} | (data.reasoning or {}),
-        safety_identifier=data.safety_identifier,
         store=data.store is not False,
         temperature=_setting(data, settings, "temperature"),
         text={"format": {"type": "text"}, "verbosity": "medium"} | {k: v for k, v in (data.text or {}).items() if v is not None},
@@ -353,6 +352,7 @@ def response(
         input_transformations=removed,
         user=msgspec.UNSET if data.user is None else data.user,
         metadata=data.metadata or {},
+        **{name: getattr(data, name) for name in _REPEATED},
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from typing import cast
 
@@ -147,6 +148,10 @@ class ResponseWriter:
             made += self._finish(event)
         return made, n_bytes
 
+    def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
+        """Adds the next event to a response that is not streamed. Returns the number of bytes by which memory use grew."""
+        return self.take(event)[1]
+
     def fail(self, error: Exception) -> list[PendingEvent]:
         """Ends the response with an error. Returns no events if it has ended already."""
         if self.is_ended:
@@ -168,7 +173,7 @@ class ResponseWriter:
         """Returns the current response as JSON with a gap for its output."""
         return msgspec.json.encode(self.response)
 
-    def json(self) -> list[bytes]:
+    def body(self) -> list[bytes]:
         """Returns the current response as JSON in chunks."""
         return filled(self.frame(), list_of_pieces(self.output))
 
@@ -182,10 +187,11 @@ class ResponseWriter:
         match part:
             case Content(text):
                 yield from self._open_item(Message)
-                yield self._add_text(text)
+                self._opened.add_logprobs(self._pending_logprobs)
+                yield self._extend(text, events.TextDelta, content_index=0, logprobs=self._pending_logprobs)
             case ReasoningPart(text):
                 yield from self._open_item(Thought)
-                yield self._add_reasoning(text)
+                yield self._extend(text, events.ThoughtDelta, content_index=0)
                 self._n_reasoning += self._n_pending
             case CallStart(_, call_id, name):
                 yield from self._close("completed")
@@ -195,7 +201,7 @@ class ResponseWriter:
                     called.name, called.namespace = inner, namespace
                 yield from self._add(called)
             case CallArguments(_, text):
-                yield self._add_arguments(text)
+                yield self._extend(text, events.ArgumentsDelta)
         self._n_pending, self._pending_logprobs = 0, []
 
     def _open_item(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
@@ -212,20 +218,12 @@ class ResponseWriter:
 
     def _add(self, item: Message | Thought | Call) -> Iterator[PendingEvent]:
         self._open = _OpenItem(item, len(self.items))
-        yield PendingEvent(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item)))
+        yield PendingEvent(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=copy(item)))
 
-    def _add_text(self, text: str) -> PendingEvent:
+    def _extend(self, text: str, kind: Callable[..., events.Event], **more: object) -> PendingEvent:
+        """Returns the event that adds text to the open item."""
         self._opened.pieces.append(text)
-        self._opened.add_logprobs(self._pending_logprobs)
-        return self._in_part(events.TextDelta, delta=text, logprobs=self._pending_logprobs)
-
-    def _add_reasoning(self, text: str) -> PendingEvent:
-        self._opened.pieces.append(text)
-        return self._in_part(events.ThoughtDelta, delta=text)
-
-    def _add_arguments(self, text: str) -> PendingEvent:
-        self._opened.pieces.append(text)
-        return self._in_item(events.ArgumentsDelta, delta=text)
+        return self._in_item(partial(kind, delta=text, **more))
 
     def _close(self, status: str) -> Iterator[PendingEvent]:
         """Completes the open item, if any."""
@@ -286,8 +284,7 @@ class ResponseWriter:
 
     def _response_event(self, kind: Callable[..., events.Event]) -> PendingEvent:
         # Copied, because events are encoded later.
-        json = msgspec.structs.replace(self.response)
-        return PendingEvent(kind(sequence_number=self._next(), response=json), [list_of_pieces(self.output)])
+        return PendingEvent(kind(sequence_number=self._next(), response=copy(self.response)), [list_of_pieces(self.output)])
 
     def _in_item(
         self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
@@ -301,11 +298,6 @@ class ResponseWriter:
         self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
     ) -> PendingEvent:
         return self._in_item(kind, fillings, content_index=0, **more)
-
-
-def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
-    """Returns a copy of the item's current state."""
-    return msgspec.structs.replace(item)
 
 
 def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:

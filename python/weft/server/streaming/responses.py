@@ -49,18 +49,19 @@ thousand logprobs, within milliseconds."""
 class StreamEncoder(Protocol):
     """Encodes a stream in one API's format."""
 
-    def frames(self, prompt: int, events: Events) -> Sequence[bytes]:
-        """Returns the frames of events of one prompt in order, as chunks; a frame may have several."""
+    def frames(self, prompt: int, event: Event) -> Sequence[bytes]:
+        """Returns the frames of the next event of a prompt, as chunks; a frame may have several."""
 
     def end(self) -> bytes:
-        """Returns the bytes after the last event of the last branch."""
+        """Returns the bytes after the last event of the last branch; by default none."""
+        return b""
 
 
 class BodyBuilder(Protocol):
     """Encodes a complete response in one API's format."""
 
-    def add(self, prompt: int, events: Events) -> int:
-        """Adds events of one prompt in order. Returns the number of bytes by which memory use grew."""
+    def add(self, prompt: int, event: Event) -> int:
+        """Adds the next event of a prompt. Returns the number of bytes by which memory use grew."""
 
     def body(self) -> Sequence[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
@@ -170,7 +171,7 @@ class StreamedResponse(ASGIResponse):
         self._time_slice.begin()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
-                pieces = self._form.frames(prompt, (event,))
+                pieces = self._form.frames(prompt, event)
             except Exception:
                 await self._write(send, waiting, n_bytes)
                 raise
@@ -266,7 +267,7 @@ class CollectedResponse(ASGIResponse):
         while batches := await self._generation.next_batches():
             time_slice.begin()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
-                collected.grow(self._form.add(prompt, [event]))
+                collected.grow(self._form.add(prompt, event))
                 # Reading events that are ready does not yield, and with a thousand logprobs each they are generated as fast as
                 # they are read: without a pause, no other task would run until the end.
                 if time.monotonic() >= time_slice.until:
