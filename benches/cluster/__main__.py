@@ -1,8 +1,8 @@
 """Compares rules of routing on clusters of 1 to 64 replicas; `python -m benches.cluster` in the repository's root.
 
-Each line reports the share of prompt tokens found in the cache, the same share for one cache of the same total size that
-gets all requests in the same order, the p99 of the time that requests waited in addition to their own prompts, the time to first
-token, how evenly the replicas worked, and the compute time of one replica per million tokens. `--write` stores the numbers and draws the
+Each line reports the share of prompt tokens found in the cache, the same share for one cache of the same total size that gets all
+requests in the same order, the p99 of the time that requests waited in addition to their own prompts, the time to first token,
+how evenly the replicas worked, and the compute time of one replica per million tokens. `--write` stores the numbers and draws the
 curves of `docs/benchmarks/scale.md`; `--trace` and `--synthetic` name Mooncake's traces, which are not in the repository. The
 router's constants were tuned on the loads of `TUNED`; the other loads test them.
 """
