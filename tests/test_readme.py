@@ -52,7 +52,7 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, keyed_lock, scoring, service
+from weft.server.run import auto_pinner, embedding, executor, keyed_lock, request_builder, scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
@@ -477,7 +477,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "a call of a tool that is held back until it is clear that it is one": lambda: [MAX_HELD],
     "values inside of each other in a call's arguments": lambda: [MAX_DEPTH],
     "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS, MAX_NESTED],
-    "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [request_builder.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
         constant("engine/features/prompt_logprobs/cache.rs", "MAX_CACHED_TOKENS"),

@@ -94,9 +94,9 @@ async def serve():
         while not app.service.engine.is_running:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        print(repr(app.service.refusal()))
+        print(repr(app.service.lifecycle.refusal()))
         listener.listen()
-        while app.service.refusal() is not None:
+        while app.service.lifecycle.refusal() is not None:
             await asyncio.sleep(0.01)
 
 loop.run_until_complete(serve())

@@ -43,6 +43,6 @@ async def client(fleet: LocalFleet) -> AsyncIterator[httpx.AsyncClient]:
     """The application that serves one engine, over both."""
     app = create_app(RemoteEngine(fleet, None, CONFIG, KEY), Settings(alias="storyteller", metrics=True, engine=CONFIG))
     async with AsyncTestClient(app) as client:
-        await wait_until(lambda: app.service.refusal() is None)
+        await wait_until(lambda: app.service.lifecycle.refusal() is None)
         await fleet.look()
         yield client

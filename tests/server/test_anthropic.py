@@ -73,7 +73,7 @@ async def scripted(*steps: Sequence[Any]) -> AsyncIterator[tuple[httpx.AsyncClie
     engine = ScriptedEngine([*steps, []])
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(alias="scripted"))
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         yield client, engine
     await app.service.stop()
@@ -377,7 +377,7 @@ async def test_the_fields_reach_the_engine() -> None:
     engine = FullEngine()
     engine.loaded.set()
     app = create_app(engine.as_engine())
-    await app.service.start()
+    await app.service.lifecycle.start()
     body = {"messages": MESSAGES, "max_tokens": 7, "temperature": 0.5, "top_k": 3, "top_p": 0.25, "stop_sequences": ["x"]}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         answer = await client.post("/v1/messages", json=body)
@@ -516,7 +516,7 @@ async def test_silence_is_filled_with_pings() -> None:
     engine = ScriptedEngine([])
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(ping_s=0.01))
-    await app.service.start()
+    await app.service.lifecycle.start()
     sent = await connect(app, "/v1/messages", GREEDY | {"stream": True}, lambda sent: len(sent) > 2)
     assert sent[1]["body"] == b'event: ping\ndata: {"type":"ping"}\n\n'
     await app.service.stop()

@@ -80,7 +80,7 @@ async def test_tools_and_thoughts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ScriptedEngine([*SCRIPT, [finished(0)], []], [*SCRIPT, [finished(0)], []])
     engine.loaded.set()
     app = create_app(engine.as_engine())
-    await app.service.start()
+    await app.service.lifecycle.start()
     transport = httpx2.AsyncClient(transport=httpx2.ASGITransport(cast("Any", app)))
     async with anthropic.AsyncAnthropic(base_url="http://a", api_key="none", http_client=transport) as client:
         whole = await client.messages.create(**KWARGS, tools=[TOOL])
@@ -96,7 +96,7 @@ async def test_an_error_in_mid_stream_is_raised() -> None:
     engine = ScriptedEngine([[token(0, "a")], RuntimeError("boom")])
     engine.loaded.set()
     app = create_app(engine.as_engine())
-    await app.service.start()
+    await app.service.lifecycle.start()
     transport = httpx2.AsyncClient(transport=httpx2.ASGITransport(cast("Any", app)))
     async with anthropic.AsyncAnthropic(base_url="http://a", api_key="none", http_client=transport) as client:
         with pytest.raises(anthropic.APIStatusError, match="internal error"):

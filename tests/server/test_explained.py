@@ -181,7 +181,7 @@ async def test_a_request_that_waits_tells_nothing_and_one_that_has_begun_tells_b
     engine = ScriptedEngine([], [])
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings())
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         body: Json = {"prompt": ["a", "b"], "max_tokens": 2, "explain_cache": asks}
         answering = asyncio.create_task(client.post("/v1/completions", json=body))

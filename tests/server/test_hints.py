@@ -60,7 +60,7 @@ async def marking(**settings: Json) -> AsyncIterator[Marking]:
     app = create_app(weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1), Settings(**settings))
     transport = httpx.ASGITransport(cast("Any", app))
     async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://a") as client:
-        await wait_until(lambda: app.service.refusal() is None)
+        await wait_until(lambda: app.service.lifecycle.refusal() is None)
         yield Marking(client, app)
 
 
@@ -289,7 +289,7 @@ async def test_a_server_that_ends_leaves_no_task() -> None:
     engine.loaded.set()
     app = create_app(engine.as_engine())
     async with app.lifespan():
-        await wait_until(lambda: app.service.refusal() is None)
+        await wait_until(lambda: app.service.lifecycle.refusal() is None)
         app.service.auto_pinner.keep(b"a", 5, never, None)
         await waiting.wait()
         [task] = app.service.auto_pinner._pending.values()

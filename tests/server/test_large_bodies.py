@@ -327,7 +327,7 @@ async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
     engine = ScriptedEngine(*[QueueFullError(1)] * 9)
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(max_body=8 << 20))
-    await app.service.start()
+    await app.service.lifecycle.start()
     yield app
     await app.service.stop()
 
@@ -398,7 +398,7 @@ async def test_the_bytes_of_a_body_are_let_go_before_its_request_is_answered(
         return await read(request)
 
     monkeypatch.setattr(json_request.JsonRequest, "json", noted)
-    await app.service.start()
+    await app.service.lifecycle.start()
     waiting = sender(LARGE_BODY + n_more)
     waiting.may_end.set()
     asking = waiting.ask(app, path)

@@ -136,7 +136,7 @@ async def serving(paths: tuple[Path, Path] | None, **settings: Json) -> AsyncIte
     model, projector = (None, None) if paths is None else map(str, paths)
     engine = weft.Engine(model, mmproj=projector, n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1)
     app = create_app(engine, Settings(**settings))
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with Client(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         client.app = app
         yield client

@@ -35,7 +35,7 @@ async def mounted(**settings: Json) -> AsyncIterator[tuple[httpx.AsyncClient, Ga
     llm = create_app(weft.Engine(n_slots=2, n_ctx=512, n_threads=1), Settings.of(settings))
     around = Litestar([own, asgi("/llm", is_mount=True)(llm)], lifespan=[lambda _: llm.lifespan()], openapi_config=None)
     async with AsyncTestClient(around) as client:
-        await wait_until(lambda: llm.service.refusal() is None)
+        await wait_until(lambda: llm.service.lifecycle.refusal() is None)
         yield client, llm
 
 
@@ -77,6 +77,6 @@ async def test_a_completion_is_streamed_below_a_mount() -> None:
 async def test_the_engine_stops_with_the_application_around_it() -> None:
     async with mounted() as (client, llm):
         assert (await client.get("/llm/health")).status_code == 200
-    assert llm.service.refusal() is not None
+    assert llm.service.lifecycle.refusal() is not None
     with pytest.raises(weft.EngineStoppedError):
         await asyncio.wait_for(llm.service.engine.complete("a", max_tokens=1), 5)

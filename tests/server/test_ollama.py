@@ -315,7 +315,7 @@ async def test_each_option_reaches_the_engine(path: str, body: Json) -> None:
     engine = FullEngine()
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(n=3))
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         answer = await client.post(path, json=body | {"options": OPTIONS, "shift": True})
     assert (answer.status_code, answer.json()) == (429, {"error": SOME_TEXT})

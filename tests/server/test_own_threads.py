@@ -108,7 +108,7 @@ BESIDES = {
 @asynccontextmanager
 async def serving(app: Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """A client on this event loop, which can ask several things at once."""
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         yield client
     await app.service.stop()

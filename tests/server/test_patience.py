@@ -166,7 +166,7 @@ async def _ask(
     engine.loaded.set()
     app = create_app(engine.as_engine(), settings)
     scope: Json = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": list(headers)}
-    await app.service.start()
+    await app.service.lifecycle.start()
     await app(scope | {"http_version": "1.1"}, client.receive, client.send)
 
 

@@ -85,7 +85,7 @@ async def test_all_of_them_together_are_bounded_but_small_ones_are_not_refused(
     engine = ScriptedEngine(LONG[:20], LONG, [LONG[0], [finished(0)], []])
     engine.loaded.set()
     app = create_app(engine.as_engine())
-    await app.service.start()
+    await app.service.lifecycle.start()
 
     def ask_and_stay() -> asyncio.Task[list[Json]]:
         return asyncio.create_task(connect(app, route, ASKED | LIKELY[route], lambda _: False))

@@ -86,7 +86,7 @@ async def sleeping(settings: dict[str, Any] | None = None, lora: Sequence[str] =
     # Everything on one loop: many requests are to wait at once.
     transport = httpx.ASGITransport(cast("Any", app))
     async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        await wait_until(lambda: app.service.refusal() is None)
+        await wait_until(lambda: app.service.lifecycle.refusal() is None)
         yield Sleeper(client, app, engine)
 
 
@@ -297,7 +297,7 @@ async def test_what_cannot_be_unloaded_leaves_no_copies(
                 await server.complete(prompt_of(200, f"chat {number}"))
             await wait_until(lambda: "the model stays loaded" in caplog.text)
             assert await server.engine.export_cache() != []
-            assert server.app.service._cache_exports == []
+            assert server.app.service.lifecycle._cache_exports == []
         await server.asleep()
 
 

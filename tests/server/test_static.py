@@ -110,7 +110,7 @@ async def test_no_route_waits_for_the_thread_that_looks_for_files(tmp_path: Path
         assert may_go_on.wait(20), "nobody has let it"
 
     monkeypatch.setattr(Files, "_find", find)
-    await app.service.start()
+    await app.service.lifecycle.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         looking = asyncio.create_task(client.get("/b"))
         await wait_until(is_looking.is_set)
@@ -203,7 +203,7 @@ async def test_no_redirect_leaves_the_host(folder: Path, path: str, prefix: str)
     engine = ScriptedEngine()
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(static_path=str(folder), api_prefix=prefix))
-    await app.service.start()
+    await app.service.lifecycle.start()
     scope: Json = {"type": "http", "method": "GET", "path": prefix + unquote(path), "query_string": b"", "headers": []}
     await app(scope, receive, send)
     location = dict(sent[0]["headers"])[b"location"].decode()

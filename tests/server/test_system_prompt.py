@@ -149,7 +149,7 @@ async def test_all_others_follow_the_one_before_until_a_request_has_begun(
     monkeypatch: pytest.MonkeyPatch, new: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     app = create_app(weft.Engine(n_slots=4, n_ctx=1024, kv_unified=True, n_threads=1))
-    await app.service.start()
+    await app.service.lifecycle.start()
     # On this event loop, so that one can be held up.
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
         await complete(client, system_prompt=OBJECT, n_predict=0)

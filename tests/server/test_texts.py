@@ -99,7 +99,7 @@ class Server:
 async def serving_many(engine: SlowEngine, **settings: Json) -> AsyncIterator[Server]:
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(**settings))
-    await app.service.start()
+    await app.service.lifecycle.start()
     try:
         yield Server(app)
     finally:

@@ -21,7 +21,7 @@ from weft.server import create_app
 from weft.server.request_fields import CompletionFields
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS, paths
 from weft.server.run.generation import Generation
-from weft.server.run.service import MAX_PROMPT_LOGPROBS
+from weft.server.run.request_builder import MAX_PROMPT_LOGPROBS
 from weft.server.run.usage_counters import UsageCounters
 from weft.server.streaming.json_chunks import GAP, entries, filled, groups, json_list
 from weft.server.streaming.responses import MAX_WRITE_BYTES

@@ -136,7 +136,7 @@ async def _run(
     """Starts the engine and monitors it. Returns when the engine failed to start or has died."""
     failure: Exception | None = None
     try:
-        await service.start(loading)
+        await service.lifecycle.start(loading)
     except WeftError as error:
         failure = error
         if on_started is None:  # The error would otherwise go unreported.
@@ -147,7 +147,7 @@ async def _run(
         on_started(failure)
     if failure is not None:
         return
-    await service.wait_until_dead()
+    await service.lifecycle.wait_until_dead()
     logger.critical("the engine has died: its worker thread ended unexpectedly")
     await service.stop()
     if on_died is not None:

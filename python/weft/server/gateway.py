@@ -137,7 +137,7 @@ class Gateway:
         is_get = scope["method"] in ("GET", "HEAD")
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
-        if (refusal := self.service.refusal()) is not None:
+        if (refusal := self.service.lifecycle.refusal()) is not None:
             if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return waiting.waiting(self.service)
             return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})

@@ -105,7 +105,7 @@ def application(
         on_died=partial(os._exit, 1),
         beside=partial(_listen_also, endpoints[1:], connections, settings=settings, config=config, line=line),
     )
-    app.service.loading = fetched
+    app.service.lifecycle.loading = fetched
     gc.freeze()
     gc.enable()
     Collector(lambda: app.service.is_idle).start(loop)

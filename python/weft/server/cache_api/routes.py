@@ -69,7 +69,7 @@ async def cache(
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
     tokens = await service.prompt_tokens(prompt)
-    return translate.pinned(await service.pins.pin(tokens, service.adapters(None)))
+    return translate.pinned(await service.pins.pin(tokens, service.request_builder.adapters(None)))
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:

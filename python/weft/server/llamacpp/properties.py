@@ -71,7 +71,7 @@ def without_texts(report: Properties) -> Properties:
 def default_settings(service: Service) -> GenerationSettings:
     """Returns the settings of a request without fields."""
     request = request_fields.template(CompletionBody(), service.settings)
-    request = msgspec.structs.replace(request, adapters=service.adapters(None))
+    request = msgspec.structs.replace(request, adapters=service.request_builder.adapters(None))
     return generation_settings(
         request,
         seed=request_fields.RANDOM_SEED if request.seed is None else request.seed,

@@ -51,6 +51,7 @@ from weft.server.response_fields import CompletionResult
 from weft.server.routes import routes_of
 from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
+from weft.server.run.chat import rendered_text
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
@@ -170,7 +171,7 @@ async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
     """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
-    return ApplyTemplateResult(await request_context.service.chat_text(data, request_fields.chat_files(data.messages)))
+    return ApplyTemplateResult(await rendered_text(data, request_context.service))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)

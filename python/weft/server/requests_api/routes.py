@@ -17,6 +17,7 @@ from weft.server.requests_api.forked import ForkEncoder
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
+from weft.server.run.forking import fork as fork_branch
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import ForkSubmission
@@ -79,13 +80,13 @@ async def fork(
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
     if not parsed.own_stream:
         return Answer(AwaitedResponse(partial(_fork, service, generation, (prompt, branch_index), parsed)))
-    own = await service.fork(generation, prompt, branch_index, parsed)
+    own = await fork_branch(service, generation, (prompt, branch_index), parsed)
     assert isinstance(own, Generation), "own_stream returns a generation"
     return Answer(StreamedResponse(own, ForkEncoder(own), service.settings.ping_s))
 
 
 async def _fork(service: Service, generation: Generation, branch: tuple[int, int], parsed: ForkSubmission) -> Forked:
-    indices = await service.fork(generation, *branch, parsed)
+    indices = await fork_branch(service, generation, branch, parsed)
     assert not isinstance(indices, Generation), "they come into the request's stream"
     return Forked(indices)
 

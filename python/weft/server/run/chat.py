@@ -8,8 +8,10 @@ from typing import Any, cast
 import msgspec
 
 from weft import InvalidRequestError, MixedPrompt
+from weft._native import TokenIds
 from weft.chat.pipeline import ChatPrompt
 from weft.server import request_fields
+from weft.server.media.files import MediaFile
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
@@ -18,7 +20,10 @@ from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.settings import Settings
 
-__all__ = ["Rename", "count_tokens", "drop_stop_string", "pin_prefix", "submit_chat"]
+__all__ = ["Rename", "count_tokens", "drop_stop_string", "pin_prefix", "rendered_text", "submit_chat"]
+
+MESSAGE_SIZE = 64
+"""Cost of processing a message in addition to its text, in characters."""
 
 
 Rename = Callable[[InvalidRequestError], InvalidRequestError]
@@ -46,13 +51,13 @@ async def submit_chat(
 
     Raises:
         InvalidRequestError: A field is invalid, or the template refuses the messages.
-        WeftError: As [`Service.chat_prompt`] and [`Service.submit`].
+        ContextOverflowError: The prompt cannot fit.
+        WeftError: As [`MediaReader.read`] and [`Service.submit`].
     """
     try:
-        files = request_fields.chat_files(data.messages)
-        prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
+        prompt = await _prompt(data, service, n_more=n_more, with_system_end=data.explain_cache is True)
         if context:
-            prompt = service.after_context(prompt, context)
+            prompt = _after_context(prompt, context, service)
         parsed = await _read(data, prompt, service)
         if more:
             parsed = msgspec.structs.replace(parsed, template=msgspec.structs.replace(parsed.template, **more))
@@ -65,13 +70,23 @@ async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = u
     """Returns the number of prompt tokens of a chat. The arguments are those of `submit_chat`.
 
     Raises:
-        WeftError: As [`Service.chat_prompt`].
+        InvalidRequestError: A field is invalid, or the template refuses the messages.
+        ContextOverflowError: The prompt cannot fit.
+        WeftError: As [`MediaReader.read`].
     """
     try:
-        prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
+        prompt = await _prompt(data, service, n_more=n_more)
     except InvalidRequestError as error:
         raise rename(error) from None
     return len(prompt.tokens)
+
+
+async def rendered_text(data: ChatFields, service: Service) -> str:
+    """Renders a chat and returns the text. Raises as `count_tokens`, but does not read the files."""
+    files = request_fields.chat_files(data.messages)
+    service.media.check(files)
+    chat = await service.compiled_chat()
+    return await service.executor.run(Purpose.TEXT, _size(data, files), chat.text, data)
 
 
 def pin_prefix(shared: ChatFields, generation: Generation, service: Service, *, key: bytes, seconds: float) -> None:
@@ -94,7 +109,7 @@ def pin_prefix(shared: ChatFields, generation: Generation, service: Service, *, 
         pairs = zip(cast("list[int]", other.tokens), whole, strict=False)
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
-    adapters = service.adapters(None)
+    adapters = service.request_builder.adapters(None)
     service.auto_pinner.keep(key + repr(adapters).encode(), seconds, prefix, adapters)
 
 
@@ -106,6 +121,42 @@ def drop_stop_string(service: Service, tokens: list[int], n_prompt: int, stop: s
         tail = model.token_bytes(tokens.pop()) + tail
     if kept := tail.partition(sought)[0]:
         tokens += model.tokenize(kept, add_special=False, parse_special=False)
+
+
+async def _prompt(data: ChatFields, service: Service, *, n_more: int, with_system_end: bool = False) -> ChatPrompt:
+    """Renders a chat and returns its tokens."""
+    files = request_fields.chat_files(data.messages)
+    media = await service.media.read(files)
+    chat = await service.compiled_chat()
+    size = _size(data, files) + n_more
+    return await service.executor.run(Purpose.PROMPT, size, chat.prompt, data, media, with_system_end=with_system_end)
+
+
+def _size(data: ChatFields, files: Sequence[MediaFile]) -> int:
+    """Estimates the cost of rendering a chat. A template receives only data from the body, without the files' contents."""
+    n_bytes = n_body_bytes() - sum(len(file.source) for file in files)
+    return max(n_bytes, 0) + MESSAGE_SIZE * len(data.messages or ())
+
+
+def _after_context(prompt: ChatPrompt, context: Sequence[int], service: Service) -> ChatPrompt:
+    """Returns the prompt after the tokens of an earlier prompt and its answer.
+
+    Raises:
+        ContextOverflowError: The tokens do not fit.
+        InvalidRequestError: A token is not in the vocabulary.
+    """
+    model = service.engine.model
+    try:
+        known = context if isinstance(context, TokenIds) else TokenIds(context)
+    except OverflowError:
+        raise InvalidRequestError("context", "context has a token whose id is not below 2³¹") from None
+    service.request_builder.check_length(known)
+    if (unknown := known.outside(model.n_vocab)) is not None:
+        raise InvalidRequestError("context", f"context has the token {unknown}, which the model has not")
+    tokens = prompt.tokens
+    assert isinstance(tokens, list), "a prompt with images has no context"
+    n_opening = 1 if model.adds_bos and tokens[:1] == [model.bos_token] else 0
+    return msgspec.structs.replace(prompt, tokens=[*context, *tokens[n_opening:]], turn_ends=[], system_end=None)
 
 
 async def _read(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:

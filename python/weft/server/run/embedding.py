@@ -114,7 +114,9 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     """Returns a text in the engine's form. Its media must have been read."""
     if isinstance(text, MixedPrompt):
         return text
-    return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
+    if isinstance(text, MediaPrompt):
+        return cast("Sequence[str | Media]", text.pieces)
+    return text[0] if len(text) == 1 and isinstance(text[0], str) else service.request_builder.tokens(text)
 
 
 async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder, collected: Reservation) -> list[bytes]:

@@ -77,7 +77,7 @@ async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, co
     template = InternalRequest(
         prompt=(),
         use_cache=request.use_cache,
-        adapters=service.adapters(request.adapters),
+        adapters=service.request_builder.adapters(request.adapters),
         priority=request.priority,
         owner=owner,
     )
@@ -97,8 +97,11 @@ def _read(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[int], 
     """Tokenizes prompts and continuations."""
     for task in tasks:
         for text in task.continuations:
-            service.check_length([*task.prompt, *text])
-    return [(service.prompt_now(task.prompt), [_continuation(service, text) for text in task.continuations]) for task in tasks]
+            service.request_builder.check_length([*task.prompt, *text])
+    return [
+        (service.request_builder.prompt(task.prompt), [_continuation(service, text) for text in task.continuations])
+        for task in tasks
+    ]
 
 
 def _continuation(service: Service, pieces: Sequence[Piece]) -> Sequence[int]:

@@ -1,0 +1,115 @@
+"""Forks of branches of running generations."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequestError, Request
+from weft.server.run.executor import LONG_TEXT, Purpose
+from weft.server.run.generation import Generation
+from weft.server.run.service import Service
+from weft.server.run.submission import ForkSubmission
+
+__all__ = ["fork"]
+
+MAX_REPARSED = 65_536
+"""Maximum characters that the forks of one request may parse again for a chat's stream; a few milliseconds on the event loop."""
+
+
+async def fork(
+    service: Service, generation: Generation, branch: tuple[int, int], submission: ForkSubmission
+) -> list[int] | Generation:
+    """Forks a branch, given by its prompt and its index.
+
+    Returns:
+        The forks' branch indices in the source's stream, or a generation if they have their own stream.
+
+    Raises:
+        InvalidRequestError: A field is out of range, or the source's response cannot include forks.
+        WeftError: As [`Stream.fork`][weft.Stream.fork].
+    """
+    if not submission.own_stream and not generation.accepts_forks:
+        message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
+        raise InvalidRequestError("stream", message)
+    size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
+    options, append = await service.executor.run(Purpose.PROMPT, size, _read, service, generation, branch[0], submission)
+    making = asyncio.create_task(_fork(service, generation, branch, submission, options=options, append=append))
+    try:
+        # Completes even if the client disconnects: unregistered forks could not be cancelled.
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_close_unread)
+        raise
+
+
+def _read(service: Service, generation: Generation, prompt: int, submission: ForkSubmission) -> tuple[dict[str, Any], list[int]]:
+    """Returns the forks' options, and the tokens to append to the text before them."""
+    options, append = service.request_builder.fork_options(generation.submission.prompts[prompt], submission)
+    if isinstance(schema := options.get("json_schema"), str):
+        generation.schema_parts.of(schema)
+    return options, append
+
+
+async def _fork(
+    service: Service,
+    generation: Generation,
+    branch: tuple[int, int],
+    submission: ForkSubmission,
+    *,
+    options: dict[str, Any],
+    append: list[int],
+) -> list[int] | Generation:
+    prompt, index = branch
+    source = generation.branch(prompt, index)
+    try:
+        appended = service.engine.detokenize(append) if append else ""
+    except InvalidRequestError as error:
+        raise InvalidRequestError("append", error.message) from None
+    if generation.is_chat and not submission.own_stream:
+        _check_reparsed(generation, branch, submission.n, appended)
+    with generation.pending_forks.register():
+        made = await generation.streams[prompt].fork(
+            index,
+            n=submission.n,
+            at=submission.at,
+            unit=submission.unit,
+            append=append or None,
+            own_stream=submission.own_stream,
+            **options,
+        )
+        if isinstance(made, list):
+            seed = options.get("seed")
+            first = (source.seed or 0) - index + made[0] if seed is None else seed
+            request = _fork_request(source, len(made), {**options, "seed": first % 2**32})
+            inherits = "logprobs" not in options
+            requests_top_logprobs = (
+                generation.requests_top_logprobs(prompt, index) if inherits else options["logprobs"] is not None
+            )
+            generation.add_forks(prompt, made, request, appended, requests_top_logprobs=requests_top_logprobs)
+            return made
+    alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
+    requests = [_fork_request(source, submission.n, {**options, "seed": made.seed})]
+    return service.track(Generation(alone, requests, [made], service.usage_counters, owner=generation.owner))
+
+
+def _check_reparsed(generation: Generation, branch: tuple[int, int], n: int, appended: str) -> None:
+    n_before = len(generation.text_before(*branch)) + len(generation.text(*branch)) + len(appended)
+    if n * n_before > MAX_REPARSED:
+        message = (
+            f"each of the {n} forks would read {n_before} characters again for this chat's stream,"
+            f" {MAX_REPARSED} together at most; set stream to true, which gives them one of their own, or ask for fewer"
+        )
+        raise InvalidRequestError("n", message)
+
+
+def _fork_request(source: Request, n: int, options: Mapping[str, Any]) -> Request:
+    """Returns the request of forks of a branch, as reported to clients."""
+    return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
+
+
+def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
+    """Closes a stream of forks whose client has disconnected."""
+    if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Generation):
+        made.close()
