@@ -141,7 +141,7 @@ async def test_of_several_that_begin_by_one_name_at_once_one_stays() -> None:
     assert [one.is_closed for one in written].count(False) == 1
     await streams.close()
     assert all(one.is_closed for one in written)
-    assert streams._shared.n_bytes == 0
+    assert streams.n_bytes == 0
 
 
 class Written:
@@ -213,7 +213,7 @@ async def test_a_stream_is_forgotten_some_time_after_its_end(monkeypatch: pytest
     await begun(streams, "ended", b"abc")
     await begun(streams, "running", b"a", ends=False)
     # Whether anybody asks or not.
-    await wait_until(lambda: streams._shared.n_bytes == 3)
+    await wait_until(lambda: streams.n_bytes == 3)
     assert streams.find(None, "ended") is None
     assert streams.find(None, "kept") is not None
     assert streams.find(None, "running") is not None
@@ -280,7 +280,7 @@ async def test_of_too_many_those_that_have_ended_go_first(monkeypatch: pytest.Mo
         await streams.begin(None, "d", refused.as_answer(), grace_s=None)
     assert refused.is_closed
     await streams.close()
-    assert streams._shared.n_bytes == 0
+    assert streams.n_bytes == 0
 
 
 async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch)
     assert (b.kept(), c.kept()) == (b"bbbb", b"vwxyz")
     d = await begun(streams, "d", b"0123", ends=False)
     assert (b.kept(), c.kept(), d.kept()) == (b"bbbb", b"yz", b"0123")
-    assert streams._shared.n_bytes == 10
+    assert streams.n_bytes == 10
     await streams.close()
 
 

@@ -340,6 +340,14 @@ _TABLE = [
     _Row(DecodeError, 500, "server_error", None),
 ]
 
+_HEADERS = {
+    401: {"www-authenticate": "Bearer"},
+    429: {"retry-after": str(RETRY_AFTER_S)},
+    # Official clients retry a status of 500 or above unless this header forbids it.
+    501: {"x-should-retry": "false"},
+}
+"""Headers of error responses, by status."""
+
 # Litestar's exceptions carry their own status.
 _TYPES = {404: "not_found_error", 401: "authentication_error", 403: "permission_error"}
 _REASONS = {404: Reason.NO_ROUTE, 405: Reason.NO_ROUTE, 413: Reason.BODY_TOO_LARGE}
@@ -452,14 +460,7 @@ class ErrorResponses:
 
 def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
     described = describe(error)
-    headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFullError | StreamsFullError | TextsWaitingError | AnswersTooLargeError | BodiesTooLargeError):
-        headers = {"retry-after": str(RETRY_AFTER_S)}
-    if isinstance(error, InvalidKeyError):
-        headers = {"www-authenticate": "Bearer"}
-    if isinstance(error, NotSupportedError):
-        # Official clients retry a status of 500 or above unless this header forbids it.
-        headers = {"x-should-retry": "false"}
+    headers = error.headers if isinstance(error, HTTPException) else _HEADERS.get(described.code)
     extra_fields = dict(error.extra_fields) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
     body = msgspec.json.encode({**also, **shape(described), **extra_fields})
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

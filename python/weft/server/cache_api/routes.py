@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from litestar import Router, delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody
+from litestar.response.base import ASGIResponse
 
 from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
@@ -17,7 +18,7 @@ from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece
-from weft.server.streaming.responses import Answer, AwaitedBytes, AwaitedResponse
+from weft.server.streaming.responses import Answer, AwaitedResponse
 
 __all__ = ["router"]
 
@@ -64,7 +65,7 @@ async def cache(
     if format == "json":
         return Answer(AwaitedResponse(partial(_cache, service, translate.limit(limit))))
     n = picture.n_drawn(limit, format)
-    return Answer(AwaitedBytes(partial(_picture, service, n, format), picture.FORMATS[format][0], PICTURE_HEADERS))
+    return Answer(AwaitedResponse(partial(_picture, service, n, format)))
 
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
@@ -83,8 +84,9 @@ async def _cache(service: Service, limit: int) -> msgspec.Raw:
     return await _reported(service, limit, _encoded)
 
 
-async def _picture(service: Service, limit: int, name: str) -> bytes:
-    return await _reported(service, limit, lambda report: picture.draw(report, name))
+async def _picture(service: Service, limit: int, name: str) -> ASGIResponse:
+    body = await _reported(service, limit, lambda report: picture.draw(report, name))
+    return ASGIResponse(body=body, media_type=picture.FORMATS[name][0], headers=PICTURE_HEADERS)
 
 
 async def _reported(service: Service, limit: int, write: Callable[[CacheReport], Written]) -> Written:

@@ -15,7 +15,7 @@ from weft.infill import infill_tokens, missing
 from weft.request.branches import BRANCH_FIELDS
 from weft.server.media.files import MediaPrompt
 from weft.server.run.executor import LONG_TEXT
-from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission
+from weft.server.run.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission, pieces_of
 
 __all__ = ["MAX_PROMPT_LOGPROBS", "RequestBuilder"]
 
@@ -106,7 +106,7 @@ class RequestBuilder:
         n_least = _n_least(pieces, self._engine.model)
         if n_least >= n_ctx:
             is_counted = isinstance(pieces, TokenIds | MixedPrompt) or not any(
-                isinstance(piece, str) for piece in _pieces(pieces)
+                isinstance(piece, str) for piece in pieces_of(pieces)
             )
             raise ContextOverflowError(n_least, n_ctx, is_least=not is_counted)
 
@@ -241,10 +241,6 @@ def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequestError | No
     return InvalidRequestError("prompt_logprobs", message)
 
 
-def _pieces(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:
-    return prompt.pieces if isinstance(prompt, MediaPrompt) else prompt
-
-
 def _n_least(pieces: SentPrompt, model: Model) -> int:
     """Returns a lower bound for the number of tokens. If the longest token is known, characters are counted in place of bytes."""
     if isinstance(pieces, TokenIds | MixedPrompt):
@@ -255,5 +251,6 @@ def _n_least(pieces: SentPrompt, model: Model) -> int:
         return model.least_tokens(text) if longest is None else -(-len(text) // longest)
 
     return sum(
-        least(piece) if isinstance(piece, str) else piece.n_tokens if isinstance(piece, Media) else 1 for piece in _pieces(pieces)
+        least(piece) if isinstance(piece, str) else piece.n_tokens if isinstance(piece, Media) else 1
+        for piece in pieces_of(pieces)
     )

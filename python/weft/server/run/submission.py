@@ -19,6 +19,7 @@ __all__ = [
     "SentPrompt",
     "Submission",
     "each_branch",
+    "pieces_of",
     "renamed",
     "size_of",
     "unchanged",
@@ -76,8 +77,7 @@ class BranchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters and tokens."""
-        n_biases = len(self.logit_bias) if isinstance(self.logit_bias, Biases) else size_of([one for one, _ in self.logit_bias])
-        return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+        return PROMPT_SIZE + _biases_size(self.logit_bias) + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
 
 
 class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +97,7 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters and tokens."""
-        n_biases = 0
-        if self.logit_bias is not None:
-            biases = self.logit_bias
-            n_biases = len(biases) if isinstance(biases, Biases) else size_of([one for one, _ in biases])
-        return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.append)
+        return PROMPT_SIZE + _biases_size(self.logit_bias or ()) + size_of(self.penalty_prompt or ()) + size_of(self.append)
 
     @property
     def scans_vocabulary(self) -> bool:
@@ -147,12 +143,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Cost of submitting, in characters and tokens of prompts, biases, branches and penalty prompts."""
-        biases = self.logit_bias
-        n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
         n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
         prompts = PROMPT_SIZE * len(self.prompts) + sum(map(size_of, self.prompts))
         n_branches = sum(branch.size for branch in self.branches) * len(self.prompts)
-        return prompts + n_behind + n_biases + n_branches + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+        n_others = _biases_size(self.logit_bias) + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+        return prompts + n_behind + n_branches + n_others
 
     @property
     def scans_vocabulary(self) -> bool:
@@ -204,7 +199,14 @@ def size_of(pieces: SentPrompt) -> int:
     """Returns characters plus tokens of a prompt, an estimate for the cost of tokenizing it."""
     if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
-    if isinstance(pieces, MediaPrompt):
-        # Media are decoded elsewhere.
-        return sum(max(len(piece), MIN_TEXT_SIZE) if isinstance(piece, str) else 1 for piece in pieces.pieces)
-    return sum(max(len(piece), MIN_TEXT_SIZE) if isinstance(piece, str) else 1 for piece in pieces)
+    # Media are decoded elsewhere.
+    return sum(max(len(piece), MIN_TEXT_SIZE) if isinstance(piece, str) else 1 for piece in pieces_of(pieces))
+
+
+def pieces_of(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:
+    """Returns the parts of a prompt that has not been tokenized."""
+    return prompt.pieces if isinstance(prompt, MediaPrompt) else prompt
+
+
+def _biases_size(biases: Sequence[tuple[Piece, float]]) -> int:
+    return len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])

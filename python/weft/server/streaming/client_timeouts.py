@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from contextvars import Token as Previous
 from types import TracebackType
@@ -14,7 +15,7 @@ from weft.server.errors import BodyTimeoutError, ClientDisconnectedError
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
-__all__ = ["ClientTimeouts", "MinBodyRate", "cancel_on_disconnect", "n_body_bytes"]
+__all__ = ["ClientTimeouts", "MinBodyRate", "cancel_on_disconnect", "n_body_bytes", "run_while_connected"]
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +142,7 @@ class ClientTimeouts:
 
     async def _watch(self) -> None:
         try:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
+            await _wait_for_disconnect(self._receive)
         finally:
             self._is_disconnected.set()
 
@@ -181,7 +181,7 @@ async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
     """
     if (client := _current.get()) is None:
         return await future
-    leaving = asyncio.create_task(_wait_for_disconnect(client))
+    leaving = asyncio.create_task(_wait_for_disconnect(client.receive))
     either: set[asyncio.Future[Any]] = {future, leaving}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -195,6 +195,25 @@ async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
         del future, either
 
 
-async def _wait_for_disconnect(client: ClientTimeouts) -> None:
-    while (await client.receive())["type"] != "http.disconnect":
+async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Runs `work` to its end, or cancels it when the client disconnects.
+
+    Granian does not cancel the handler after a disconnect, so a separate task waits for `http.disconnect`.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        has_left = watching.done()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+    # Errors after a disconnect have no recipient.
+    if not has_left:
+        working.result()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

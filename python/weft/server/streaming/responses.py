@@ -16,13 +16,13 @@ from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
+from weft.server.streaming.client_timeouts import run_while_connected
 from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly
 from weft.server.streaming.json_chunks import groups
 
 __all__ = [
     "REQUEST_ID",
     "Answer",
-    "AwaitedBytes",
     "AwaitedChunks",
     "AwaitedResponse",
     "BodyBuilder",
@@ -30,7 +30,6 @@ __all__ = [
     "CollectedResponse",
     "StreamEncoder",
     "StreamedResponse",
-    "run_while_connected",
 ]
 
 Events = Sequence[Event]
@@ -65,30 +64,6 @@ class BodyBuilder(Protocol):
 
     def body(self) -> Sequence[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
-
-
-async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Runs `work` to its end, or cancels it when the client disconnects.
-
-    Granian does not cancel the handler after a disconnect, so a separate task waits for `http.disconnect`.
-    """
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(_disconnect(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        has_left = watching.done()
-    finally:
-        working.cancel()
-        watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-    # Errors after a disconnect have no recipient.
-    if not has_left:
-        working.result()
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class StreamedResponse(ASGIResponse):
@@ -279,7 +254,7 @@ class CollectedResponse(ASGIResponse):
 
 
 class AwaitedResponse(ASGIResponse):
-    """The JSON of an asynchronous computation, which a disconnect cancels."""
+    """The result of an asynchronous computation, which a disconnect cancels: a response, or a value that is encoded as JSON."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         super().__init__()
@@ -290,23 +265,9 @@ class AwaitedResponse(ASGIResponse):
         await run_while_connected(self._answer(scope, receive, send), receive)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
-
-
-class AwaitedBytes(AwaitedResponse):
-    """Bytes of another content type, made by an asynchronous computation, which a disconnect cancels."""
-
-    def __init__(
-        self, work: Callable[[], Coroutine[Any, Any, bytes]], content_type: str, headers: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        super().__init__(work)
-        self._write = work
-        self._content_type = content_type
-        self._headers = dict(headers)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._write()
-        await ASGIResponse(body=body, media_type=self._content_type, headers=self._headers)(scope, receive, send)
+        made = await self._work()
+        response = made if isinstance(made, ASGIResponse) else ASGIResponse(body=msgspec.json.encode(made))
+        await response(scope, receive, send)
 
 
 class AwaitedChunks(AwaitedResponse):
