@@ -52,7 +52,8 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, keyed_lock, request_builder, scoring
+from weft.server.run import auto_pinner, embedding, executor, keyed_lock, request_builder
+from weft.server.score_api import scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles

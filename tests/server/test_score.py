@@ -14,7 +14,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import COUNT, LOGPROB, Json
 from weft.server import create_app
-from weft.server.run import scoring
+from weft.server.score_api import scoring
 from weft.server.score_api.translate import LOWEST
 from weft.settings import Settings
 

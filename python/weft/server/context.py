@@ -42,7 +42,7 @@ class RequestContext:
         """
         if self.conversation:
             require_trusted_sender("X-Conversation-Id")
-        return Caller(current_owner(), self.conversation, self.service.recordings)
+        return Caller(current_owner(), self.conversation or None, self.service.recordings)
 
 
 ContextDependency = NamedDependency[SkipValidation[RequestContext]]

@@ -1,5 +1,7 @@
 """The client of a request, as owner of streams and stored items."""
 
+from dataclasses import dataclass
+
 from litestar.response.base import ASGIResponse
 
 from weft import InvalidRequestError
@@ -12,15 +14,15 @@ CONVERSATION = "x-conversation-id"
 """llama-server's header: name under which the stream can be resumed."""
 
 
+@dataclass(frozen=True)
 class Caller:
     """The client of one request."""
 
-    def __init__(self, owner: Owner, conversation: str | None, recordings: Recordings) -> None:
-        self.owner = owner
-        """Digest of the API key. Stored items are visible to their owner only."""
-        self.conversation = conversation or None
-        """Name under which the client wants to resume the stream, or None."""
-        self._recordings = recordings
+    owner: Owner
+    """Digest of the API key. Stored items are visible to their owner only."""
+    conversation: str | None
+    """Name under which the client wants to resume the stream, or None."""
+    recordings: Recordings
 
     async def resumable(self, answer: StreamedResponse) -> ASGIResponse:
         """Returns the response; if the client named it, the stream is generated and recorded while the client is disconnected.
@@ -47,4 +49,4 @@ class Caller:
             answer.close()
             message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
             raise InvalidRequestError("X-Conversation-Id", message)
-        return RecordingResponse(await self._recordings.begin(self.owner, name, answer, grace_s=grace_s))
+        return RecordingResponse(await self.recordings.begin(self.owner, name, answer, grace_s=grace_s))

@@ -90,13 +90,13 @@ def _check(texts: Sequence[object], name: str) -> None:
 async def _vectors(
     service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, CompactEmbeddings]], name: str
 ) -> CompactEmbeddings:
-    service.n_vectors += 1
+    service.n_embeddings += 1
     try:
         with _renaming_parameter(name):
             pending = await service.executor.run(Purpose.PROMPT, size, begin)
             return await pending
     finally:
-        service.n_vectors -= 1
+        service.n_embeddings -= 1
 
 
 @contextmanager

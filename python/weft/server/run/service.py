@@ -85,7 +85,7 @@ class Service:
         self.collected = responses_budget()
         self.exposes_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """True if `/slots` includes prompts and generated text, set by llama-server's environment variable."""
-        self.n_vectors = 0
+        self.n_embeddings = 0
         """Embedding requests that are queued or running."""
         self._snapshot_functions = snapshots
         self._snapshots: dict[Callable[[Service], Any], Any] = {}
@@ -140,7 +140,7 @@ class Service:
     @property
     def is_idle(self) -> bool:
         """True if no completions or embeddings are in progress."""
-        return not self._generations and not self.n_vectors
+        return not self._generations and not self.n_embeddings
 
     @property
     def state(self) -> EngineState:
@@ -148,7 +148,7 @@ class Service:
         state = self.lifecycle.state
         if state is not EngineState.READY or not self.engine.is_running:
             return state
-        is_busy = self.n_vectors > 0 or any(slot.is_processing for slot in self.engine.stats().slots)
+        is_busy = self.n_embeddings > 0 or any(slot.is_processing for slot in self.engine.stats().slots)
         return EngineState.RUNNING if is_busy else state
 
     @property

@@ -1,14 +1,13 @@
-"""Conversion between the fields of `/score` and scoring requests. No I/O here."""
+"""Conversion of bodies of `/score` to tasks, and of scores to reports. No I/O here."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from weft import InvalidRequestError, Logprob, Score, ScoredToken
 from weft.scoring import MAX_PROBS
-from weft.server.request_fields.adapters import adapters
 from weft.server.response_fields.probabilities import TokenLogprob
-from weft.server.run.scoring import ScoreRequest, Task
 from weft.server.run.submission import Piece
 from weft.server.score_api.schemas import (
     ContinuationScore,
@@ -20,30 +19,34 @@ from weft.server.score_api.schemas import (
     TokenScore,
 )
 
-__all__ = ["LOWEST", "score_request", "written"]
+__all__ = ["LOWEST", "Task", "n_probs", "report", "tasks"]
 
 LOWEST = -3.4028234663852886e38
 """Reported in place of minus infinity, which JSON cannot represent: the lowest 32-bit float."""
 
 
-def score_request(data: ScoreBody) -> ScoreRequest:
-    """Returns the scoring request of a body."""
-    if data.tasks is not None and (data.prompt is not None or data.continuations is not None):
-        raise InvalidRequestError("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
+class Task(NamedTuple):
+    """A prompt and its possible continuations, as text and tokens."""
+
+    prompt: Sequence[Piece]
+    continuations: Sequence[Sequence[Piece]]
+
+
+def tasks(data: ScoreBody) -> list[Task]:
+    """Returns the prompts of a body with their continuations."""
     if data.tasks is None:
-        tasks = [_task(data, "")]
-    else:
-        tasks = [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
-    n_probs = data.n_probs or 0
-    if not 0 <= n_probs <= MAX_PROBS:
-        raise InvalidRequestError("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
-    return ScoreRequest(
-        tasks=tasks,
-        n_probs=n_probs,
-        use_cache=data.cache_prompt is not False,
-        adapters=adapters(data.lora),
-        priority=data.priority or 0,
-    )
+        return [_task(data, "")]
+    if data.prompt is not None or data.continuations is not None:
+        raise InvalidRequestError("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
+    return [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
+
+
+def n_probs(data: ScoreBody) -> int:
+    """Returns the number of top logprobs to report for each token."""
+    n = data.n_probs or 0
+    if not 0 <= n <= MAX_PROBS:
+        raise InvalidRequestError("n_probs", f"n_probs is {n}; it must be 0 to {MAX_PROBS}")
+    return n
 
 
 def _task(task: ScoreTask, where: str) -> Task:
@@ -60,19 +63,19 @@ def _pieces(text: str | list[int | str]) -> Sequence[Piece]:
     return [text] if isinstance(text, str) else text
 
 
-def written(data: ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
-    """Encodes scores as JSON."""
+def report(data: ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
+    """Returns the report of scores as JSON."""
     tells_tokens = data.tokens is not False
     results = [
         [_continuation(position, score, data.n_probs or 0, tells_tokens=tells_tokens) for position, score in enumerate(of_task)]
         for of_task in scores
     ]
-    report = ScoreReport(model=model_name, usage=_usage(scores))
+    made = ScoreReport(model=model_name, usage=_usage(scores))
     if data.tasks is None:
-        report.scores = results[0]
+        made.scores = results[0]
     else:
-        report.results = [TaskScores(position, result) for position, result in enumerate(results)]
-    return msgspec.json.encode(report)
+        made.results = [TaskScores(position, result) for position, result in enumerate(results)]
+    return msgspec.json.encode(made)
 
 
 def _usage(scores: Sequence[Sequence[Score]]) -> ScoreUsage:

@@ -1,20 +1,20 @@
 """Scoring continuations of prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
-
-from weft import InvalidRequestError, Score
+from weft import InvalidRequestError
 from weft.request.internal import InternalRequest
-from weft.scoring import continuation_tokens
-from weft.scoring import scores as scores_of
+from weft.scoring import continuation_tokens, scores
 from weft.server.auth import current_owner
 from weft.server.memory_budget import Reservation
+from weft.server.request_fields.adapters import adapters
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece, size_of
+from weft.server.score_api import translate
+from weft.server.score_api.schemas import ScoreBody
 
-__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "ScoreEncoder", "ScoreRequest", "Task", "score"]
+__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "score"]
 
 MAX_CONTINUATIONS = 4096
 """Maximum continuations of a request, over all prompts."""
@@ -25,64 +25,43 @@ MAX_SCORED = 1 << 18
 SCORED_BYTES = 512
 """Memory of one logprob, as an object and as JSON."""
 
-ScoreEncoder = Callable[[Sequence[Sequence[Score]]], bytes]
-"""Encodes scores."""
 
-
-class Task(msgspec.Struct, frozen=True):
-    """A prompt and its possible continuations, as text and tokens."""
-
-    prompt: Sequence[Piece]
-    continuations: Sequence[Sequence[Piece]]
-
-
-class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A scoring request."""
-
-    tasks: Sequence[Task]
-    n_probs: int
-    use_cache: bool
-    adapters: Sequence[tuple[int, float]] | None
-    priority: int
-
-
-async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, collected: Reservation) -> list[bytes]:
-    """Scores continuations and returns the JSON.
+async def score(service: Service, data: ScoreBody, collected: Reservation) -> list[bytes]:
+    """Scores the continuations of a body and returns the JSON.
 
     Raises:
         ContextOverflowError: A prompt with a continuation does not fit.
-        InvalidRequestError: A continuation is empty, there are too many, or a field is out of range.
+        InvalidRequestError: A continuation is empty, there are too many, or a field is missing or out of range.
         QueueFullError: Too many requests are queued.
         TextsWaitingError: Too many texts are queued.
         AnswerTooLargeError: The response would exceed its limit.
         AnswersTooLargeError: All responses together would exceed their limit.
         ClientDisconnectedError: The client has disconnected.
         EngineStoppedError: The engine was stopped.
-        NotSupportedError: The server computes embeddings only.
-        NotSupportedError: The model computes embeddings only.
+        NotSupportedError: The server or the model computes embeddings only.
     """
+    tasks, n_probs, lora = translate.tasks(data), translate.n_probs(data), adapters(data.lora)
     service.check_generates()
-    n_continuations = sum(len(task.continuations) for task in request.tasks)
+    n_continuations = sum(len(task.continuations) for task in tasks)
     if n_continuations > MAX_CONTINUATIONS:
         message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are scored at once"
         raise InvalidRequestError("continuations", message)
-    size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in request.tasks)
-    owner = current_owner()
-    tasks = await service.executor.run(Purpose.PROMPT, size, _read, service, request.tasks)
-    n_scored = sum(len(text) for _, continuations in tasks for text in continuations) * (1 + request.n_probs)
+    size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in tasks)
+    tokenized = await service.executor.run(Purpose.PROMPT, size, _tokenized, service, tasks)
+    n_scored = sum(len(text) for _, continuations in tokenized for text in continuations) * (1 + n_probs)
     if n_scored > MAX_SCORED:
         message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
         raise InvalidRequestError("continuations", message)
     collected.grow(n_scored * SCORED_BYTES)
     template = InternalRequest(
         prompt=(),
-        use_cache=request.use_cache,
-        adapters=service.request_builder.adapters(request.adapters),
-        priority=request.priority,
-        owner=owner,
+        use_cache=data.cache_prompt is not False,
+        adapters=service.request_builder.adapters(lora),
+        priority=data.priority or 0,
+        owner=current_owner(),
     )
     try:
-        made = await scores_of(service.engine, tasks, template, request.n_probs)
+        made = await scores(service.engine, tokenized, template, n_probs)
     except InvalidRequestError as error:
         if error.param != "adapters":
             raise
@@ -90,10 +69,10 @@ async def score(service: Service, request: ScoreRequest, write: ScoreEncoder, co
     for each in made:
         for one in each:
             service.usage_counters.add(one.usage)
-    return [await service.executor.run(Purpose.TEXT, n_scored, write, made)]
+    return [await service.executor.run(Purpose.TEXT, n_scored, translate.report, data, service.model_name, made)]
 
 
-def _read(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[int], list[Sequence[int]]]]:
+def _tokenized(service: Service, tasks: Sequence[translate.Task]) -> list[tuple[Sequence[int], list[Sequence[int]]]]:
     """Tokenizes prompts and continuations."""
     for task in tasks:
         for text in task.continuations:
