@@ -4,175 +4,97 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from weft._native import (
-        Adapter,
-        BranchStats,
-        CachedNode,
-        Compute,
-        EmbeddingStats,
-        Histogram,
-        HostCacheStats,
-        Limits,
-        Media,
-        MediaStats,
-        MixedPrompt,
-        Modalities,
-        Model,
-        Prefix,
-        RecentStep,
-        RequestHistograms,
-        SavedPrefix,
-        Slot,
-        Stats,
-        StepTimes,
-        Stream,
-    )
-    from weft.branch_stream import Branches, BranchStream
-    from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished, ToolCall
-    from weft.chat.request import ChatOptions, TemplateOptions
-    from weft.chat.stream import ChatDelta, ChatStream, ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallStart
-    from weft.completion import Choice, Completion
-    from weft.config import EngineConfig
-    from weft.demo import DEMO_MODEL
-    from weft.embedding import Embeddings, Ranking
-    from weft.engine import Engine
-    from weft.errors import (
-        AnswerTooLargeError,
-        ContextOverflowError,
-        DecodeError,
-        DriverMissingError,
-        EngineStoppedError,
-        ForkedProcessError,
-        InvalidConfigError,
-        InvalidRequestError,
-        ModelLoadError,
-        NodeDroppedError,
-        NotSupportedError,
-        PinBudgetError,
-        PrefixFileError,
-        PrefixSaveError,
-        QueueFullError,
-        SlowConsumerError,
-        TreeFileError,
-        TreeFullError,
-        WeftError,
-        WorkCancelledError,
-    )
-    from weft.events import (
-        CacheExplanation,
-        ComputedRange,
-        EarlierRequest,
-        Event,
-        Finished,
-        Logprob,
-        Logprobs,
-        Progress,
-        PromptLogprobs,
-        Token,
-        Usage,
-    )
-    from weft.infill import InfillOptions, Snippet
-    from weft.prefix import PrefixFile
-    from weft.request import BranchOptions, Request, RequestOptions
-    from weft.request.reasoning import GrammarTrigger, ReasoningConfig
-    from weft.request.sampling import SamplingOptions, SamplingParams
-    from weft.scoring import Score, ScoredToken
-    from weft.sync_engine import SyncEngine, SyncStream
-    from weft.tree import Extension, Node, Tree
-
-__all__ = [
-    "DEMO_MODEL",
-    "Adapter",
-    "AnswerTooLargeError",
-    "AssistantMessage",
-    "BranchOptions",
-    "BranchStats",
-    "BranchStream",
-    "Branches",
-    "CacheExplanation",
-    "CachedNode",
-    "ChatChoice",
-    "ChatCompletion",
-    "ChatDelta",
-    "ChatOptions",
-    "ChatStream",
-    "Choice",
-    "ChoiceFinished",
-    "Completion",
-    "Compute",
-    "ComputedRange",
-    "ContentDelta",
-    "ContextOverflowError",
-    "DecodeError",
-    "DriverMissingError",
-    "EarlierRequest",
-    "EmbeddingStats",
-    "Embeddings",
-    "Engine",
-    "EngineConfig",
-    "EngineStoppedError",
-    "Event",
-    "Extension",
-    "Finished",
-    "ForkedProcessError",
-    "GrammarTrigger",
-    "Histogram",
-    "HostCacheStats",
-    "InfillOptions",
-    "InvalidConfigError",
-    "InvalidRequestError",
-    "Limits",
-    "Logprob",
-    "Logprobs",
-    "Media",
-    "MediaStats",
-    "MixedPrompt",
-    "Modalities",
-    "Model",
-    "ModelLoadError",
-    "Node",
-    "NodeDroppedError",
-    "NotSupportedError",
-    "PinBudgetError",
-    "Prefix",
-    "PrefixFile",
-    "PrefixFileError",
-    "PrefixSaveError",
-    "Progress",
-    "PromptLogprobs",
-    "QueueFullError",
-    "Ranking",
-    "ReasoningConfig",
-    "ReasoningDelta",
-    "RecentStep",
-    "Request",
-    "RequestHistograms",
-    "RequestOptions",
-    "SamplingOptions",
-    "SamplingParams",
-    "SavedPrefix",
-    "Score",
-    "ScoredToken",
-    "Slot",
-    "SlowConsumerError",
-    "Snippet",
-    "Stats",
-    "StepTimes",
-    "Stream",
-    "SyncEngine",
-    "SyncStream",
-    "TemplateOptions",
-    "Token",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCallStart",
-    "Tree",
-    "TreeFileError",
-    "TreeFullError",
-    "Usage",
-    "WeftError",
-    "WorkCancelledError",
-]
+    from weft._native import Adapter as Adapter
+    from weft._native import BranchStats as BranchStats
+    from weft._native import CachedNode as CachedNode
+    from weft._native import Compute as Compute
+    from weft._native import EmbeddingStats as EmbeddingStats
+    from weft._native import Histogram as Histogram
+    from weft._native import HostCacheStats as HostCacheStats
+    from weft._native import Limits as Limits
+    from weft._native import Media as Media
+    from weft._native import MediaStats as MediaStats
+    from weft._native import MixedPrompt as MixedPrompt
+    from weft._native import Modalities as Modalities
+    from weft._native import Model as Model
+    from weft._native import Prefix as Prefix
+    from weft._native import RecentStep as RecentStep
+    from weft._native import RequestHistograms as RequestHistograms
+    from weft._native import SavedPrefix as SavedPrefix
+    from weft._native import Slot as Slot
+    from weft._native import Stats as Stats
+    from weft._native import StepTimes as StepTimes
+    from weft._native import Stream as Stream
+    from weft.branch_stream import Branches as Branches
+    from weft.branch_stream import BranchStream as BranchStream
+    from weft.chat.completion import AssistantMessage as AssistantMessage
+    from weft.chat.completion import ChatChoice as ChatChoice
+    from weft.chat.completion import ChatCompletion as ChatCompletion
+    from weft.chat.completion import ChoiceFinished as ChoiceFinished
+    from weft.chat.completion import ToolCall as ToolCall
+    from weft.chat.request import ChatOptions as ChatOptions
+    from weft.chat.request import TemplateOptions as TemplateOptions
+    from weft.chat.stream import ChatDelta as ChatDelta
+    from weft.chat.stream import ChatStream as ChatStream
+    from weft.chat.stream import ContentDelta as ContentDelta
+    from weft.chat.stream import ReasoningDelta as ReasoningDelta
+    from weft.chat.stream import ToolCallDelta as ToolCallDelta
+    from weft.chat.stream import ToolCallStart as ToolCallStart
+    from weft.completion import Choice as Choice
+    from weft.completion import Completion as Completion
+    from weft.config import EngineConfig as EngineConfig
+    from weft.demo import DEMO_MODEL as DEMO_MODEL
+    from weft.embedding import Embeddings as Embeddings
+    from weft.embedding import Ranking as Ranking
+    from weft.engine import Engine as Engine
+    from weft.errors import AnswerTooLargeError as AnswerTooLargeError
+    from weft.errors import ContextOverflowError as ContextOverflowError
+    from weft.errors import DecodeError as DecodeError
+    from weft.errors import DriverMissingError as DriverMissingError
+    from weft.errors import EngineStoppedError as EngineStoppedError
+    from weft.errors import ForkedProcessError as ForkedProcessError
+    from weft.errors import InvalidConfigError as InvalidConfigError
+    from weft.errors import InvalidRequestError as InvalidRequestError
+    from weft.errors import ModelLoadError as ModelLoadError
+    from weft.errors import NodeDroppedError as NodeDroppedError
+    from weft.errors import NotSupportedError as NotSupportedError
+    from weft.errors import PinBudgetError as PinBudgetError
+    from weft.errors import PrefixFileError as PrefixFileError
+    from weft.errors import PrefixSaveError as PrefixSaveError
+    from weft.errors import QueueFullError as QueueFullError
+    from weft.errors import SlowConsumerError as SlowConsumerError
+    from weft.errors import TreeFileError as TreeFileError
+    from weft.errors import TreeFullError as TreeFullError
+    from weft.errors import WeftError as WeftError
+    from weft.errors import WorkCancelledError as WorkCancelledError
+    from weft.events import CacheExplanation as CacheExplanation
+    from weft.events import ComputedRange as ComputedRange
+    from weft.events import EarlierRequest as EarlierRequest
+    from weft.events import Event as Event
+    from weft.events import Finished as Finished
+    from weft.events import Logprob as Logprob
+    from weft.events import Logprobs as Logprobs
+    from weft.events import Progress as Progress
+    from weft.events import PromptLogprobs as PromptLogprobs
+    from weft.events import Token as Token
+    from weft.events import Usage as Usage
+    from weft.infill import InfillOptions as InfillOptions
+    from weft.infill import Snippet as Snippet
+    from weft.prefix import PrefixFile as PrefixFile
+    from weft.request import BranchOptions as BranchOptions
+    from weft.request import Request as Request
+    from weft.request import RequestOptions as RequestOptions
+    from weft.request.reasoning import GrammarTrigger as GrammarTrigger
+    from weft.request.reasoning import ReasoningConfig as ReasoningConfig
+    from weft.request.sampling import SamplingOptions as SamplingOptions
+    from weft.request.sampling import SamplingParams as SamplingParams
+    from weft.scoring import Score as Score
+    from weft.scoring import ScoredToken as ScoredToken
+    from weft.sync_engine import SyncEngine as SyncEngine
+    from weft.sync_engine import SyncStream as SyncStream
+    from weft.tree import Extension as Extension
+    from weft.tree import Node as Node
+    from weft.tree import Tree as Tree
 
 _HOMES = {
     "weft._native": (
@@ -255,6 +177,8 @@ _HOMES = {
 in every process, and processes that only print a version or watch the server need nothing of the engine."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)
 
 
 # Type checkers read the imports above, and report names that are not among them.
