@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from weft.cli.local_engine import model_name, new_engine
 from weft.engine import Engine
 from weft.errors import WeftError
 from weft.events import Token
 from weft.request import Request
+from weft.serving.local_engine import model_name, new_engine
 from weft.settings import Settings
 
 __all__ = ["Report", "Result", "bench", "measure"]

@@ -9,10 +9,10 @@ import msgspec
 
 from weft import hub
 from weft._native import MemoryPlan, Model, plan_memory
-from weft.cli.local_engine import model_name
 from weft.config import EngineConfig
 from weft.demo import DEMO_MODEL
 from weft.errors import WeftError
+from weft.serving.local_engine import model_name
 from weft.settings import Settings
 from weft.work import tuning
 

@@ -13,14 +13,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
 from weft._native import trim_allocator, use_short_time_slices
-from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStoppedError
 from weft.installed.platform import ignore_hangup
@@ -28,7 +26,7 @@ from weft.serving.connections import App, Connections
 from weft.serving.endpoint import Endpoint, head_s
 from weft.serving.idle_memory import Collector
 from weft.serving.listening import is_listening
-from weft.serving.progress import bar
+from weft.serving.local_engine import new_engine
 from weft.serving.protocol import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.settings import Settings
 
@@ -61,7 +59,11 @@ def application(
     ignore_hangup()
     began = time.monotonic()
     fetched: dict[str, Any] = {}
-    engine = _engine(settings, fetched)
+
+    def on_fetching(progress: "Progress") -> None:
+        fetched["download"] = {"file": progress.file, "bytes": progress.n_bytes, "total": progress.n_total}
+
+    engine = new_engine(settings, has_bar=settings.verbosity >= 3, on_fetching=on_fetching)
 
     def on_started(error: Exception | None) -> None:
         if isinstance(error, EngineStoppedError):  # Stopped while the model was being loaded.
@@ -112,29 +114,6 @@ def application(
     threading.Thread(target=_stop_on_request, args=(line, app, loop), name="weft-line", daemon=True).start()
     connections.start(app.service.refusals, loop)
     return connections.wrap(cast("App", app))
-
-
-def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
-    """Returns the engine, which writes the progress of its download, if any, to `fetched`."""
-    shows = settings.verbosity >= 3
-    source, projector = settings.source, settings.projector_source
-    if source is None and projector is None:
-        title = f"loading {Path(settings.model or DEMO_MODEL).name}"
-        return Engine(settings.model, config=settings.engine, on_progress=bar(title) if shows else None)
-    from weft.serving.fetching import FetchingEngine  # noqa: PLC0415
-
-    def on_fetching(progress: "Progress") -> None:
-        fetched["download"] = {"file": progress.file, "bytes": progress.n_bytes, "total": progress.n_total}
-
-    name = source.name if source is not None else Path(settings.model or DEMO_MODEL).name
-    return FetchingEngine(
-        source or settings.model,
-        projector,
-        config=settings.engine,
-        has_bar=shows,
-        on_fetching=on_fetching,
-        on_progress=bar(f"loading {name}") if shows else None,
-    )
 
 
 async def _start(engine: Engine, endpoints: Sequence[Endpoint]) -> None:

@@ -12,10 +12,10 @@ from weft.chat.conversation import ChatMessage, ChatRequest
 from weft.chat.pipeline import ChatPipeline
 from weft.chat.stream import ChatStream, ContentDelta, ReasoningDelta
 from weft.cli.chat.pieces import ChatModelError, Messages, Piece
-from weft.cli.local_engine import model_name, new_engine
 from weft.engine import Engine
 from weft.errors import WeftError
 from weft.request import Request
+from weft.serving.local_engine import model_name, new_engine
 from weft.settings import Settings
 
 __all__ = ["LocalModel"]
