@@ -92,11 +92,19 @@ class Embedding:
     def begin_embedding(
         self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """First half of `embed`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result."""
+        """First half of `embed`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result.
+
+        Raises:
+            WeftError: Any error of `embed`.
+        """
         return self._running().embed(texts, normalize=normalize, dimensions=dimensions)
 
     def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
-        """First half of `rerank`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result."""
+        """First half of `rerank`: tokenizes and queues the texts, on any thread, and returns an awaitable for the result.
+
+        Raises:
+            WeftError: Any error of `rerank`.
+        """
         return self._running().rerank(query, texts)
 
     def embedding_stats(self) -> EmbeddingStats:

@@ -264,15 +264,19 @@ _LETTERS = {
 }
 """llama-server's letters; `f` is from a version that had this sampler."""
 
-_KNOWN = {spelling: name for name in _NAMES for spelling in (name, name.replace("_", "-"), name.replace("_", ""))} | {
+_KNOWN = {
     spelling: name
-    for other, name in _OTHER_NAMES.items()
-    for spelling in (other, other.replace("_", "-"), other.replace("_", ""))
+    for known, name in (dict(zip(_NAMES, _NAMES, strict=True)) | _OTHER_NAMES).items()
+    for spelling in (known, known.replace("_", "-"), known.replace("_", ""))
 }
 
 
 def samplers_of_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the samplers with these names, in order; raises ValueError that names the first unknown one."""
+    """Returns the samplers with these names, in order.
+
+    Raises:
+        ValueError: A name is unknown.
+    """
     found = []
     for name in names:
         if (known := _KNOWN.get(name.strip().lower())) is None:
@@ -282,9 +286,12 @@ def samplers_of_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def samplers_of_letters(letters: str) -> tuple[str, ...]:
-    """Returns the samplers with these letters, in order; raises ValueError that names the first unknown one.
+    """Returns the samplers with these letters, in order.
 
     Current versions of llama-server have no letter for `tfs_z`; without one, it follows `top_k`, as in `SAMPLERS`.
+
+    Raises:
+        ValueError: A letter is unknown.
     """
     found = []
     for letter in letters:

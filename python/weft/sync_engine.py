@@ -127,6 +127,7 @@ class SyncEngine:
 
     It runs an `Engine` on an event loop and a thread of its own, so it works where an event loop is running, as in a notebook.
     Several threads may call it concurrently: their requests are computed together. Interrupting a call (Ctrl-C) cancels it.
+    Methods have the arguments of `Engine`'s methods of the same names.
 
     Args:
         model: Path of a GGUF file; None is the demo model that ships with the package.

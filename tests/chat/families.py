@@ -2,15 +2,15 @@
 
 from typing import NamedTuple
 
-from weft.chat.answer.families import ALL, GENERIC
-from weft.chat.answer.family import Family
-from weft.chat.answer.form import FamilyForm, reasoning_marks_of
+from weft.chat.answer.call_format import CallFormat
+from weft.chat.answer.form import ChatForm, reasoning_marks_of
+from weft.chat.answer.formats import FORMATS, GENERIC
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerReader, Part
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.tools import Tool, ToolUse
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (*ALL, GENERIC)}
+FAMILIES: dict[str, CallFormat] = {each.name: each for each in (*FORMATS, GENERIC)}
 
 WEATHER = Tool(
     "get_weather",
@@ -230,12 +230,12 @@ def form_of(
     *,
     reasoning_format: ReasoningFormat = ReasoningFormat.SEPARATE,
     is_thinking: bool = False,
-) -> FamilyForm:
+) -> ChatForm:
     """How answers of a family are read, with thoughts where they have some."""
     text = WRITTEN[name].text
     marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")
     thought = FAMILIES[name].reasoning_marks or reasoning_marks_of(_THOUGHTS.get(name, marks))
-    return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), reasoning_format=reasoning_format, is_thinking=is_thinking)
+    return ChatForm(FAMILIES[name], thought, use or ToolUse(TOOLS), reasoning_format=reasoning_format, is_thinking=is_thinking)
 
 
 def parts_of(reader: AnswerReader, *pieces: str) -> list[Part]:

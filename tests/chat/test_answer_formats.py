@@ -9,16 +9,14 @@ import msgspec
 import pytest
 
 import weft
-from tests.chat.families import message_of
+from tests.chat.families import FAMILIES, message_of
 from tests.chat.gbnf import Grammar
 from tests.chat.templates import BY_FAMILY, UNKNOWN, FormatTemplate, each
 from weft.chat.answer import detect, samples
+from weft.chat.answer.call_format import NO_CALLS, ReasoningMarks
 from weft.chat.answer.detect import AnswerFormat, detect_format
-from weft.chat.answer.families import ALL, GENERIC, family_of
-from weft.chat.answer.families.gpt_oss import GPT_OSS
-from weft.chat.answer.families.hermes import HERMES
-from weft.chat.answer.family import ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.form import ChatForm
+from weft.chat.answer.formats import FORMATS, GENERIC, HERMES, format_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
@@ -91,20 +89,20 @@ def cases(given: FormatTemplate) -> list[tuple[str, str, int]]:
     return found
 
 
-def read(form: FamilyForm, *pieces: str) -> tuple[str, str, list[tuple[str, object]]]:
+def read(form: ChatForm, *pieces: str) -> tuple[str, str, list[tuple[str, object]]]:
     message = message_of(form.reader(), *pieces)
     calls = [(call.name, json.loads(call.arguments)) for call in message.calls]
     return message.content.strip(), message.thought.strip(), calls
 
 
 def test_each_family_has_a_template() -> None:
-    assert set(BY_FAMILY) == {family.name for family in ALL}
+    assert set(BY_FAMILY) == {each.name for each in FORMATS}
 
 
 @pytest.mark.parametrize("name", BY_FAMILY)
 def test_a_family_is_proved_by_its_template(name: str) -> None:
     found = detected(BY_FAMILY[name])
-    assert (found.family.name, found.family.takes_tools) == (name, True)
+    assert (found.call_format.name, found.call_format.takes_tools) == (name, True)
 
 
 def rendered_samples(given: FormatTemplate) -> Samples:
@@ -116,10 +114,10 @@ def rendered_samples(given: FormatTemplate) -> Samples:
 def assert_proved(given: FormatTemplate, name: str) -> Samples:
     """Checks that a template has the family of a name, and that this family reads all that the template writes."""
     found, shown = detected(given), rendered_samples(given)
-    assert (found.family.name, found.family.takes_tools) == (name, True)
-    assert reads_calls(found.family, found.reasoning_marks, shown)
-    assert reads_content(found.family, found.reasoning_marks, shown)
-    assert found.reasoning_marks is None or reads_reasoning(found.family, found.reasoning_marks, shown)
+    assert (found.call_format.name, found.call_format.takes_tools) == (name, True)
+    assert reads_calls(found.call_format, found.reasoning_marks, shown)
+    assert reads_content(found.call_format, found.reasoning_marks, shown)
+    assert found.reasoning_marks is None or reads_reasoning(found.call_format, found.reasoning_marks, shown)
     return shown
 
 
@@ -139,7 +137,7 @@ def test_content_before_a_call_that_is_written_as_reasoning_is_no_content() -> N
     assert shown is not None
     assert shown.call_after_content is None
     assert shown.content is not None
-    assert reads_content(GPT_OSS, ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>"), shown)
+    assert reads_content(FAMILIES["gpt-oss"], ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>"), shown)
 
 
 def test_an_answer_that_a_template_writes_within_the_reasoning_of_the_prompt_proves_nothing() -> None:
@@ -162,7 +160,7 @@ def test_of_families_with_the_same_calls_the_one_that_reads_the_content_is_chose
     found = detected(given._replace(before=before, behind=behind, calls=f"{{# <|START_ACTION|><|START_{named}|> #}}{calls}"))
     # Without calls only the marks in the template name a family.
     is_text = mark == "TEXT" and (has_calls or named == "TEXT")
-    assert found.family.name == ("Cohere 2 MoE" if is_text else "Command R7B")
+    assert found.call_format.name == ("Cohere 2 MoE" if is_text else "Command R7B")
 
 
 LEAKING = {
@@ -174,19 +172,19 @@ LEAKING = {
 
 @pytest.mark.parametrize("given", LEAKING.values(), ids=LEAKING)
 def test_a_derived_family_is_preferred_to_one_that_leaves_marks_in_the_content(given: FormatTemplate) -> None:
-    assert family_of(given.source) is HERMES
+    assert format_of(given.source) is HERMES
     assert_proved(given, "Derived")
     found = detected(given)
     for content, thought, n_calls in cases(given):
         text = answer(given, content, thought, n_calls)
-        assert read(FamilyForm(found.family, found.reasoning_marks, USE), text) == (content, thought, CALLS[:n_calls])
+        assert read(ChatForm(found.call_format, found.reasoning_marks, USE), text) == (content, thought, CALLS[:n_calls])
 
 
 def test_calls_are_read_where_no_family_reads_the_content() -> None:
     given = BY_FAMILY["Hermes"]._replace(before="{{ '<say>' if m.tool_calls else '<tell>' }}")
     found = detected(given)
-    assert (found.family, found.family.takes_tools) == (HERMES, True)
-    assert not reads_content(found.family, found.reasoning_marks, rendered_samples(given))
+    assert (found.call_format, found.call_format.takes_tools) == (HERMES, True)
+    assert not reads_content(found.call_format, found.reasoning_marks, rendered_samples(given))
 
 
 @by_template
@@ -195,8 +193,8 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     found = detected(given)
     for content, thought, n_calls in cases(given):
         text = answer(given, content, thought, n_calls)
-        form = FamilyForm(found.family, found.reasoning_marks, USE)
-        for end in found.family.stop_strings:
+        form = ChatForm(found.call_format, found.reasoning_marks, USE)
+        for end in found.call_format.stop_strings:
             text = text.partition(end)[0]
         right = (content, thought, CALLS[:n_calls])
         assert read(form, text) == right, text
@@ -208,7 +206,7 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
 @by_unknown
 def test_a_derived_family_takes_tools_as_the_template_shows_them(name: str) -> None:
     found = detected(UNKNOWN[name])
-    assert (found.family.name, found.family.takes_tools, found.example) == ("Derived", True, None)
+    assert (found.call_format.name, found.call_format.takes_tools, found.example) == ("Derived", True, None)
     thought = UNKNOWN[name].thought
     assert thought is None or (
         found.reasoning_marks is not None and (found.reasoning_marks.start, found.reasoning_marks.end) == thought
@@ -221,7 +219,7 @@ def test_a_derived_grammar_allows_what_the_template_writes(name: str) -> None:
     found = detected(given)
     for _, _, n_calls in [case for case in cases(given) if case[0] == "" and case[1] == ""]:
         rules = Rules(TOOLS, {}, is_parallel=True)
-        grammar = Grammar(rules.text(FamilyForm(found.family, found.reasoning_marks, USE).write(rules)))
+        grammar = Grammar(rules.text(ChatForm(found.call_format, found.reasoning_marks, USE).write(rules)))
         text = answer(given, "", "", n_calls).strip()
         assert grammar.allows(text), text
         assert not grammar.begins(text.replace("get_weather", "got_weather"))
@@ -230,7 +228,7 @@ def test_a_derived_grammar_allows_what_the_template_writes(name: str) -> None:
 def test_the_ids_that_a_model_gives_are_those_of_its_calls() -> None:
     given = UNKNOWN["names and objects in a section"]
     found = detected(given)
-    message = message_of(FamilyForm(found.family, found.reasoning_marks, USE).reader(), answer(given, "", "", 2))
+    message = message_of(ChatForm(found.call_format, found.reasoning_marks, USE).reader(), answer(given, "", "", 2))
     assert [call.id for call in message.calls] == ["call00000", "call10000"]
 
 
@@ -243,7 +241,7 @@ def test_a_value_that_could_be_markup_stands_between_marks_of_its_own() -> None:
     found = detected(given)
     text = '<act name="find"><with name="what"><![CDATA[a </with> & <b>]]></with></act>'
     for pieces in ([text], list(text)):
-        assert read(FamilyForm(found.family, found.reasoning_marks, USE), *pieces) == (
+        assert read(ChatForm(found.call_format, found.reasoning_marks, USE), *pieces) == (
             "",
             "",
             [("find", {"what": "a </with> & <b>"})],
@@ -255,8 +253,8 @@ def test_marks_that_are_only_spoken_of_do_not_choose_a_family() -> None:
         tools="Write no <tool_call>, no [TOOL_CALLS] and no <|python_tag|>. {{ tools | tojson }}"
     )
     found = detected(given)
-    assert found.family.name == "Derived"
-    assert read(FamilyForm(found.family, found.reasoning_marks, USE), answer(given, "", "", 2))[2] == CALLS
+    assert found.call_format.name == "Derived"
+    assert read(ChatForm(found.call_format, found.reasoning_marks, USE), answer(given, "", "", 2))[2] == CALLS
 
 
 @pytest.mark.parametrize("end", ["<|end|>", "<|eot|>"])
@@ -272,7 +270,7 @@ def test_reasoning_that_a_prompt_begins_in_words_has_them() -> None:
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
     assert found.reasoning_marks is not None
     assert (found.reasoning_marks.start, found.reasoning_marks.end) == ("I think about it first:", "[ANSWER]")
-    form = FamilyForm(found.family, found.reasoning_marks, USE, is_thinking=True)
+    form = ChatForm(found.call_format, found.reasoning_marks, USE, is_thinking=True)
     text = f"{THOUGHT}\n[ANSWER]\n{SAID}"
     for pieces in ([text], list(text)):
         assert read(form, *pieces) == (SAID, f"{words}{THOUGHT}", [])
@@ -285,7 +283,7 @@ def test_a_thought_that_each_turn_begins_is_told_from_one_that_is_not_there() ->
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
     assert found.reasoning_marks is not None
     assert (found.reasoning_marks.start, found.reasoning_marks.end) == ("<think:x>", "</think:x>")
-    assert found.family.takes_tools
+    assert found.call_format.takes_tools
 
 
 @pytest.mark.parametrize("is_derived", [True, False])
@@ -296,8 +294,8 @@ def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(spa
     found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
     assert found.reasoning_marks is not None
     assert found.reasoning_marks.end == "</think>"
-    assert found.family.takes_tools
-    form = FamilyForm(found.family, found.reasoning_marks, USE)
+    assert found.call_format.takes_tools
+    form = ChatForm(found.call_format, found.reasoning_marks, USE)
     said = "It is </think>, which ends it.</think>"
     call = answer(given, "", "", 1)
     cases = {
@@ -320,9 +318,9 @@ def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(spa
 def test_the_end_of_reasoning_stays_where_reasoning_does() -> None:
     thought = ReasoningMarks("<think>", "</think>")
     for form in (
-        FamilyForm(HERMES, thought, USE, reasoning_format=ReasoningFormat.IN_CONTENT),
-        FamilyForm(HERMES, thought, USE).constrained(),
-        FamilyForm(HERMES, thought, USE, is_thinking=True),
+        ChatForm(HERMES, thought, USE, reasoning_format=ReasoningFormat.IN_CONTENT),
+        ChatForm(HERMES, thought, USE).constrained(),
+        ChatForm(HERMES, thought, USE, is_thinking=True),
     ):
         text = "</think></think>Yes" if form.is_thinking else "</think>Yes"
         for pieces in ([text], list(text)):
@@ -342,7 +340,7 @@ UNREADABLE = {
 def test_tools_are_described_where_calls_cannot_be_read(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = detected(UNREADABLE[name])
-    assert (found.family, found.family.takes_tools) == (GENERIC, False)
+    assert (found.call_format, found.call_format.takes_tools) == (GENERIC, False)
     [record] = caplog.records
     assert "tools are described in words" in record.message
 
@@ -363,7 +361,7 @@ def test_tools_are_described_where_calls_cannot_be_read(name: str, caplog: pytes
 )
 def test_no_template_keeps_the_format_from_being_found(source: str) -> None:
     found = detect_format(ChatTemplate(source))
-    assert found.family.takes_tools is False
+    assert found.call_format.takes_tools is False
 
 
 def test_few_short_chats_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +383,7 @@ def test_few_short_chats_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_more_is_rendered_once_the_time_for_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "MAX_RENDERING_S", -1.0)
     assert samples.render_samples(compiled(UNKNOWN["elements"])) is None
-    assert detected(BY_FAMILY["Mistral"]).family.name == "Mistral", "the marks of the template remain"
+    assert detected(BY_FAMILY["Mistral"]).call_format.name == "Mistral", "the marks of the template remain"
 
 
 def test_an_error_of_ours_leaves_the_family_by_its_marks(
@@ -395,7 +393,7 @@ def test_an_error_of_ours_leaves_the_family_by_its_marks(
         raise ZeroDivisionError
 
     monkeypatch.setattr(detect, "render_samples", fail)
-    assert detected(BY_FAMILY["Mistral"]).family.name == "Mistral"
+    assert detected(BY_FAMILY["Mistral"]).call_format.name == "Mistral"
     [record] = caplog.records
     assert "chat template" in record.message
 
@@ -429,7 +427,7 @@ async def test_tools_are_described_in_the_form_in_which_the_template_writes_call
     assert '"name": "get_weather"' in text
     assert "<tool_call>" not in text
     form = chat.prompt(conversation()).answer
-    assert isinstance(form, FamilyForm)
+    assert isinstance(form, ChatForm)
     assert read(form, answer(TEMPLATES[name], "", "", 2))[2] == CALLS
 
 
@@ -471,7 +469,7 @@ def test_a_family_is_proved_by_a_history_that_closes_the_reasoning_of_the_prompt
         + "{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
     )
     found = detect_format(ChatTemplate(source, eos_token=given.eos), (given.eos,))
-    assert (found.family.name, found.family.takes_tools) == ("GLM 4.5", True)
+    assert (found.call_format.name, found.call_format.takes_tools) == ("GLM 4.5", True)
 
 
 def test_a_sample_is_cut_where_generation_ends() -> None:
@@ -490,11 +488,11 @@ def test_a_message_that_ends_every_prompt_is_no_part_of_a_call() -> None:
         "{% if add_generation_prompt %}", "<S>Write an action.{{ eos_token }}{% if add_generation_prompt %}"
     )
     found = detect_format(ChatTemplate(source, eos_token=given.eos), (given.eos,))
-    assert (found.family.name, found.family.takes_tools) == ("Command R", True)
+    assert (found.call_format.name, found.call_format.takes_tools) == ("Command R", True)
 
 
 def test_reasoning_that_begins_and_ends_with_one_mark_is_read() -> None:
-    form = FamilyForm(None, ReasoningMarks("%%", "%%"), None)
+    form = ChatForm(NO_CALLS, ReasoningMarks("%%", "%%"))
     message = ParsedMessage()
     reader = form.reader()
     for part in (*reader.read("%%why%%so"), *reader.end()):

@@ -16,15 +16,16 @@ from tests.chat.gbnf import Grammar
 from tests.helpers import ended_by
 from tests.server.matchers import Json
 from weft._native import schema_grammar
-from weft.chat.answer.families.json_call import json_call
-from weft.chat.answer.family import Family
-from weft.chat.answer.form import FamilyForm, reasoning_marks_of
+from weft.chat.answer.call_format import NO_CALLS as UNFORMATTED
+from weft.chat.answer.call_format import CallFormat
+from weft.chat.answer.form import ChatForm, reasoning_marks_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Seq
+from weft.chat.answer.layouts import json_call
 from weft.chat.answer.parsed_message import ParsedMessage
-from weft.chat.answer.reader import MAX_TRIES, FamilyReader, ReasoningFormat
+from weft.chat.answer.reader import MAX_TRIES, ChatReader, ReasoningFormat
 from weft.chat.answer.source import MAX_HELD
-from weft.chat.answer.tools import Tool, ToolUse
+from weft.chat.answer.tools import NO_TOOLS, Tool, ToolUse
 from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.output_constraint import OutputConstraint
 from weft.chat.pipeline import ChatPrompt
@@ -376,7 +377,7 @@ def test_a_value_that_may_be_a_text_or_not_is_read_as_it_is_held_to(name: str, s
 )
 def test_calls_of_a_chat_are_numbered_on(earlier: list[str], numbers: tuple[int, int], ids: list[str]) -> None:
     text = WRITTEN["Kimi K2"].text.replace("weather:0", f"weather:{numbers[0]}").replace("get:1", f"get:{numbers[1]}")
-    form = FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS), earlier=earlier)
+    form = ChatForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS), earlier=earlier)
     for pieces in ([text], list(text)):
         found = [call.id for call in message_of(form.reader(), *pieces).calls]
         assert found == [f"functions.{one}" for one in ids]
@@ -393,14 +394,14 @@ def test_a_held_back_call_has_an_end() -> None:
 @pytest.mark.parametrize("step", [1, 100, 70_000])
 def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
-    begin = FamilyReader._begin
+    begin = ChatReader._begin
 
-    def counted(reader: FamilyReader) -> None:
+    def counted(reader: ChatReader) -> None:
         begin(reader)
         assert reader._source is not None
         begun.append(len(reader._source.text))
 
-    monkeypatch.setattr(FamilyReader, "_begin", counted)
+    monkeypatch.setattr(ChatReader, "_begin", counted)
     text = '<tool_call>{"arguments": {"a": "' + '<tool_call>{\\"arguments\\": {\\"a\\": \\"' * 1_600 + end
     assert len(text) < MAX_HELD
     reader = form_of("Hermes").reader()
@@ -416,7 +417,7 @@ def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int
     assert len(begun) <= MAX_TRIES + 3
 
 
-def read_truncated(form: FamilyForm, *pieces: str) -> ParsedMessage:
+def read_truncated(form: ChatForm, *pieces: str) -> ParsedMessage:
     """Reads an answer that was cut off behind these pieces."""
     reader, message = form.reader(), ParsedMessage()
     for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=True)]:
@@ -484,7 +485,7 @@ def test_the_beginning_of_a_value_is_reported_as_the_beginning_of_json(value: st
 
 def test_what_is_no_call_is_counted() -> None:
     counts: list[str] = []
-    form = FamilyForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append("one"))
+    form = ChatForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append("one"))
     for text in ("<tool_call>{}</tool_call>", "<tool_call>", f"{WRITTEN['Hermes'].text}</tool_call>", "{"):
         message_of(form.reader(), text)
     assert counts == ["one"] * 2
@@ -629,8 +630,8 @@ async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine:
 
 async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
     # A word that the model says soon stands for the mark that a model of this family would begin a call with.
-    family = Family(name="the", is_of=lambda _: True, calls=Seq("the", OneCall(json_call())), triggers=("the",), between=" and ")
-    form = FamilyForm(family, None, ToolUse(TOOLS, is_parallel=False))
+    the = CallFormat("the", ("",), calls=Seq("the", OneCall(json_call())), triggers=("the",), between=" and ")
+    form = ChatForm(the, None, ToolUse(TOOLS, is_parallel=False))
     request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
     answer = await engine.complete(request)
     for text in answer.texts:
@@ -1094,16 +1095,14 @@ OPEN_THOUGHTS += ["Kimi K3", "MiniMax M3", "Seed OSS", "MiniMax M2", "Kimi K2", 
 """Families whose calls end a thought that was not closed."""
 
 
-def open_thought(name: str) -> tuple[FamilyForm, str]:
+def open_thought(name: str) -> tuple[ChatForm, str]:
     """A form whose answers begin in a thought, and a call of its family."""
     text = WRITTEN[name].text
     form = form_of(name, is_thinking=True)
     if form.reasoning_marks is None:
-        form = FamilyForm(FAMILIES[name], reasoning_marks_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
+        form = ChatForm(FAMILIES[name], reasoning_marks_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
     assert form.reasoning_marks is not None
-    begins = [
-        at for mark in form.reasoning_marks.implicit_ends if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers
-    ]
+    begins = [at for mark in form.implicit_ends if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
     return form, text[min(begins) :]
 
 
@@ -1128,7 +1127,7 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
 def test_a_thought_that_speaks_of_a_call_goes_on(name: str) -> None:
     form, call = open_thought(name)
     assert form.reasoning_marks is not None
-    mark = next(end for end in form.reasoning_marks.implicit_ends if call.startswith(end))
+    mark = next(end for end in form.implicit_ends if call.startswith(end))
     text = f"I could write {mark} here. {form.reasoning_marks.end}{call}"
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
@@ -1158,9 +1157,9 @@ def test_an_element_without_its_outer_tag_ends_no_thought() -> None:
         ("Cohere 2 MoE", "<|START_TEXT|>Yes.<|END_TEXT|>", "Yes."),
     ],
 )
-@pytest.mark.parametrize("use", [ToolUse(TOOLS), None], ids=["tools", "no tools"])
-def test_marks_of_the_format_are_no_content(name: str, text: str, content: str, use: ToolUse | None) -> None:
-    form = FamilyForm(FAMILIES[name], form_of(name).reasoning_marks, use)
+@pytest.mark.parametrize("use", [ToolUse(TOOLS), NO_TOOLS], ids=["tools", "no tools"])
+def test_marks_of_the_format_are_no_content(name: str, text: str, content: str, use: ToolUse) -> None:
+    form = ChatForm(FAMILIES[name], form_of(name).reasoning_marks, use)
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
         assert told(message) == (content, "", [])
@@ -1184,12 +1183,12 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
         (f"{sent}<|end|>{final}", "Yes.", "Yes."),
     ):
         for pieces in ([text], list(text)):
-            dropped = message_of(FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").reasoning_marks, None).reader(), *pieces)
+            dropped = message_of(ChatForm(FAMILIES["gpt-oss"], form_of("gpt-oss").reasoning_marks).reader(), *pieces)
             assert told(dropped) == (alone, "", [])
             # Where tools are offered this is a call of one that there is not.
             counts: list[int] = []
             marks = form_of("gpt-oss").reasoning_marks
-            form = FamilyForm(FAMILIES["gpt-oss"], marks, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1))  # noqa: B023
+            form = ChatForm(FAMILIES["gpt-oss"], marks, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1))  # noqa: B023
             assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
             assert counts == [1]
 
@@ -1207,7 +1206,7 @@ def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
     reasoning_format: ReasoningFormat, content: str, thought: str
 ) -> None:
     marks = reasoning_marks_of("<think></think>")
-    form = FamilyForm(None, marks, None, is_thinking=True, reasoning_opening="<think>\n", reasoning_format=reasoning_format)
+    form = ChatForm(UNFORMATTED, marks, is_thinking=True, reasoning_opening="<think>\n", reasoning_format=reasoning_format)
     text = "Hm.\n</think>\n\nYes."
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
@@ -1216,7 +1215,7 @@ def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
 
 def test_a_thought_that_is_continued_keeps_the_space_that_it_begins_with() -> None:
     marks = reasoning_marks_of("<think></think>")
-    form = FamilyForm(None, marks, None, is_thinking=True, continues_reasoning=True)
+    form = ChatForm(UNFORMATTED, marks, is_thinking=True, continues_reasoning=True)
     for pieces in ([" thinking.</think>Yes."], list(" thinking.</think>Yes.")):
         message = message_of(form.reader(), *pieces)
         assert (message.content, message.thought) == ("Yes.", " thinking.")

@@ -6,8 +6,8 @@ from typing import Self, SupportsIndex
 import pytest
 
 from tests.chat.families import FAMILIES, TOOLS
-from weft.chat.answer.family import ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.call_format import ReasoningMarks
+from weft.chat.answer.form import ChatForm
 from weft.chat.answer.grammar import End, Lookahead
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.source import MAX_HELD, Source, call_id
@@ -59,7 +59,7 @@ LONG = " " * MAX_HELD
 )
 @pytest.mark.parametrize("name", ["Hermes", "Qwen3 Coder", "Llama 3", "Command R7B"])
 def test_space_in_an_answer_is_scanned_a_few_times(name: str, before: str) -> None:
-    reader = FamilyForm(FAMILIES[name], ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS)).reader()
+    reader = ChatForm(FAMILIES[name], ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS)).reader()
     message = ParsedMessage()
     pieces = (before, *(CountedText("\n") for _ in range(N_PIECES)), "x")
     for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end()]:

@@ -13,16 +13,16 @@ import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import PlainStream, finished, token
-from weft.chat.answer.families.hermes import HERMES
-from weft.chat.answer.family import ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.call_format import ReasoningMarks
+from weft.chat.answer.form import ChatForm
+from weft.chat.answer.formats import HERMES
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import ChatRequest
 
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER: list[Json] = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
-FORM = FamilyForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse((Tool("weather", CITY),)))
+FORM = ChatForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse((Tool("weather", CITY),)))
 TEXT = (
     "<think>It may rain.</think>Let me look. "
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'

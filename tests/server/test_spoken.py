@@ -5,9 +5,9 @@ import pytest
 from tests.chat.families import FAMILIES
 from weft import Finished, Token, Usage
 from weft.chat.answer.branches import BranchParsers
-from weft.chat.answer.families.hermes import HERMES
-from weft.chat.answer.family import ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.call_format import ReasoningMarks
+from weft.chat.answer.form import ChatForm
+from weft.chat.answer.formats import HERMES
 from weft.chat.answer.parts import PLAIN, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.answer.tools import Tool, ToolUse
 
@@ -38,7 +38,7 @@ TOOLS = (Tool("weather", {"type": "object", "properties": {"city": {"type": "str
 
 def reading(before: str = "") -> BranchParsers:
     """Branch 5 of a chat with a tool was forked behind this text."""
-    form = FamilyForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS))
+    form = ChatForm(HERMES, ReasoningMarks("<think>", "</think>"), ToolUse(TOOLS))
     return BranchParsers(form, lambda index: before if index == 5 else "")
 
 
@@ -103,7 +103,7 @@ KIMI = (
 )
 def test_numbered_ids_go_on_from_where_the_branch_of_a_fork_was(behind: str, ids: list[str]) -> None:
     at = KIMI.index(behind) + len(behind)
-    spoken = BranchParsers(FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
+    spoken = BranchParsers(ChatForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
     parts, _ = said(spoken, KIMI[at:])
     assert [part.id for part in parts if isinstance(part, CallStart)] == ids
     # Another choice counts its own.

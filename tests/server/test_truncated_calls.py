@@ -12,8 +12,8 @@ from tests.helpers import How
 from tests.scripted import N_CHARACTERS, Answer, AnsweringEngine, Script
 from tests.server.matchers import Json
 from tests.server.scripted import PlainStream, finished, token
-from weft.chat.answer.families import GENERIC
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.form import ChatForm
+from weft.chat.answer.formats import GENERIC
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.server import create_app
 from weft.settings import Settings
@@ -146,7 +146,7 @@ async def test_ollama(client: httpx.AsyncClient, how: How) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "cancelled"])
 async def test_python(reason: str) -> None:
-    form = FamilyForm(GENERIC, None, ToolUse((Tool("look", SCHEMA),)))
+    form = ChatForm(GENERIC, None, ToolUse((Tool("look", SCHEMA),)))
     for cut in range(len(TEXT)):
         stream = PlainStream(
             [

@@ -6,16 +6,13 @@ from threading import Lock
 
 import msgspec
 
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.form import ChatForm
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.tools import ToolUse
 
 __all__ = ["MAX_CACHE_BYTES", "CallGrammarCache", "write_rules"]
 
 MAX_CACHE_BYTES = 4 * 1024 * 1024
 """Approximate limit of the cached tools and rules, in bytes. The most recent entry is kept even if it is larger."""
-
-_NO_TOOLS = ToolUse(())
 
 
 class CallGrammarCache:
@@ -32,16 +29,15 @@ class CallGrammarCache:
         """Approximate size of the cached entries, in bytes."""
         return self._n_bytes
 
-    def rules(self, form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
+    def rules(self, form: ChatForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
         """Returns the result of `write_rules`, from the cache if it has the same tools.
 
-        The key contains only the tools: the family and the control tokens must be the same in each call.
+        The key contains only the tools: the format and the control tokens must be the same in each call.
 
         Raises:
             InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
         """
-        use = form.use or _NO_TOOLS
-        key = msgspec.json.encode((use.is_parallel, use.tools))
+        key = msgspec.json.encode((form.use.is_parallel, form.use.tools))
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -64,7 +60,7 @@ class CallGrammarCache:
                 self._n_bytes -= _n_bytes(oldest, rules)
 
 
-def write_rules(form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
+def write_rules(form: ChatForm, control_tokens: Mapping[str, int]) -> tuple[Rules, str | None]:
     """Writes the grammar rules of the calls that answers may contain.
 
     Returns:
@@ -73,9 +69,8 @@ def write_rules(form: FamilyForm, control_tokens: Mapping[str, int]) -> tuple[Ru
     Raises:
         InvalidRequestError: The schema of a tool is invalid, or cannot be enforced.
     """
-    use = form.use or _NO_TOOLS
-    rules = Rules(use.tools, control_tokens, is_parallel=use.is_parallel)
-    return rules, form.write(rules) if use.tools else None
+    rules = Rules(form.use.tools, control_tokens, is_parallel=form.use.is_parallel)
+    return rules, form.write(rules) if form.use.tools else None
 
 
 def _n_bytes(key: bytes, rules: Rules) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import msgspec
 
-from weft.chat.answer.family import ReasoningMarks
+from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.conversation import ChatMessage
 from weft.chat.template_terms import Message
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft import InvalidRequestError
-from weft.chat.answer.families import GENERIC
-from weft.chat.answer.family import Family
+from weft.chat.answer.call_format import CallFormat
+from weft.chat.answer.formats import GENERIC
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 from weft.chat.tool_descriptions import with_calls_as_text
@@ -116,7 +116,7 @@ def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, ma
 
 
 def for_template(
-    messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS, family: Family = GENERIC
+    messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS, call_format: CallFormat = GENERIC
 ) -> list[Message]:
     """Converts messages to the template's format.
 
@@ -128,7 +128,7 @@ def for_template(
         messages: The messages.
         template: The template.
         marks: Placeholders for images and audio, in order.
-        family: Format of calls, for a template that does not render them.
+        call_format: Format of calls, for a template that does not render them.
     """
     if _NAMED_RESULTS in template.source:
         messages = _with_names(messages)
@@ -144,7 +144,7 @@ def for_template(
     if _GEMMA_4 in template.source and _GEMMA_4_RESULTS not in template.source:
         result = _with_results_in_turn(result)
     if not template.takes_calls:
-        result = with_calls_as_text(result, family, has_results=template.takes_results)
+        result = with_calls_as_text(result, call_format, has_results=template.takes_results)
         if not template.takes_text:
             result = [message | {"content": _as_parts(message["content"])} for message in result]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":

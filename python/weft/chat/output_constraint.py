@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from weft.chat.answer.form import FamilyForm
-from weft.chat.answer.tools import ToolUse
+from weft.chat.answer.form import ChatForm
 from weft.chat.call_grammar_cache import CallGrammarCache, write_rules
 from weft.errors import InvalidRequestError
 from weft.request import Request
@@ -14,8 +13,6 @@ from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import schema_text
 
 __all__ = ["OutputConstraint"]
-
-_NO_TOOLS = ToolUse(())
 
 MAX_NAME_PREFIX = 24
 """Maximum characters of a tool's name in a trigger pattern. It bounds the size of a pattern that contains many names."""
@@ -26,7 +23,7 @@ class OutputConstraint:
 
     def __init__(
         self,
-        form: FamilyForm,
+        form: ChatForm,
         control_tokens: Mapping[str, int],
         budget: int | None,
         *,
@@ -51,9 +48,8 @@ class OutputConstraint:
         self._budget = None if budget is None or budget < 0 else budget
         self._message = message
         self._may_reason = may_reason
-        self._use = form.use or _NO_TOOLS
         self._rules, self._calls = (write_rules if cache is None else cache.rules)(form, control_tokens)
-        markers = form.marks()
+        markers = form.preserved_marks
         text = "\n".join(markers)
         named = [spelling for spelling in control_tokens if spelling in self._rules.named or spelling in text]
         self._preserved = list(dict.fromkeys((*named, *markers)))
@@ -81,7 +77,7 @@ class OutputConstraint:
         reasoning = ReasoningConfig(
             starts=(marks.start,),
             # A grammar that applies after the reasoning must still match the text that ends it.
-            ends=(marks.end, *(marks.implicit_ends if request.grammar_lazy else ())),
+            ends=(marks.end, *(self._form.implicit_ends if request.grammar_lazy else ())),
             begins_inside=self._form.is_thinking,
             budget=self._budget,
             message=self._message,
@@ -89,17 +85,17 @@ class OutputConstraint:
         return msgspec.structs.replace(request, reasoning=reasoning)
 
     def _constrained(self, request: Request) -> Request:
-        """Adds the grammar of the calls, or of the whole answer if the family puts markers around content."""
-        family = self._form.family
+        """Adds the grammar of the calls, or of the whole answer if the format puts markers around content."""
+        call_format = self._form.call_format
         if self._calls is None:
-            if family is None or not (family.content_start or family.content_end) or request.json_schema is None:
+            if not (call_format.content_start or call_format.content_end) or request.json_schema is None:
                 return request
             return self._with_grammar(request, self._content_rule(request))
         if request.grammar:
             raise InvalidRequestError(
                 "grammar", "grammar cannot be combined with tools, which have their own grammar; give one of them"
             )
-        if self._use.is_required:
+        if self._form.use.is_required:
             return self._with_grammar(request, self._calls)
         if request.json_schema is not None:
             return self._with_grammar(request, f"{self._calls} | {self._content_rule(request)}")
@@ -108,35 +104,33 @@ class OutputConstraint:
         return msgspec.structs.replace(request, grammar=grammar, grammar_lazy=True, grammar_triggers=triggers)
 
     def _with_grammar(self, request: Request, root: str) -> Request:
-        family = self._form.family
-        lead = f"({self._rules.literal(family.lead)})? " if family is not None and family.lead else ""
+        lead = self._form.call_format.lead
+        optional_lead = f"({self._rules.literal(lead)})? " if lead else ""
         # After reasoning, models begin a new line.
         space = self._rules.add("lead-space", "[ \\n]{0,2}")
-        return msgspec.structs.replace(request, grammar=self._rules.text(f"{space} {lead}({root})"), json_schema=None)
+        return msgspec.structs.replace(request, grammar=self._rules.text(f"{space} {optional_lead}({root})"), json_schema=None)
 
     def _content_rule(self, request: Request) -> str:
         """Returns the expression that matches content that fits the request's schema, with the markers around it."""
-        family, schema = self._form.family, request.json_schema
+        call_format, schema = self._form.call_format, request.json_schema
         assert schema is not None, "called only for requests with a schema"
         content = self._rules.schema_text("content", schema_text(schema))
-        before, behind = ("", "") if family is None else (family.content_start, family.content_end)
-        return " ".join(filter(None, (self._rules.literal(before), content, self._rules.literal(behind))))
+        parts = (self._rules.literal(call_format.content_start), content, self._rules.literal(call_format.content_end))
+        return " ".join(filter(None, parts))
 
     def _stop_strings(self) -> Sequence[str]:
-        """Returns the family's stop strings, which apply only if tools may be called."""
-        family = self._form.family
-        return () if family is None or self._calls is None else family.stop_strings
+        """Returns the format's stop strings, which apply only if tools may be called."""
+        return () if self._calls is None else self._form.call_format.stop_strings
 
     def _triggers(self) -> Iterator[GrammarTrigger]:
         """Yields the triggers that activate the grammar of the calls in an answer that may also contain other text."""
-        family = self._form.family
-        assert family is not None, "calls belong to a family"
-        if not family.patterns:
-            yield from (GrammarTrigger("word", trigger) for trigger in family.triggers)
-        names = "|".join(sorted({_name_pattern(tool.name) for tool in self._use.tools}))
+        call_format = self._form.call_format
+        if not call_format.patterns:
+            yield from (GrammarTrigger("word", trigger) for trigger in call_format.triggers)
+        names = "|".join(sorted({_name_pattern(tool.name) for tool in self._form.use.tools}))
         begins = "^" if self._form.reasoning_marks is None else f"(?:^|{re.escape(self._form.reasoning_marks.end)})"
-        nothing = "|".join((r"\s", *map(re.escape, family.fillers)))
-        for pattern in family.patterns:
+        nothing = "|".join((r"\s", *map(re.escape, call_format.fillers)))
+        for pattern in call_format.patterns:
             yield GrammarTrigger("pattern", pattern.replace("BEGIN", f"{begins}(?:{nothing})*").replace("NAMES", f"(?:{names})"))
 
 

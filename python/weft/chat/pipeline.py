@@ -2,10 +2,8 @@
 
 import logging
 import sys
-from array import array
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,9 +11,9 @@ import msgspec
 
 from weft import ContextOverflowError, Engine, InvalidConfigError, InvalidRequestError, Media, MixedPrompt
 from weft.chat import builtin
+from weft.chat.answer.call_format import NO_CALLS, CallFormat, ReasoningMarks
 from weft.chat.answer.detect import AnswerFormat, detect_format
-from weft.chat.answer.family import Family, ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.form import ChatForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.call_grammar_cache import CallGrammarCache
 from weft.chat.continuation import (
@@ -36,6 +34,7 @@ from weft.chat.control_tokens import (
 from weft.chat.conversation import ChatMessage, ChatRequest
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
+from weft.chat.prompt_parts import ends_like, media_and_runs, n_common, n_positions
 from weft.chat.request_options import ReasoningOptions, RequestedTools, budget_message, reasoning_options, requested_tools
 from weft.chat.segment_tokenizer import SegmentTokenizer
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
@@ -50,14 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatPipeline", "ChatPrompt"]
 
-MAX_SIMILAR_ENDS = 8
-"""Maximum number of additional ends of turns that get a checkpoint, for models whose memory cannot be cut at any token."""
-
 N_CUT_MARKS = 2
 """Placeholder characters for the end of a partial answer, and for the beginning of its reasoning."""
-
-MAX_CLOSING = 16
-"""Maximum number of tokens that close a turn."""
 
 _DEFAULT_VARIABLES = {"preserve_reasoning": True}
 """Default variables. Keeping earlier reasoning in the prompt preserves the cached prefix that contains it."""
@@ -71,7 +64,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Token positions where a later or edited turn may diverge; empty if the model can fork at any token."""
-    answer: PlainForm | FamilyForm = PLAIN
+    answer: PlainForm | ChatForm = PLAIN
     """How to parse an answer that no grammar constrains as a whole."""
     constraint: OutputConstraint | None = None
     """Constraint on the answer; None if it is unconstrained."""
@@ -115,8 +108,7 @@ class _Chat(msgspec.Struct, frozen=True):
     variables: dict[str, object]
     n_media: int
     """Number of media parts, including those in the continued message."""
-    tools: RequestedTools | None
-    """The tools of the request; None if it has none."""
+    tools: RequestedTools
     thinking: ReasoningOptions
     n_volatile: int
     """Number of volatile lines that were moved or removed from the system message."""
@@ -134,10 +126,6 @@ class _Rendered(NamedTuple):
     """True if the prompt contains a partial answer."""
 
 
-def _ignore() -> None:
-    """Default callback for calls that cannot be parsed."""
-
-
 class ChatPipeline:
     """Turns chats into prompts, constraints and parsers of their answers, as one template of one engine defines them.
 
@@ -145,7 +133,12 @@ class ChatPipeline:
     """
 
     def __init__(
-        self, engine: Engine, settings: ChatSettings, on_unparsed_call: Callable[[], None] = _ignore, *, source: str | None = None
+        self,
+        engine: Engine,
+        settings: ChatSettings,
+        on_unparsed_call: Callable[[], None] = lambda: None,
+        *,
+        source: str | None = None,
     ) -> None:
         """Selects the template: `source`, else the settings' template, else the model's. It is compiled later.
 
@@ -222,7 +215,7 @@ class ChatPipeline:
     def shows_tools(self) -> bool:
         """True if the template shows tools. If it does not, tools are described in words."""
         try:
-            if self._family.takes_tools:
+            if self._call_format.takes_tools:
                 return True
             return self._for_tools is not None and self._for_tools.shows_tools
         except TemplateError:
@@ -288,11 +281,13 @@ class ChatPipeline:
             message = f"the messages have {chat.n_media} media parts, but {len(media)} were read"
             raise InvalidRequestError("messages", f"{message}; give them as parts of type 'media', with the result of read_media")
         rendered = self._render(chat)
-        parts = self._tokens(rendered.segments, media)
+        parts = self._tokenizer.tokens(rendered.segments, media)
         turn_ends = self._turn_ends(chat, parts, media)
         answer, constraint = self._answer(chat, rendered)
         system_end = self._end_of(_n_system_messages(chat), chat, parts, media) if with_system_end else None
-        tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
+        tokens = (
+            self._engine.model.tokenize_parts(media_and_runs(parts), add_special=False) if media else cast("list[int]", parts)
+        )
         return ChatPrompt(
             tokens,
             turn_ends,
@@ -303,21 +298,21 @@ class ChatPipeline:
             cache_answers=self._settings.keep_chat_answers,
         )
 
-    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, OutputConstraint | None]:
+    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | ChatForm, OutputConstraint | None]:
         """Returns how to parse the answers to a prompt, and the constraint on them."""
-        family, marks = self._family, self._reasoning_marks
+        call_format, marks = self._call_format, self._reasoning_marks
         if rendered.has_partial_answer and not rendered.is_thinking:
             # The prompt already contains the mark before the content, and a partial answer does not begin with a call.
-            family = msgspec.structs.replace(family, content_start="", openings=())
+            call_format = msgspec.structs.replace(call_format, content_start="", openings=())
         if marks is not None and chat.continued is not None:
             # The message of the client contains the first words.
             marks = msgspec.structs.replace(marks, start_is_text=False)
-        has_format = bool(family.fillers or family.content_start)
-        use = None if chat.tools is None else chat.tools.use
-        if use is None and marks is None and not has_format:
+        has_format = bool(call_format.fillers or call_format.content_start)
+        use = chat.tools.use
+        if not use.tools and marks is None and not has_format:
             return PLAIN, None
-        form = FamilyForm(
-            family if use is not None or has_format else None,
+        form = ChatForm(
+            call_format if use.tools or has_format else NO_CALLS,
             marks,
             use,
             is_thinking=rendered.is_thinking,
@@ -328,7 +323,7 @@ class ChatPipeline:
             on_unparsed_call=self._on_unparsed_call,
         )
         thinking, settings = chat.thinking, self._settings
-        ends = () if marks is None else (marks.end, *marks.implicit_ends)
+        ends = () if marks is None else (marks.end,)
         constraint = OutputConstraint(
             form,
             self._control_ids,
@@ -345,8 +340,8 @@ class ChatPipeline:
         return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
 
     @property
-    def _family(self) -> Family:
-        return self._answer_format.family
+    def _call_format(self) -> CallFormat:
+        return self._answer_format.call_format
 
     @property
     def _reasoning_marks(self) -> ReasoningMarks | None:
@@ -431,8 +426,8 @@ class ChatPipeline:
 
     def _render_segments(self, chat: _Chat) -> _Rendered:
         template, marks = self.template, self._reasoning_marks
-        tools = [] if chat.tools is None else chat.tools.shown
-        is_shown = bool(tools) and self._family.takes_tools
+        tools = chat.tools.shown
+        is_shown = bool(tools) and self._call_format.takes_tools
         example = self._answer_format.example if tools and not is_shown else None
         n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
         n_placeholders = chat.n_media + n_cut_marks + (example is not None)
@@ -444,7 +439,7 @@ class ChatPipeline:
         if tools and not is_shown:
             # Text of clients is never parsed as control tokens, but the example must contain the model's.
             messages = with_described_tools(messages, tools, None if example is None else example_marks[0])
-        rendered = for_template(messages, template, iter(media), self._family)
+        rendered = for_template(messages, template, iter(media), self._call_format)
         n_messages = len(rendered)
         if partial_answer is not None:
             rendered.append(partial_answer.as_text())
@@ -469,7 +464,7 @@ class ChatPipeline:
             raise self._overflow(len(text))
         if lost := [mark for mark in media if mark not in text]:
             raise TemplateError(f"the chat template leaves out {len(lost)} of {len(media)} media parts")
-        if self._adds_bos:
+        if self._tokenizer.opening:
             text = text.removeprefix(template.bos_token)
         opening = ""
         if is_thinking and marks is not None and partial_answer is None and not marks.start_is_text:
@@ -540,22 +535,19 @@ class ChatPipeline:
         n_ctx = self._engine.limits.n_ctx_slot
         return ContextOverflowError(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
 
-    def _tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media]) -> list[int | Media]:
-        return self._tokenizer.tokens(self._opening, segments, media)
-
     def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
         """Returns the token positions where messages end and a later prompt may diverge, if the template can render them.
 
-        These are the ends of the system message, of all but the last message, and of all messages, and the last
-        [`MAX_SIMILAR_ENDS`] that look like them.
+        These are the ends of the system message, of all but the last message, and of all messages, and the last positions
+        that look like them.
         """
         if self._engine.limits.forks_anywhere:
             return []
         numbers = {_n_system_messages(chat), len(chat.messages) - 1, len(chat.messages)}
         found = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
-        ends = {end for end in found if end is not None and 0 < end < sum(map(_n_positions, parts))}
+        ends = {end for end in found if end is not None and 0 < end < sum(map(n_positions, parts))}
         if not media:
-            ends.update(_ends_like(ends, cast("Sequence[int]", parts), self._tokenizer.control_tokens))
+            ends.update(ends_like(ends, cast("Sequence[int]", parts), self._tokenizer.control_tokens))
         return sorted(ends)
 
     def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
@@ -566,7 +558,7 @@ class ChatPipeline:
         n_media = sum(1 for _ in media_parts(messages))
         earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
         try:
-            return _n_common(self._tokens(self._render_segments(earlier).segments, media), parts)
+            return n_common(self._tokenizer.tokens(self._render_segments(earlier).segments, media), parts)
         except (TemplateError, ContextOverflowError):
             # Some templates reject a chat without a question, so they have no common prefix with one.
             return None
@@ -599,42 +591,6 @@ class ChatPipeline:
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self._engine.model.token_bytes(token).decode(errors="ignore")
 
-    @cached_property
-    def _opening(self) -> list[int]:
-        """The token that begins every text, if the vocabulary requires one."""
-        return [token for token in self._engine.tokenize("")[:1] if token == self._engine.model.bos_token]
-
-    @property
-    def _adds_bos(self) -> bool:
-        return bool(self._opening and self.template.bos_token)
-
-
-def _ends_like(ends: Collection[int], tokens: Sequence[int], control: Container[int]) -> list[int]:
-    """Returns the last positions after the tokens that close a turn, where prompts diverge if a note moves as the chat grows.
-
-    The closing tokens are the longest common suffix before the given ends, back to the last control token.
-    """
-    if len(ends) < 2:
-        return []
-    before = [tokens[max(0, end - MAX_CLOSING) : end] for end in ends]
-    n_closing = 0
-    while n_closing < min(map(len, before)) and len({each[-1 - n_closing] for each in before}) == 1:
-        n_closing += 1
-        if before[0][-n_closing] in control:
-            break
-    if not n_closing:
-        return []
-    # Searching bytes is fast.
-    closing, text = array("i", before[0][-n_closing:]).tobytes(), array("i", tokens).tobytes()
-    size = array("i").itemsize
-    found: list[int] = []
-    at = len(text)
-    while len(found) < MAX_SIMILAR_ENDS and (at := text.rfind(closing, 0, at)) >= 0:
-        if at % size == 0 and at + len(closing) < len(text):
-            found.append((at + len(closing)) // size)
-        at += len(closing) - 1
-    return found
-
 
 def _n_system_messages(chat: _Chat) -> int:
     """Returns the number of system messages at the beginning of a chat, 0 or 1."""
@@ -644,35 +600,9 @@ def _n_system_messages(chat: _Chat) -> int:
 def _all_texts(chat: _Chat) -> str:
     """Returns all text of a chat, to find characters that it does not contain."""
     messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
-    tools = None if chat.tools is None else chat.tools.shown
-    return msgspec.json.encode((messages, chat.variables, tools)).decode()
-
-
-def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
-    """Groups consecutive tokens into lists."""
-    runs: list[Media | list[int]] = []
-    for is_media, run in groupby(parts, key=lambda part: isinstance(part, Media)):
-        alike = list(run)
-        runs += cast("list[Media]", alike) if is_media else [cast("list[int]", alike)]
-    return runs
+    return msgspec.json.encode((messages, chat.variables, chat.tools.shown)).decode()
 
 
 def _is_open(text: str, marks: ReasoningMarks) -> bool:
     """Returns True if a prompt ends with the beginning of reasoning."""
     return text.rstrip().endswith(marks.start)
-
-
-def _n_positions(part: int | Media) -> int:
-    return part.n_tokens if isinstance(part, Media) else 1
-
-
-def _n_common(left: Sequence[int | Media], right: Sequence[int | Media]) -> int:
-    """Returns the length of the common prefix of two prompts, in token positions."""
-    pairs = takewhile(lambda pair: _is_same(*pair), zip(left, right, strict=False))
-    return sum(_n_positions(part) for part, _ in pairs)
-
-
-def _is_same(one: int | Media, other: int | Media) -> bool:
-    if isinstance(one, Media) or isinstance(other, Media):
-        return isinstance(one, Media) and isinstance(other, Media) and one.digest == other.digest
-    return one == other

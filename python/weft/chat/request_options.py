@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft.chat.answer.reader import ReasoningFormat
-from weft.chat.answer.tools import Tool, ToolUse
+from weft.chat.answer.tools import NO_TOOLS, Tool, ToolUse
 from weft.chat.conversation import ChatRequest
 from weft.errors import InvalidRequestError
 from weft.fields.excerpt import excerpt
@@ -43,9 +43,9 @@ _ON = {"enabled": True, "adaptive": True, "auto": None, "disabled": False}
 class RequestedTools(msgspec.Struct, frozen=True):
     """The tools of a chat request."""
 
-    use: ToolUse | None
-    """The tools that may be called, and how; None if the template shows tools that may not be called."""
-    shown: list[dict[str, Any]]
+    use: ToolUse = NO_TOOLS
+    """The tools that may be called, and how."""
+    shown: Sequence[dict[str, Any]] = ()
     """All tools in the template's format. Tools that may not be called now are included, which keeps the cached prefix valid."""
 
 
@@ -61,8 +61,8 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     format: ReasoningFormat = ReasoningFormat.SEPARATE
 
 
-def requested_tools(data: ChatRequest) -> RequestedTools | None:
-    """Returns the tools of a chat; None if it has none.
+def requested_tools(data: ChatRequest) -> RequestedTools:
+    """Returns the tools of a chat.
 
     Raises:
         InvalidRequestError: A tool is invalid, or `tool_choice` names a tool that is not in the list.
@@ -77,13 +77,13 @@ def requested_tools(data: ChatRequest) -> RequestedTools | None:
     if not given:
         if choice not in (None, "none", "auto"):
             raise InvalidRequestError(names[1], f"{names[1]} is {excerpt(choice)}, and there are no {names[0]} to choose from")
-        return None
+        return RequestedTools()
     tools = [_parse_tool(entry, nth, names[0]) for nth, entry in enumerate(_check_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequestError(names[0], f"{names[0]} has two tools of the same name; names must be unique")
     if choice == "none":
         # The tools stay in the prompt, as in llama-server: removing them would discard the cached prefix.
-        return RequestedTools(None, [_template_tool(entry) for entry in given])
+        return RequestedTools(NO_TOOLS, [_template_tool(entry) for entry in given])
     is_required, chosen = _parse_choice(choice, [tool.name for tool in tools], names[1])
     parallel = names[0] == "tools" and data.parallel_tool_calls is not False
     use = ToolUse(tuple(tool for tool in tools if tool.name in chosen), is_required=is_required, is_parallel=parallel)

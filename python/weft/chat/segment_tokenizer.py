@@ -22,17 +22,15 @@ class SegmentTokenizer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def tokens(
-        self, opening: Sequence[int], segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media] = ()
-    ) -> list[int | Media]:
-        """Returns the tokens and media of the segments, after the `opening` tokens.
+    def tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media] = ()) -> list[int | Media]:
+        """Returns the tokens and media of the segments, after the tokens that begin every text.
 
         The segment after an image or audio begins a text, as in llama.cpp.
 
         Raises:
             ContextOverflowError: The prompt does not fit in the context. The remaining segments are not tokenized.
         """
-        tokens: list[int | Media] = list(opening)
+        tokens: list[int | Media] = list(self.opening)
         n_tokens, n_ctx = len(tokens), self._engine.limits.n_ctx_slot
         for segment in segments:
             if n_tokens >= n_ctx:
@@ -54,6 +52,11 @@ class SegmentTokenizer:
 
     def _tokenize(self, segment: TextSegment) -> list[int]:
         return self._engine.tokenize(segment.text, add_special=False, parse_special=segment.is_parsed)
+
+    @cached_property
+    def opening(self) -> list[int]:
+        """The token that begins every text, if the vocabulary requires one."""
+        return [token for token in self._engine.tokenize("")[:1] if token == self._engine.model.bos_token]
 
     @cached_property
     def control_tokens(self) -> frozenset[int]:

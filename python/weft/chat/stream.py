@@ -12,7 +12,7 @@ from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.branch_texts import BranchTexts
-from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished, ToolCall
+from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished
 from weft.chat.pending_forks import PendingForks
 from weft.completion import MAX_BYTES, event_bytes
 from weft.errors import AnswerTooLargeError
@@ -76,7 +76,7 @@ class _Choice:
         message = AssistantMessage(
             content=self.message.content,
             reasoning_content=self.message.thought,
-            tool_calls=tuple(ToolCall(**call._asdict()) for call in self.message.calls),
+            tool_calls=tuple(self.message.calls),
         )
         return ChatChoice(
             **msgspec.structs.asdict(self.finished),  # type: ignore[arg-type]

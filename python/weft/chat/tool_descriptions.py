@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from weft.chat.answer.call_format import CallFormat
 from weft.chat.answer.call_text import json_call_text
-from weft.chat.answer.family import Family
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 
@@ -60,18 +60,18 @@ def with_described_tools(
     return [msgspec.structs.replace(first, content=content), *messages[1:]]
 
 
-def with_calls_as_text(messages: Sequence[Message], family: Family, *, has_results: bool) -> list[Message]:
+def with_calls_as_text(messages: Sequence[Message], call_format: CallFormat, *, has_results: bool) -> list[Message]:
     """Returns the messages with calls, and if necessary results, as text.
 
-    Calls have the family's format if it defines one, and become part of the assistant's content. Results keep the role `tool` if
-    the family has a format and the template renders that role; otherwise they become messages of the user.
+    Calls become part of the assistant's content, as the format writes them, else as JSON in tags. Results keep the role `tool` if
+    the format writes calls and the template renders that role; otherwise they become messages of the user.
 
     Args:
         messages: The messages, in the template's format.
-        family: How the model writes calls.
+        call_format: How the model writes calls.
         has_results: Whether the template renders messages of the role `tool`.
     """
-    write = family.write_calls
+    write = call_format.write_calls
     keeps_results = has_results and write is not None
     result: list[Message] = []
     for message in messages:

@@ -67,8 +67,7 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         float,
         FieldMeta(
             "exponent of the length in a beam search's ranking, which is the sum of the log-probabilities divided by the number "
-            "of "
-            "tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
+            "of tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
             "beams",
             -10,
             10,
@@ -86,8 +85,7 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         FieldMeta(
             "text or token ids after the prompt, for one branch. A string is tokenized without BOS and without the leading space "
             "that some vocabularies add; its control tokens are parsed if the prompt's are. Prompt and suffix are concatenated "
-            "as "
-            "tokens, so the tokens at the boundary may differ from those of the concatenated text"
+            "as tokens, so the tokens at the boundary may differ from those of the concatenated text"
         ),
     ] = None
     priority: Annotated[
@@ -117,11 +115,10 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         Sequence[tuple[int, float]] | None,
         FieldMeta(
             "LoRA adapters for prompt and completions, as pairs of an adapter's index in `Engine.adapters` and its scale; "
-            "adapters "
-            "that are not listed are off. None is the set of `Engine.set_adapters`, initially of `EngineConfig.lora`. Requests "
-            "share cached tokens only if their adapters are equal. An activated adapter (aLoRA), of which there is at most one, "
-            "applies from its last invocation in the prompt, and shares the tokens before that with the base model; without an "
-            "invocation it is off"
+            "adapters that are not listed are off. None is the set of `Engine.set_adapters`, initially of `EngineConfig.lora`. "
+            "Requests share cached tokens only if their adapters are equal. An activated adapter (aLoRA), of which there is at "
+            "most one, applies from its last invocation in the prompt, and shares the tokens before that with the base model; "
+            "without an invocation it is off"
         ),
     ] = None
     use_cache: Annotated[bool, FieldMeta("reuse cached tokens of the prompt; False computes all of it")] = True
@@ -129,10 +126,8 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         int | None,
         FieldMeta(
             "number of top logprobs to report for each prompt token, 0 to 1,000, with the token's own: as `PromptLogprobs` "
-            "events, "
-            "before the first token. With 0 or 1, logprobs and cached tokens of earlier requests are reused; with more, the "
-            "prompt "
-            "is computed",
+            "events, before the first token. With 0 or 1, logprobs and cached tokens of earlier requests are reused; with more, "
+            "the prompt is computed",
             0,
             1_000,
         ),
@@ -140,9 +135,8 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     prompt_logprobs_from: Annotated[
         int,
         FieldMeta(
-            "first prompt token to report `prompt_logprobs` for, less than the prompt's length; all but one of the tokens "
-            "before it "
-            "may come from the cache. Requires `prompt_logprobs`",
+            "first prompt token to report `prompt_logprobs` for, less than the prompt's length; all but one of the tokens before "
+            "it may come from the cache. Requires `prompt_logprobs`",
             0,
             2**32 - 1,
         ),
@@ -152,25 +146,22 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         Sequence[int],
         FieldMeta(
             "positions in the prompt, in order, at most 16, where a recurrent or hybrid model stores a checkpoint, in addition "
-            "to "
-            "the end of the prompt. A later prompt that shares only the tokens up to there continues from it. With a sliding "
+            "to the end of the prompt. A later prompt that shares only the tokens up to there continues from it. With a sliding "
             "window, the window at the end of every prompt is kept. Other models need none: see `Limits.forks_anywhere`"
         ),
     ] = ()
     cache_answers: Annotated[
         bool,
         FieldMeta(
-            "reuse the generated tokens of earlier requests with this option, where the prompt has their "
-            "text: "
-            "they are found in the cache even if the tokenizer would split the text differently"
+            "reuse the generated tokens of earlier requests with this option, where the prompt has their text: they are found in "
+            "the cache even if the tokenizer would split the text differently"
         ),
     ] = False
     explain_cache: Annotated[
         bool,
         FieldMeta(
             "report the causes of cache misses in `Stream.explanation`, once branch 0 has started in a slot, and in that "
-            "branch's "
-            "`Finished.explanation`"
+            "branch's `Finished.explanation`"
         ),
     ] = False
     slot: Annotated[int | None, FieldMeta("slot for branch 0 if it is free, from 0; None lets the engine choose")] = None

@@ -61,10 +61,8 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         bool,
         FieldMeta(
             "activate the grammar, or the schema, only when one of `grammar_triggers` matches: text before it is unconstrained, "
-            "and "
-            "text after it must match. The grammar begins where the trigger specifies, at most 65,536 bytes before the token "
-            "that "
-            "completes the trigger; tokens that would begin it with invalid text are not sampled"
+            "and text after it must match. The grammar begins where the trigger specifies, at most 65,536 bytes before the token "
+            "that completes the trigger; tokens that would begin it with invalid text are not sampled"
         ),
     ] = False
     grammar_triggers: Annotated[
@@ -93,8 +91,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         int | None,
         FieldMeta(
             "number of tokens at the beginning that a context shift keeps, in addition to a BOS token, but never the last four "
-            "of "
-            "a context; None keeps the whole prompt"
+            "of a context; None keeps the whole prompt"
         ),
     ] = 0
     n_discard: Annotated[
@@ -108,8 +105,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         int,
         FieldMeta(
             "ends a completion at a line, after its first, that is indented by fewer spaces and tabs than this; 0 disables it. "
-            "As "
-            "in llama-server, an empty line ends it too, and the text ends with the indentation",
+            "As in llama-server, an empty line ends it too, and the text ends with the indentation",
             0,
             2**32 - 1,
         ),

@@ -19,7 +19,11 @@ GIVEN = Look("given: the prompt, a text of one's own, an edit", Outline.CORNERLE
 
 
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
-    """Returns a drawing of nodes, in which parents come before their children; draws at most `limit` of them."""
+    """Returns a drawing of nodes, in which parents come before their children; draws at most `limit` of them.
+
+    Raises:
+        InvalidRequestError: There is no format of this name, or `limit` is out of range.
+    """
     if name not in FORMATS:
         raise InvalidRequestError("format", f"there is no format of this name: {name!r}; it must be svg or dot")
     if not 1 <= limit <= MAX_DRAWN:

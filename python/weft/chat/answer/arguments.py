@@ -24,12 +24,10 @@ from weft.chat.answer.grammar import (
     nothing,
 )
 from weft.chat.answer.partial_mark import n_partial_mark
-from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text
-from weft.errors import InvalidRequestError
-from weft.fields.excerpt import excerpt
+from weft.chat.answer.source import Reading, Source, read_word
+from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text, words_of
 
-__all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "with_closing_mark"]
+__all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "read_text", "with_closing_mark"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
@@ -47,19 +45,10 @@ class Arguments:
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
         buffer: list[str] = []
-
-        def emit(text: str) -> None:
-            if self._is_buffered:
-                buffer.append(text)
-            else:
-                source.add_arguments(text)
-                source.commit()
-
-        if not (yield from values.read_json(source, emit)):
-            return False
-        if self._is_buffered:
+        is_read = yield from values.read_json(source, buffer.append if self._is_buffered else source.emit)
+        if is_read and self._is_buffered:
             source.buffered_arguments = "".join(buffer)
-        return True
+        return is_read
 
     def write(self, rules: Rules) -> str:
         """Returns the expression of objects that fit the tool's schema."""
@@ -108,25 +97,28 @@ class Parameters:
         between: str = "\n",
         text_middle: str | None = None,
         is_python: bool = False,
+        quotes: tuple[str, str] | None = None,
     ) -> None:
         """Describes the elements. Line breaks around names and values may be missing.
 
         Args:
             opening: Text before a name.
-            middle: Text between a name and its value.
+            middle: Text between a name and its value. `{type}` is the JSON type of a value other than a string.
             closing: Text after a value.
             padding: Text at both ends of a value that does not belong to it, and may be missing.
             between: Text after an element.
             text_middle: Text between a name and a string value; None is `middle`.
             is_python: True if templates write values other than strings as Python literals.
+            quotes: Marks that may enclose a string, such as CDATA's. GBNF never writes them.
         """
         self._opening = opening
-        self._middles = (middle, text_middle or middle)
-        self._middle_patterns = {middle: re.compile(r"\s*".join(map(re.escape, middle.split("\n")))) for middle in self._middles}
+        self._middle, self._text_middle = middle, text_middle or middle
+        self._middle_patterns = {text: _middle_pattern(text) for text in (middle, self._text_middle)}
         self._closing = closing
         self._padding = padding
         self._between = between
         self._is_python = is_python
+        self._quotes = quotes
 
     def read(self, source: Source) -> Reading:
         """Parses the elements, of which there must be at least one."""
@@ -142,8 +134,7 @@ class Parameters:
                 source.backtrack(mark)
                 break
             name, middle = key
-            source.add_arguments(f"{'{' if n_read == 0 else ', '}{json.dumps(name, ensure_ascii=False)}: ")
-            source.commit()
+            source.emit(f"{'{' if n_read == 0 else ', '}{json.dumps(name, ensure_ascii=False)}: ")
             if not (yield from self._value(source, name, middle)):
                 return False
             # Some models write the closing text twice.
@@ -172,11 +163,15 @@ class Parameters:
             yield
 
     def _value(self, source: Source, name: str, middle: str) -> Reading:
+        if self._quotes is not None:
+            opening, closing = self._quotes
+            mark = source.mark()
+            if (yield from Text(opening).read(source)):
+                return (yield from read_text(source, closing + self._padding + self._closing))
+            source.backtrack(mark)
         schema = source.tool.schema_of(name)
-        given_as_text = self._middles[0] != self._middles[1] and middle == self._middles[1]
-        given_as_json = self._middles[0] != self._middles[1] and middle == self._middles[0]
-        if given_as_text or (is_text(schema) and not given_as_json):
-            return (yield from self._text(source))
+        if middle == self._text_middle and (middle != self._middle or is_text(schema)):
+            return (yield from read_text(source, self._closing, self._padding))
         if self._padding:
             yield from Optional(Text(self._padding)).read(source)
         start = source.at
@@ -187,8 +182,7 @@ class Parameters:
         is_whole = end >= 0
         value = source.text[start : end if is_whole else None]
         source.at = end + len(self._closing) if is_whole else len(source.text)
-        source.add_arguments(json_of(value.removesuffix(self._padding) if is_whole and self._padding else value, schema))
-        source.commit()
+        source.emit(json_of(value.removesuffix(self._padding) if is_whole else value, schema))
         return is_whole
 
     def _emit_truncated(self, source: Source, schema: Mapping[str, Any]) -> None:
@@ -196,9 +190,8 @@ class Parameters:
         value = source.text[source.at :]
         value = value[: len(value) - n_partial_mark(value, self._padding + self._closing, self._closing)]
         is_text = can_be(schema, "") and value.lstrip()[:1] not in ("{", "[", '"')
-        source.add_arguments(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
         source.at = len(source.text)
-        source.commit()
+        source.emit(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
 
     def _end_of_json(self, source: Source, start: int) -> PlaceReading:
         """Returns the end of a value that may be JSON: the first closing mark outside of strings, else the first one, else -1."""
@@ -215,45 +208,12 @@ class Parameters:
             search_from = max(search_from, len(source.text) - len(self._closing) + 1)
             yield
 
-    def _text(self, source: Source) -> Reading:
-        def emit(text: str) -> None:
-            source.add_arguments(values.escaped(text))
-            source.commit()
-
-        source.add_arguments('"')
-        is_whole = yield from self._until(source, emit)
-        if is_whole:
-            source.add_arguments('"')
-            source.commit()
-        return is_whole
-
-    def _until(self, source: Source, emit: values.Emit) -> Reading:
-        """Parses a text and its closing mark, and emits the text in pieces."""
-        padding, closing = self._padding, self._closing
-        if padding:
-            yield from Optional(Text(padding)).read(source)
-        while True:
-            end = source.text.find(closing, source.at)
-            if end >= 0:
-                value = source.text[source.at : end]
-                source.at = end + len(closing)
-                emit(value.removesuffix(padding) if padding else value)
-                return True
-            n_kept = n_partial_mark(source.text, padding + closing, closing)
-            if source.is_ended:
-                # If the text is incomplete but not truncated, the beginning of a closing mark belongs to it.
-                stop = max(source.at, len(source.text) - (n_kept if source.is_truncated else 0))
-                value, source.at = source.text[source.at : stop], len(source.text)
-                emit(value)
-                return False
-            stop = max(source.at, len(source.text) - n_kept)
-            value, source.at = source.text[source.at : stop], stop
-            if value:
-                emit(value)
-            yield
-
     def write(self, rules: Rules) -> str:
-        """Returns all required arguments and any of the others, in any order if that takes few rules."""
+        """Returns all required arguments and any of the others, in any order if that takes few rules.
+
+        Raises:
+            InvalidRequestError: The format cannot express an argument, or cannot enforce the schema of a strict tool.
+        """
         tool = current_tool(rules)
         between = rules.loosely(self._between)
         _check_strict(tool)
@@ -264,7 +224,7 @@ class Parameters:
         elements = {}
         for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[^\n<>\"]{1,250}", name) is None or name != name.strip():
-                raise _not_expressible(tool, name)
+                raise tool.not_expressible(name)
             element = f"{rules.literal(self._opening + name)} {self._after(rules, name)} {between}"
             elements[name] = rules.add(f"element-{rules.tools.index(tool)}-{position}", element)
         required = tuple(name for name in elements if name in tool.required)
@@ -278,17 +238,16 @@ class Parameters:
         """Returns the expression of the text after the name of an argument, or of any argument if `name` is None."""
         tool = current_tool(rules)
         schema = {} if name is None else tool.schema_of(name)
-        middle, text_middle = (rules.loosely(middle + self._padding) for middle in self._middles)
+        middle, text_middle = (_middle_rule(rules, middle + self._padding) for middle in (self._middle, self._text_middle))
         closing = rules.loosely(self._padding + self._closing)
         if name is None or is_text(schema):
-            if (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
+            if (words := words_of(schema)) is not None:
                 if any(self._closing in word for word in words):
-                    raise _not_expressible(tool, name or "")
-                words_rule = " | ".join(rules.literal(word) for word in words)
-                return f"{text_middle} ({words_rule}) {closing}"
-            if tool.is_strict and (unenforced := schema.keys() - SCHEMA_NOTES - {"type", "$defs", "definitions"}):
-                raise _not_enforceable(tool, min(unenforced))
-            return f"{text_middle} {rules.until(self._closing)}"
+                    raise tool.not_expressible(name or "")
+                return f"{text_middle} ({' | '.join(map(rules.literal, words))}) {closing}"
+            tool.check_enforced(schema, {"type"})
+            any_middle = text_middle if name is not None or middle == text_middle else f"({text_middle} | {middle})"
+            return f"{any_middle} {rules.until(self._closing)}"
         # Checks the schema even if the value turns out to be any text.
         nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
         # A string could contain the quotes of a Python literal.
@@ -322,8 +281,40 @@ def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ..
     return add(once)
 
 
-_ENFORCED = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
-"""Keywords of a schema that are enforced for arguments that are written one by one."""
+def _middle_pattern(middle: str) -> re.Pattern[str]:
+    pattern = r"\s*".join(map(re.escape, middle.split("\n")))
+    return re.compile(pattern.replace(re.escape(_TYPE), '(?!string")[a-z]+'))
+
+
+def _middle_rule(rules: Rules, middle: str) -> str:
+    before, _, behind = middle.partition(_TYPE)
+    types = [_TYPES] if _TYPE in middle else []
+    return " ".join(filter(None, [rules.loosely(before), *types, rules.loosely(behind)]))
+
+
+_TYPE, _TYPES = "{type}", '("number" | "boolean" | "object" | "array" | "null")'
+"""Placeholder in a middle text, and GBNF of the types."""
+
+
+def read_text(source: Source, closing: str, padding: str = "") -> Reading:
+    """Parses a text and its closing mark, and emits it in pieces as a JSON string. Padding at both ends is dropped."""
+    source.add_arguments('"')
+    if padding:
+        yield from Optional(Text(padding)).read(source)
+    while (end := source.text.find(closing, source.at)) < 0:
+        # If the text is incomplete but not truncated, the beginning of a closing mark belongs to it.
+        is_final = source.is_ended and not source.is_truncated
+        n_kept = 0 if is_final else n_partial_mark(source.text, padding + closing, closing)
+        stop = max(source.at, len(source.text) - n_kept)
+        text, source.at = source.text[source.at : stop], len(source.text) if source.is_ended else stop
+        if text or source.is_ended:
+            source.emit(values.escaped(text))
+        if source.is_ended:
+            return False
+        yield
+    text, source.at = source.text[source.at : end], end + len(closing)
+    source.emit(f'{values.escaped(text.removesuffix(padding))}"')
+    return True
 
 
 def _check_strict(tool: Tool) -> None:
@@ -335,17 +326,15 @@ def _check_strict(tool: Tool) -> None:
     if not tool.is_strict:
         return
     check_schema(tool)
-    given = tool.parameters
-    if unenforced := given.keys() - _ENFORCED:
-        raise _not_enforceable(tool, min(unenforced))
-    if not has_fixed_properties(tool) and given.keys() - SCHEMA_NOTES - {"type"}:
-        raise _not_enforceable(tool, min(given.keys() - SCHEMA_NOTES - {"type"}))
+    tool.check_enforced(tool.parameters, {"type", "properties", "required", "additionalProperties"})
+    if not has_fixed_properties(tool) and (given := tool.parameters.keys() - SCHEMA_NOTES - {"type"}):
+        raise tool.not_enforceable(min(given))
     if unnamed := tool.required - tool.properties.keys():
-        raise _not_enforceable(tool, f"required: {min(unnamed)}")
+        raise tool.not_enforceable(f"required: {min(unnamed)}")
     if any(not isinstance(schema, Mapping) and schema is not True for schema in tool.properties.values()):
-        raise _not_enforceable(tool, "false")
+        raise tool.not_enforceable("false")
     if (reference := next(filter(None, map(_reference, tool.properties.values())), None)) is not None:
-        raise _not_enforceable(tool, f"$ref: {reference}")
+        raise tool.not_enforceable(f"$ref: {reference}")
 
 
 def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
@@ -356,16 +345,6 @@ def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
             return target
     parts = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
     return next(filter(None, map(_reference, parts)), None)
-
-
-def _not_enforceable(tool: Tool, what: str) -> InvalidRequestError:
-    message = f"the tool {tool.name} is strict, but the format of this model's calls cannot enforce {excerpt(what)} of its schema"
-    return InvalidRequestError("tools", message)
-
-
-def _not_expressible(tool: Tool, name: str) -> InvalidRequestError:
-    message = f"the tool {tool.name} has an argument {excerpt(name)}, which the format of this model's calls cannot express"
-    return InvalidRequestError("tools", message)
 
 
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
@@ -405,15 +384,9 @@ class Keywords:
             name = yield from self._name(source)
             if name is None:
                 break
-            source.add_arguments(f"{'{' if n_read == 0 else ', '}{json.dumps(name)}: ")
-            source.commit()
-
-            def emit(text: str) -> None:
-                source.add_arguments(text)
-                source.commit()
-
+            source.emit(f"{'{' if n_read == 0 else ', '}{json.dumps(name)}: ")
             yield from Space().read(source)
-            if not (yield from values.read_python(source, emit)):
+            if not (yield from values.read_python(source, source.emit)):
                 return False
             n_read += 1
         if source.is_truncated and ")" not in source.text[source.at :]:
@@ -428,23 +401,18 @@ class Keywords:
 
     def _name(self, source: Source) -> NameReading:
         mark = source.mark()
-        while True:
-            match = _KEYWORD.match(source.text, source.at)
-            if match is not None and match.end() < len(source.text):
-                name = match.group(1)
-                source.at = match.end()
-                if name and source.text[source.at] == "=":
-                    source.at += 1
-                    return name
-                source.backtrack(mark)
-                return None
-            if match is None or source.is_ended or match.end() - match.start() > MAX_KEY:
-                source.backtrack(mark)
-                return None
-            yield
+        name = yield from read_word(source, _KEYWORD, MAX_KEY)
+        if name and (yield from Seq(Space(), "=").read(source)):
+            return name
+        source.backtrack(mark)
+        return None
 
     def write(self, rules: Rules) -> str:
-        """Returns all required arguments, then any of the others, in the order of the schema."""
+        """Returns all required arguments, then any of the others, in the order of the schema.
+
+        Raises:
+            InvalidRequestError: The format cannot express an argument, or cannot enforce the schema of a strict tool.
+        """
         tool = current_tool(rules)
         _check_strict(tool)
         if not has_fixed_properties(tool):
@@ -455,7 +423,7 @@ class Keywords:
         words = {}
         for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name) is None:
-                raise _not_expressible(tool, name)
+                raise tool.not_expressible(name)
             value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), is_python=True)
             words[name] = rules.add(f"keyword-{nth}-{position}", f"{rules.literal(name + '=')} {value}")
         required = [word for name, word in words.items() if name in tool.required]
@@ -467,4 +435,4 @@ class Keywords:
         return f"({' | '.join(alternatives)})?" if alternatives else ""
 
 
-_KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)?\s*")
+_KEYWORD = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_.-]*)?")

@@ -9,9 +9,7 @@ from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import SCHEMA_NOTES, Tool
-from weft.errors import InvalidRequestError
-from weft.fields.excerpt import excerpt
+from weft.chat.answer.tools import SCHEMA_NOTES, Tool, words_of
 
 __all__ = ["BareArguments"]
 
@@ -31,14 +29,9 @@ class BareArguments:
 
     def read(self, source: Source) -> Reading:
         """Parses the object."""
-
-        def emit(text: str) -> None:
-            source.add_arguments(text)
-            source.commit()
-
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
-        return (yield from values.read_bare(source, emit, self._quote))
+        return (yield from values.read_bare(source, source.emit, self._quote))
 
     def write(self, rules: Rules) -> str:
         """Returns the expression of objects that fit the tool's schema, with sorted keys as in Gemma's templates."""
@@ -61,15 +54,14 @@ class _Writer:
         if not isinstance(schema, Mapping) or not schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"}:
             return self._anything()
         if isinstance(reference := schema.get("$ref"), str):
-            self._check(schema, {"$ref"})
+            self._tool.check_enforced(schema, {"$ref"})
             return self._referred(reference)
-        words = [schema["const"]] if "const" in schema else schema.get("enum")
-        if words is not None:
-            self._check(schema, {"const", "enum", "type"})
+        if (words := words_of(schema)) is not None:
+            self._tool.check_enforced(schema, {"const", "enum", "type"})
             return rules.add(name, " | ".join(rules.literal(self._format_value(word)) for word in words))
         for word in ("anyOf", "oneOf"):
             if word in schema:
-                self._check(schema, {word, "type"} if word == "anyOf" else {"type"})
+                self._tool.check_enforced(schema, {word, "type"} if word == "anyOf" else {"type"})
                 alternatives = [self.value(f"{name}-{nth}", schema_) for nth, schema_ in enumerate(schema[word])]
                 return rules.add(name, " | ".join(alternatives))
         kind = schema.get("type", "object" if "properties" in schema else None)
@@ -77,11 +69,11 @@ class _Writer:
             alternatives = [self.value(f"{name}-{one}", {**schema, "type": one}) for one in kind]
             return rules.add(name, " | ".join(alternatives))
         if kind not in ("string", "array", "object", "integer", "number", "boolean", "null"):
-            self._check(schema, set())
+            self._tool.check_enforced(schema, set())
             return self._anything()
         if kind in ("integer", "number", "boolean", "null"):
             return rules.schema(name, {key: value for key, value in schema.items() if key not in SCHEMA_NOTES}, is_python=True)
-        self._check(schema, {"type", *_ENFORCED[kind]})
+        self._tool.check_enforced(schema, {"type", *_ENFORCED[kind]})
         if kind == "string":
             return self._text()
         if kind == "array":
@@ -94,12 +86,14 @@ class _Writer:
         if not isinstance(properties, Mapping):
             if schema.get("additionalProperties") is False:
                 return rules.add(name, '"{}"')
-            self._check(schema, {"type"} if schema.get("additionalProperties") is not True else {"type", "additionalProperties"})
+            self._tool.check_enforced(
+                schema, {"type"} if schema.get("additionalProperties") is not True else {"type", "additionalProperties"}
+            )
             self._anything()
             return "bare-object"
         required = schema.get("required") or ()
         if self._tool.is_strict and (unnamed := set(required) - properties.keys()):
-            raise self._not_enforceable(f"required: {min(unnamed)}")
+            raise self._tool.not_enforceable(f"required: {min(unnamed)}")
         # Expressions of the rest after a member, and after the opening brace.
         behind = first = '"}"'
         for nth, key in reversed(list(enumerate(sorted(properties)))):
@@ -119,7 +113,7 @@ class _Writer:
         defined = self._tool.parameters.get(kind) if kind in ("$defs", "definitions") else None
         if not isinstance(defined, Mapping) or key not in defined:
             if self._tool.is_strict:
-                raise self._not_enforceable(f"$ref: {reference}")
+                raise self._tool.not_enforceable(f"$ref: {reference}")
             return self._anything()
         if reference not in self._defined:
             name = f"defined-{self._rules.tools.index(self._tool)}-{len(self._defined)}"
@@ -138,15 +132,6 @@ class _Writer:
         rules.add("bare-object", '"{" (bare-member ("," bare-member)*)? "}"')
         rules.add("bare-list", '"[" (bare-value ("," bare-value)*)? "]"')
         return rules.add("bare-value", f"{text} | {word} | bare-object | bare-list")
-
-    def _check(self, schema: Mapping[str, Any], enforced: set[str]) -> None:
-        """Rejects keywords of a strict tool's schema that are not enforced."""
-        if self._tool.is_strict and (unenforced := schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"} - enforced):
-            raise self._not_enforceable(min(unenforced))
-
-    def _not_enforceable(self, what: str) -> InvalidRequestError:
-        why = f"but the format of this model's calls cannot enforce {excerpt(what)} of its schema"
-        return InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
 
     def _key(self, name: str) -> str:
         return name if re.fullmatch(r"[\w.-]+", name) else f"{self._quote}{name}{self._quote}"

@@ -1,19 +1,19 @@
 """Derives the format of calls and reasoning from the samples of a chat template.
 
 The sample with one call contains the text before, within and after a call. The sample with two calls separates the parts of each
-call from the section around all calls. The result is an ordinary `Family`, so parsing and grammars need no special case.
+call from the section around all calls. The result is an ordinary `CallFormat`, so parsing and grammars need no special case.
 """
 
 import re
 
 import msgspec
 
-from weft.chat.answer.call_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
-from weft.chat.answer.family import Family, ReasoningMarks
+from weft.chat.answer.call_format import CallFormat, ReasoningMarks
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space
+from weft.chat.answer.sample_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
 from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
 
-__all__ = ["derive_family", "derive_reasoning_marks"]
+__all__ = ["derive_format", "derive_reasoning_marks"]
 
 _FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
 _LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
@@ -65,17 +65,17 @@ def derive_reasoning_marks(samples: Samples) -> ReasoningMarks | None:
     return ReasoningMarks(words, end, start_is_text=True) if 0 < len(words) <= MAX_MARK else None
 
 
-def derive_family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family | None:
-    """Returns a family with the format of the template's calls; None if their form is unknown."""
+def derive_format(samples: Samples, reasoning_marks: ReasoningMarks | None) -> CallFormat | None:
+    """Returns the format of the template's calls; None if their form is unknown."""
     if samples.call is None:
         return None
     try:
-        return _family(samples, reasoning_marks)
+        return _call_format(samples, reasoning_marks)
     except UnknownFormatError:
         return None
 
 
-def _family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family:
+def _call_format(samples: Samples, reasoning_marks: ReasoningMarks | None) -> CallFormat:
     assert samples.call is not None
     one = _without_reasoning(samples.call.text, samples, reasoning_marks)
     two = None if samples.two_calls is None else _without_reasoning(samples.two_calls.text, samples, reasoning_marks)
@@ -91,9 +91,9 @@ def _family(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Family:
     fillers = (glue, before, behind, tail if begins_calls else "")
     if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
         raise UnknownFormatError
-    return Family(
+    return CallFormat(
         name="Derived",
-        is_of=lambda _: False,
+        template_marks=(),
         calls=calls,
         triggers=(trigger,),
         between="" if frame.is_section else frame.between,

@@ -1,4 +1,4 @@
-"""Detects the format of answers: a known family that parses the chat template's samples, or one derived from them."""
+"""Detects the format of answers: a known format that parses the chat template's samples, or one derived from them."""
 
 import json
 import logging
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.chat.answer.derive import derive_family, derive_reasoning_marks
-from weft.chat.answer.families import ALL, GENERIC, family_of
-from weft.chat.answer.family import Family, ReasoningMarks
+from weft.chat.answer.call_format import NO_CALLS, CallFormat, ReasoningMarks
+from weft.chat.answer.derive import derive_format, derive_reasoning_marks
 from weft.chat.answer.form import reasoning_marks_of
+from weft.chat.answer.formats import FORMATS, GENERIC, format_of
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.samples import CALLS, Samples, render_samples
 
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class AnswerFormat(msgspec.Struct, frozen=True):
     """The format of answers, and how the prompt introduces tools."""
 
-    family: Family
-    """Its `takes_tools` is true only if the template renders tools and the family parses its calls."""
+    call_format: CallFormat
+    """Its `takes_tools` is true only if the template renders tools and the format parses its calls."""
     reasoning_marks: ReasoningMarks | None
     example: str | None = None
     """A call in the template's format, for descriptions of tools in words."""
@@ -40,7 +40,7 @@ def detect_format(
 ) -> AnswerFormat:
     """Detects the format of a template. It renders up to ten short chats, which takes about 10 ms.
 
-    The family whose marks occur in the template is tried first, then the other families, then a derived one. A family is rejected
+    The format whose marks occur in the template is tried first, then the other formats, then a derived one. A format is rejected
     if its reader does not return the calls of the samples. Among the remaining ones, the first is preferred that also parses
     content and reasoning.
 
@@ -49,7 +49,7 @@ def detect_format(
         end_marks: Spellings of the tokens that end generation.
         variables: Additional variables of the template.
     """
-    named = family_of(template.source)
+    named = format_of(template.source)
     try:
         samples = render_samples(template, end_marks, variables)
         if samples is not None:
@@ -57,62 +57,62 @@ def detect_format(
     except Exception:
         # A bug in the derivation must not disable chats.
         logger.exception("the format of calls could not be derived from the chat template")
-    family = named if named is not None and template.takes_tools else GENERIC
+    call_format = named if named is not None and template.takes_tools else GENERIC
     reasoning_marks = (
         named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(template.source)
     )
-    return AnswerFormat(family, reasoning_marks)
+    return AnswerFormat(call_format, reasoning_marks)
 
 
-def _format(template: "ChatTemplate", named: Family | None, samples: Samples) -> AnswerFormat:
+def _format(template: "ChatTemplate", named: CallFormat | None, samples: Samples) -> AnswerFormat:
     reasoning_marks = _reasoning_marks(named, template.source, samples)
     if samples.call is None:
-        marked = [family for family in ALL if family.is_of(template.source)]
-        family = max(marked, key=lambda family: _n_proofs(family, reasoning_marks, samples), default=GENERIC)
+        marked = [call_format for call_format in FORMATS if call_format.is_in(template.source)]
+        call_format = max(marked, key=lambda call_format: _n_proofs(call_format, reasoning_marks, samples), default=GENERIC)
     else:
         proved = _proved(named, reasoning_marks, samples)
         if proved is None and template.takes_tools:
             logger.warning(
                 "the format of calls in the chat template is unknown; tools are described in words, in the generic format"
             )
-        family = proved or GENERIC
-    if family is GENERIC or template.takes_tools:
-        return AnswerFormat(family, reasoning_marks)
-    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), reasoning_marks, _example(family, samples))
+        call_format = proved or GENERIC
+    if call_format is GENERIC or template.takes_tools:
+        return AnswerFormat(call_format, reasoning_marks)
+    return AnswerFormat(msgspec.structs.replace(call_format, takes_tools=False), reasoning_marks, _example(call_format, samples))
 
 
-def _example(family: Family, samples: Samples) -> str | None:
+def _example(call_format: CallFormat, samples: Samples) -> str | None:
     """Returns a call in the template's format, without preceding reasoning."""
     if samples.call is None:
         return None
     text = samples.call.text
-    starts = [at for trigger in family.triggers if (at := text.find(trigger)) >= 0]
+    starts = [at for trigger in call_format.triggers if (at := text.find(trigger)) >= 0]
     arguments = json.dumps(CALLS[0][1])
     return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
 
 
-def _reasoning_marks(named: Family | None, source: str, samples: Samples) -> ReasoningMarks | None:
+def _reasoning_marks(named: CallFormat | None, source: str, samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning: those in the template if they parse the samples, else others that do."""
     by_marks = named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(source)
     if not samples.with_reasoning:
         return by_marks
-    known = (by_marks, *(family.reasoning_marks for family in ALL), derive_reasoning_marks(samples))
-    return next((marks for marks in known if marks is not None and reads_reasoning(None, marks, samples)), None)
+    known = (by_marks, *(call_format.reasoning_marks for call_format in FORMATS), derive_reasoning_marks(samples))
+    return next((marks for marks in known if marks is not None and reads_reasoning(NO_CALLS, marks, samples)), None)
 
 
-def _proved(named: Family | None, reasoning_marks: ReasoningMarks | None, samples: Samples) -> Family | None:
-    """Returns the family that parses most of the samples, and at least their calls.
+def _proved(named: CallFormat | None, reasoning_marks: ReasoningMarks | None, samples: Samples) -> CallFormat | None:
+    """Returns the format that parses most of the samples, and at least their calls.
 
-    A derived family must parse all samples. It is then preferred to a known family that does not.
+    A derived format must parse all samples. It is then preferred to a known format that does not.
     """
     known, n_most = None, -1
-    for family in _candidates(named, samples):
-        n_proofs = _n_proofs(family, reasoning_marks, samples) if reads_calls(family, reasoning_marks, samples) else -1
+    for call_format in _candidates(named, samples):
+        n_proofs = _n_proofs(call_format, reasoning_marks, samples) if reads_calls(call_format, reasoning_marks, samples) else -1
         if n_proofs == N_PROOFS:
-            return family
+            return call_format
         if n_proofs > n_most:
-            known, n_most = family, n_proofs
-    derived = derive_family(samples, reasoning_marks)
+            known, n_most = call_format, n_proofs
+    derived = derive_format(samples, reasoning_marks)
     if (
         derived is None
         or not reads_calls(derived, reasoning_marks, samples)
@@ -122,20 +122,22 @@ def _proved(named: Family | None, reasoning_marks: ReasoningMarks | None, sample
     return derived
 
 
-def _n_proofs(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> int:
-    """Returns which proofs a family passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
-    return reads_content(family, reasoning_marks, samples) + (
-        reasoning_marks is None or reads_reasoning(family, reasoning_marks, samples)
+def _n_proofs(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> int:
+    """Returns which proofs a format passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
+    return reads_content(call_format, reasoning_marks, samples) + (
+        reasoning_marks is None or reads_reasoning(call_format, reasoning_marks, samples)
     )
 
 
-def _candidates(named: Family | None, samples: Samples) -> Iterator[Family]:
-    """Yields the families that may fit the samples, likely ones first."""
+def _candidates(named: CallFormat | None, samples: Samples) -> Iterator[CallFormat]:
+    """Yields the formats that may fit the samples, likely ones first."""
     assert samples.call is not None
     text = samples.call.text
     if named is not None:
         yield named
-    for family in ALL:
-        begins = any(trigger in text for trigger in family.triggers) or text.lstrip().startswith(family.openings or ("\0",))
-        if family is not named and begins:
-            yield family
+    for call_format in FORMATS:
+        begins = any(trigger in text for trigger in call_format.triggers) or text.lstrip().startswith(
+            call_format.openings or ("\0",)
+        )
+        if call_format is not named and begins:
+            yield call_format

@@ -5,15 +5,11 @@ import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from weft.chat.answer import values
-from weft.chat.answer.arguments import json_of
+from weft.chat.answer.arguments import json_of, read_text
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_tool
-from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
-from weft.errors import InvalidRequestError
-from weft.fields.excerpt import excerpt
+from weft.chat.answer.tools import Tool, can_be, is_text, words_of
 
 __all__ = ["ElementArguments"]
 
@@ -28,7 +24,7 @@ NameReading = Generator[None, None, str | None]
 Schema = Mapping[str, Any]
 
 _NAME = re.compile(r"[^<>\s/\"][^<>\n]{0,249}")
-_ENFORCED = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
+_ENFORCED = frozenset(("type", "properties", "required", "additionalProperties", "items"))
 """Keywords of a schema of an object or a list that a grammar of elements can enforce."""
 
 _ONE_OF_EACH: tuple[object, ...] = ("", 0, True, None, [], {})
@@ -50,7 +46,7 @@ class ElementArguments:
 
     def _members(self, source: Source, schema: Schema, depth: int) -> Reading:
         """Parses the members of an object."""
-        _emit(source, "{")
+        source.emit("{")
         n_read = 0
         while True:
             mark = source.mark()
@@ -58,7 +54,7 @@ class ElementArguments:
             if name is None:
                 source.backtrack(mark)
                 break
-            _emit(source, f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
+            source.emit(f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
             if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
                 return False
             n_read += 1
@@ -66,14 +62,14 @@ class ElementArguments:
 
     def _items(self, source: Source, schema: Schema, depth: int) -> Reading:
         """Parses the elements of a list."""
-        _emit(source, "[")
+        source.emit("[")
         n_read = 0
         while True:
             mark = source.mark()
             if (yield from self._opening(source)) != ITEM:
                 source.backtrack(mark)
                 break
-            _emit(source, ", " if n_read else "")
+            source.emit(", " if n_read else "")
             if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
                 return False
             n_read += 1
@@ -83,7 +79,7 @@ class ElementArguments:
         """Emits the bracket if a closing tag follows. Returns False otherwise, because the value is incomplete."""
         if not source.text[source.at :].lstrip().startswith(f"{self._before_tag}</"):
             return False
-        _emit(source, bracket)
+        source.emit(bracket)
         return True
 
     def _opening(self, source: Source) -> NameReading:
@@ -110,7 +106,7 @@ class ElementArguments:
         """Parses a value and its closing tag."""
         closing = f"{self._before_tag}</{name}>"
         if is_text(schema):
-            return (yield from _text(source, closing))
+            return (yield from read_text(source, closing))
         kind = None if _names_text(schema) or depth > MAX_DEPTH else (yield from self._kind(source, schema))
         if kind is None:
             return (yield from _scalar(source, closing, schema))
@@ -144,7 +140,7 @@ class _Writer:
         self._before_tag = before_tag
 
     def members(self, name: str, schema: Schema) -> str:
-        self._check(schema)
+        self._tool.check_enforced(schema, _ENFORCED)
         properties, required = schema.get("properties"), schema.get("required") or ()
         if not isinstance(properties, Mapping):
             key = self._rules.add("element-name", "[a-zA-Z0-9_.-]{1,64}")
@@ -153,8 +149,7 @@ class _Writer:
         written = []
         for nth, (key, value) in enumerate(properties.items()):
             if _NAME.fullmatch(key) is None:
-                message = f"has an argument {excerpt(key)}, which the format of this model's calls cannot express"
-                raise InvalidRequestError("tools", f"the tool {self._tool.name} {message}")
+                raise self._tool.not_expressible(key)
             element = self._element(f"{name}-{nth}", key, value)
             written.append(element if key in required else f"({element})?")
         return self._rules.add(name, " ".join(written) or '""')
@@ -168,50 +163,17 @@ class _Writer:
         rules = self._rules
         if not isinstance(schema, Mapping):
             return rules.until(closing)
-        if is_text(schema) and (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
+        if is_text(schema) and (words := words_of(schema)) is not None:
             return f"({' | '.join(map(rules.literal, words))}) {rules.literal(closing)}"
         if _names_types(schema) and not (is_text(schema) or can_be(schema, []) or can_be(schema, {})):
-            return f"{rules.schema(name, {**schema, **self._definitions()})} {rules.literal(closing)}"
-        self._check(schema)
+            return f"{rules.schema(name, {**schema, **self._tool.definitions})} {rules.literal(closing)}"
+        self._tool.check_enforced(schema, _ENFORCED)
         if schema.get("type") == "array":
             item = self._element(f"{name}-item", ITEM, _items(schema))
             return f"({rules.add(f'{name}-items', item)})* {rules.literal(closing)}"
         if schema.get("type") == "object" and isinstance(schema.get("properties"), Mapping):
             return f"{self.members(name, schema)} {rules.literal(closing)}"
         return rules.until(closing)
-
-    def _definitions(self) -> Schema:
-        return {word: self._tool.parameters[word] for word in ("$defs", "definitions") if word in self._tool.parameters}
-
-    def _check(self, schema: Schema) -> None:
-        """Rejects keywords of a strict tool's schema that are not enforced."""
-        if self._tool.is_strict and (unenforced := schema.keys() - _ENFORCED):
-            why = f"but the format of this model's calls cannot enforce {excerpt(min(unenforced))} of its schema"
-            raise InvalidRequestError("tools", f"the tool {self._tool.name} is strict, {why}")
-
-
-def _emit(source: Source, text: str) -> None:
-    source.add_arguments(text)
-    source.commit()
-
-
-def _text(source: Source, closing: str) -> Reading:
-    """Parses a text and its closing tag, and emits it in pieces."""
-    _emit(source, '"')
-    while True:
-        end = source.text.find(closing, source.at)
-        n_kept = n_partial_mark(source.text[source.at :], closing)
-        stop = end if end >= 0 else len(source.text) - n_kept
-        text, source.at = source.text[source.at : stop], stop
-        if text:
-            _emit(source, values.escaped(text))
-        if end >= 0:
-            source.at += len(closing)
-            _emit(source, '"')
-            return True
-        if source.is_ended:
-            return False
-        yield
 
 
 def _scalar(source: Source, closing: str, schema: Schema) -> Reading:
@@ -221,7 +183,7 @@ def _scalar(source: Source, closing: str, schema: Schema) -> Reading:
             return False
         yield
     value, source.at = source.text[source.at : end], end + len(closing)
-    _emit(source, json_of(value, schema))
+    source.emit(json_of(value, schema))
     return True
 
 

@@ -1,4 +1,4 @@
-"""Writes GBNF grammars, which constrain a model to the text that a family's grammar parses."""
+"""Writes GBNF grammars, which constrain a model to the text that a format's grammar parses."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,23 +1,22 @@
-"""Combinators of the families' grammars. Each parses text, and writes the GBNF that constrains a model to it.
+"""Combinators of the formats' grammars. Each parses text, and writes the GBNF that constrains a model to it.
 
 A combinator parses everything that it writes. It may parse more: if models write a part in several ways, GBNF allows one of
 them, except at the beginning of a call, which is not constrained until it is detected.
 """
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.source import Reading, Source, numbered_id
+from weft.chat.answer.source import Reading, Source, read_word
 from weft.chat.answer.tools import Tool
 
 __all__ = [
     "MAX_KEY",
-    "CallNumber",
-    "CallWord",
     "Calls",
     "Either",
     "End",
@@ -30,6 +29,7 @@ __all__ = [
     "Text",
     "TextValue",
     "ToolName",
+    "Word",
     "check_schema",
     "current_tool",
     "nothing",
@@ -268,7 +268,10 @@ class Calls:
 
 
 class ToolName:
-    """Name of a tool, which begins a call."""
+    """Name of a tool, which begins a call unless the format repeats it later (`begins_call` is False)."""
+
+    def __init__(self, *, begins_call: bool = True) -> None:
+        self._begins_call = begins_call
 
     def read(self, source: Source) -> Reading:
         """Parses the longest name that matches."""
@@ -280,8 +283,8 @@ class ToolName:
         if found is None:
             return False
         source.at += len(found.name)
-        source.tool = found
-        source.begin(found.name)
+        if self._begins_call:
+            source.begin(found)
         return True
 
     def write(self, rules: Rules) -> str:
@@ -317,49 +320,33 @@ def check_schema(tool: Tool) -> None:
     rules.schema("whole", tool.parameters)
 
 
-class CallWord:
-    """Id of letters and digits that a model writes within a call."""
+class Word:
+    """Word within a call, such as an id or a number."""
+
+    def __init__(self, characters: str, written: str, use: Callable[[Source, str], object] | None = None) -> None:
+        """Describes the word.
+
+        Args:
+            characters: Regular expression of one of its characters.
+            written: GBNF of the words that a model may write.
+            use: Receives the word that was parsed; None ignores it.
+        """
+        self._pattern = re.compile(f"(?:{characters})*")
+        self._written = written
+        self._use = use
 
     def read(self, source: Source) -> Reading:
-        """Parses the id."""
-        start = source.at
-        while True:
-            while source.at < len(source.text) and source.text[source.at].isalnum():
-                source.at += 1
-            if source.at < len(source.text) or source.is_ended or source.at - start > MAX_KEY:
-                break
-            yield
-        source.rename(source.text[start : source.at])
-        return start < source.at <= start + MAX_KEY
-
-    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Returns any id in Mistral's format."""
-        return "[a-zA-Z0-9]{9}"
-
-
-class CallNumber:
-    """Index of a call in the chat as the model counts it. It determines the id."""
-
-    def read(self, source: Source) -> Reading:
-        """Parses the digits."""
-        start = source.at
-        while True:
-            while source.at < len(source.text) and source.text[source.at] in "0123456789":
-                source.at += 1
-            if source.at < len(source.text) or source.is_ended:
-                break
-            yield
-        number = source.text[start : source.at]
-        if not number or len(number) > MAX_KEY:
+        """Parses the word, which must not be empty."""
+        word = yield from read_word(source, self._pattern, MAX_KEY)
+        if not word:
             return False
-        # Some models count from 0 in each answer.
-        if int(number) >= source.n_earlier + source.n_calls - 1:
-            source.rename(numbered_id(source.tool.name, int(number)))
+        if self._use is not None:
+            self._use(source, word)
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Returns any number."""
-        return "[0-9]{1,4}"
+        """Returns the expression of the words that may be written."""
+        return self._written
 
 
 _WORD = re.compile("[A-Za-z0-9_.:-]{0,64}")

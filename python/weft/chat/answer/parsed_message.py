@@ -1,19 +1,9 @@
 """Assembles a complete message from its parts."""
 
-from typing import NamedTuple
-
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.chat.completion import ToolCall
 
-__all__ = ["ParsedCall", "ParsedMessage"]
-
-
-class ParsedCall(NamedTuple):
-    """Tool call."""
-
-    id: str
-    name: str
-    arguments: str
-    """JSON of an object; incomplete if the answer was truncated within the call."""
+__all__ = ["ParsedMessage"]
 
 
 class ParsedMessage:
@@ -48,6 +38,8 @@ class ParsedMessage:
         return "".join(self._thought)
 
     @property
-    def calls(self) -> list[ParsedCall]:
+    def calls(self) -> list[ToolCall]:
         """Tool calls, in order."""
-        return [ParsedCall(call.id, call.name, "".join(self._arguments.get(call.call, []))) for call in self._calls]
+        return [
+            ToolCall(id=call.id, name=call.name, arguments="".join(self._arguments.get(call.call, []))) for call in self._calls
+        ]

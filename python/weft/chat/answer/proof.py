@@ -1,9 +1,9 @@
-"""Verifies a family: parsing the samples of a chat template must return the messages that were rendered."""
+"""Verifies a format: parsing the samples of a chat template must return the messages that were rendered."""
 
 import json
 
-from weft.chat.answer.family import Family, ReasoningMarks
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.call_format import NO_CALLS, CallFormat, ReasoningMarks
+from weft.chat.answer.form import ChatForm
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples
 from weft.chat.answer.tools import ToolUse
@@ -21,34 +21,38 @@ def _raise_unparsed_call() -> None:
     raise _UnparsedCallError
 
 
-def reads_calls(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
+def reads_calls(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns exactly the calls of the samples."""
-    return samples.call is not None and all(_is_read(family, reasoning_marks, samples, sample) for sample in samples.calls)
+    return samples.call is not None and all(_is_read(call_format, reasoning_marks, samples, sample) for sample in samples.calls)
 
 
-def reads_content(family: Family, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
+def reads_content(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
     """Returns True if parsing returns the content without its marks, with and without a call.
 
     Samples within reasoning are skipped.
     """
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
     return all(
-        _is_read(family, reasoning_marks, samples, sample) for sample in shown if not _is_within(reasoning_marks, samples, sample)
+        _is_read(call_format, reasoning_marks, samples, sample)
+        for sample in shown
+        if not _is_within(reasoning_marks, samples, sample)
     )
 
 
-def reads_reasoning(family: Family | None, reasoning_marks: ReasoningMarks, samples: Samples) -> bool:
-    """Returns True if parsing separates the reasoning from the content. Without a family, only the reasoning is compared."""
-    return all(_is_read(family, reasoning_marks, samples, sample) for sample in samples.with_reasoning)
+def reads_reasoning(call_format: CallFormat, reasoning_marks: ReasoningMarks, samples: Samples) -> bool:
+    """Returns True if parsing separates the reasoning from the content. With `NO_CALLS`, only the reasoning is compared."""
+    return all(_is_read(call_format, reasoning_marks, samples, sample) for sample in samples.with_reasoning)
 
 
-def _is_read(family: Family | None, reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+def _is_read(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
     is_thinking = samples.is_open(reasoning_marks) or (
         reasoning_marks is not None and reasoning_marks.start_is_text and bool(sample.reasoning)
     )
-    form = FamilyForm(family, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
+    form = ChatForm(call_format, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
     message = ParsedMessage()
-    text = _until_end(family, sample.text)
+    text = sample.text
+    for end in call_format.stop_strings:
+        text = text.partition(end)[0]
     try:
         reader = form.reader()
         for part in (*reader.read(text), *reader.end()):
@@ -58,7 +62,7 @@ def _is_read(family: Family | None, reasoning_marks: ReasoningMarks | None, samp
     words = reasoning_marks.start if reasoning_marks is not None and reasoning_marks.start_is_text else ""
     if message.thought.removeprefix(words).strip() != sample.reasoning:
         return False
-    if family is None:
+    if call_format is NO_CALLS:
         return True
     calls = [(call.name, _decoded(call.arguments)) for call in message.calls]
     return message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
@@ -71,13 +75,6 @@ def _is_within(reasoning_marks: ReasoningMarks | None, samples: Samples, sample:
     """
     before = f"{samples.header}{sample.text.partition(sample.content)[0]}".rstrip()
     return reasoning_marks is not None and bool(reasoning_marks.start) and before.endswith(reasoning_marks.start)
-
-
-def _until_end(family: Family | None, text: str) -> str:
-    """Returns the text before the first stop string of the family."""
-    for end in () if family is None else family.stop_strings:
-        text = text.partition(end)[0]
-    return text
 
 
 def _decoded(arguments: str) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.chat.answer.family import ReasoningMarks
+from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.answer.tools import Tool
 from weft.chat.conversation import ChatMessage
 from weft.chat.messages import for_template

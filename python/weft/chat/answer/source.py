@@ -1,5 +1,6 @@
 """Input of a grammar: streamed text, with backtracking, and the parts that were parsed from it."""
 
+import re
 import secrets
 import string
 from collections.abc import Callable, Generator, Sequence
@@ -7,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from weft.chat.answer.parts import CallArguments, CallStart, Part
 from weft.chat.answer.tools import Tool
 
-__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "numbered_id", "short_id"]
+__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "complete_source", "numbered_id", "read_word", "short_id"]
 
 Reading = Generator[None, None, bool]
 """Parser that yields whenever it needs more text. Its return value is True if the text matched."""
@@ -40,6 +41,23 @@ def numbered_id(name: str, call: int) -> str:
 
 def _random(n: int) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(n))
+
+
+def read_word(source: "Source", pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:
+    """Parses the longest text that matches a pattern, and returns it; empty if it is longer than `limit` characters.
+
+    The pattern matches any beginning of a text that it matches, and also the empty text.
+    """
+    while True:
+        match = pattern.match(source.text, source.at)
+        word = match.group() if match is not None else ""
+        if source.at + len(word) < len(source.text) or source.is_ended or len(word) > limit:
+            break
+        yield
+    if len(word) > limit:
+        return ""
+    source.at += len(word)
+    return word
 
 
 class Source:
@@ -99,13 +117,14 @@ class Source:
         """True if anything was committed."""
         return self.n_commits > 0
 
-    def begin(self, name: str) -> None:
-        """Begins a call."""
+    def begin(self, tool: Tool) -> None:
+        """Begins a call of a tool."""
+        self.tool = tool
         number = self.n_earlier + self.n_calls
-        while (call_id := self._make_id(name, number)) in self._ids:
+        while (call_id := self._make_id(tool.name, number)) in self._ids:
             number += 1
         given, self.given_id = self.given_id, ""
-        self._open.append(CallStart(self.n_calls, given if given and given not in self._ids else call_id, name))
+        self._open.append(CallStart(self.n_calls, given if given and given not in self._ids else call_id, tool.name))
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
@@ -117,10 +136,25 @@ class Source:
                 self._open[position] = CallStart(start.call, call_id, start.name)
                 return
 
+    def give_id(self, call_id: str) -> None:
+        """Sets the id that the model gives to the next call."""
+        self.given_id = call_id
+
+    def number(self, digits: str) -> None:
+        """Sets the id of the last call from its index in the chat as the model counts it."""
+        # Some models count from 0 in each answer.
+        if int(digits) >= self.n_earlier + self.n_calls - 1:
+            self.rename(numbered_id(self.tool.name, int(digits)))
+
     def add_arguments(self, text: str) -> None:
         """Appends text to the arguments of the last call."""
         if text:
             self._open.append(CallArguments(self.n_calls - 1, text))
+
+    def emit(self, text: str) -> None:
+        """Appends text to the arguments of the last call, and commits them."""
+        self.add_arguments(text)
+        self.commit()
 
     def commit(self) -> None:
         """Commits all parts up to the current position."""
@@ -158,3 +192,10 @@ class Source:
     def is_full(self) -> bool:
         """True if more text is held back than `MAX_HELD`."""
         return len(self.text) > MAX_HELD
+
+
+def complete_source(text: str, *, is_truncated: bool = False) -> Source:
+    """Returns a source that contains a complete text, for parsers of values."""
+    source = Source((), 0, call_id, set(), n_earlier=0, is_parallel=False)
+    source.text, source.is_ended, source.is_truncated = text, True, is_truncated
+    return source

@@ -1,16 +1,32 @@
 """Tools that an answer may call, and properties of their schemas."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
 
-__all__ = ["SCHEMA_NOTES", "Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text", "takes_any_text"]
+from weft.errors import InvalidRequestError
+from weft.fields.excerpt import excerpt
+
+__all__ = [
+    "NO_TOOLS",
+    "SCHEMA_NOTES",
+    "Tool",
+    "ToolUse",
+    "can_be",
+    "has_fixed_properties",
+    "is_text",
+    "takes_any_text",
+    "words_of",
+]
 
 SCHEMA_NOTES = frozenset(
     {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 )
 """Keywords of a schema that do not restrict a value."""
+
+_DEFINITIONS = frozenset(("$defs", "definitions"))
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -34,13 +50,36 @@ class Tool(msgspec.Struct, frozen=True):
         given = self.parameters.get("required")
         return frozenset(name for name in given if isinstance(name, str)) if isinstance(given, list) else frozenset()
 
+    @property
+    def definitions(self) -> dict[str, Any]:
+        """The part of the schema that other parts may refer to."""
+        return {key: self.parameters[key] for key in _DEFINITIONS if key in self.parameters}
+
     def schema_of(self, name: str) -> dict[str, Any]:
         """Returns the schema of an argument, with the definitions that it may refer to."""
         schema = self.properties.get(name)
         if not isinstance(schema, Mapping):
             return {}
-        shared = {key: self.parameters[key] for key in ("$defs", "definitions") if key in self.parameters}
-        return {**schema, **shared}
+        return {**schema, **self.definitions}
+
+    def check_enforced(self, schema: Mapping[str, Any], enforced: AbstractSet[str]) -> None:
+        """Rejects keywords of a strict tool's schema that are not among those that the format's grammar enforces.
+
+        Raises:
+            InvalidRequestError: The schema has such a keyword.
+        """
+        if self.is_strict and (unenforced := schema.keys() - SCHEMA_NOTES - _DEFINITIONS - enforced):
+            raise self.not_enforceable(min(unenforced))
+
+    def not_enforceable(self, what: str) -> InvalidRequestError:
+        """Returns the error for a part of a strict tool's schema that the format's grammar cannot enforce."""
+        why = f"but the format of this model's calls cannot enforce {excerpt(what)} of its schema"
+        return InvalidRequestError("tools", f"the tool {self.name} is strict, {why}")
+
+    def not_expressible(self, argument: str) -> InvalidRequestError:
+        """Returns the error for an argument that the format cannot express."""
+        why = f"has an argument {excerpt(argument)}, which the format of this model's calls cannot express"
+        return InvalidRequestError("tools", f"the tool {self.name} {why}")
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -51,6 +90,14 @@ class ToolUse(msgspec.Struct, frozen=True):
     """True if the answer must contain a call."""
     is_parallel: bool = True
     """True if the answer may contain several calls."""
+
+
+NO_TOOLS = ToolUse(())
+
+
+def words_of(schema: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Returns the only values that a schema allows; None if it does not list them."""
+    return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
 def has_fixed_properties(tool: Tool) -> bool:
@@ -109,7 +156,7 @@ def can_be(schema: Mapping[str, Any], value: Any) -> bool:  # noqa: ANN401 (any 
 
 def takes_any_text(schema: Mapping[str, Any], *, is_strict: bool) -> bool:
     """Returns True if a value can be any string, among other types. For a strict tool, no other keyword may restrict strings."""
-    restrictions = {key: value for key, value in schema.items() if key not in SCHEMA_NOTES | {"$defs", "definitions"}}
+    restrictions = {key: value for key, value in schema.items() if key not in SCHEMA_NOTES | _DEFINITIONS}
     if not restrictions:
         return True
     if restrictions.keys() == {"anyOf"} and isinstance(restrictions["anyOf"], list):
@@ -140,4 +187,4 @@ _STRING_KEYWORDS = {
 
 def _restricts(schema: Mapping[str, Any]) -> bool:
     """Returns True if a schema restricts more than the type of a value."""
-    return bool(schema.keys() - SCHEMA_NOTES - {"type", "$defs", "definitions"})
+    return bool(schema.keys() - SCHEMA_NOTES - _DEFINITIONS - {"type"})

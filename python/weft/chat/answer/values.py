@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from weft.chat.answer.partial_mark import n_partial_mark
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Reading, Source, complete_source, read_word
 
 __all__ = ["MAX_DEPTH", "beginning_of_json", "escaped", "python_as_json", "read_bare", "read_json", "read_python"]
 
@@ -27,7 +27,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _WORDS = {"true": "true", "false": "false", "null": "null"}
 _PYTHON_WORDS = _WORDS | {"True": "true", "False": "false", "None": "null"}
 
-_BARE_KEY = re.compile(r"[^\s:,<>\"'{}\[\]]{0,257}")
+_BARE_KEY = re.compile(r"[^\s:,<>\"'{}\[\]]*")
 MAX_BARE_KEY = 256
 
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
@@ -60,21 +60,10 @@ def read_bare(source: Source, emit: Emit, quote: str) -> Reading:
     return _BareValue(source, emit, quote).read()
 
 
-class _WholeText:
-    """Source with a complete text."""
-
-    is_ended = True
-
-    def __init__(self, text: str, *, is_truncated: bool = False) -> None:
-        self.text = text
-        self.at = 0
-        self.is_truncated = is_truncated
-
-
 def python_as_json(text: str) -> str | None:
     """Converts a Python literal to JSON. Returns None if the text is no literal."""
     made: list[str] = []
-    source = _WholeText(text)
+    source = complete_source(text)
     is_read = _finish(_Value(source, made.append, is_python=True).read())
     return "".join(made) if is_read and not text[source.at :].strip() else None
 
@@ -82,7 +71,7 @@ def python_as_json(text: str) -> str | None:
 def beginning_of_json(text: str) -> str:
     """Returns the longest beginning of a text that is a prefix of valid JSON, converted to JSON."""
     made: list[str] = []
-    _finish(_Value(_WholeText(text, is_truncated=True), made.append, is_python=True).read())
+    _finish(_Value(complete_source(text, is_truncated=True), made.append, is_python=True).read())
     return "".join(made)
 
 
@@ -98,7 +87,7 @@ def _finish(reading: Reading) -> bool:
 class _Value:
     colon = ":"
 
-    def __init__(self, source: Source | _WholeText, emit: Emit, *, is_python: bool) -> None:
+    def __init__(self, source: Source, emit: Emit, *, is_python: bool) -> None:
         self._source = source
         self._emit = emit
         self._is_python = is_python
@@ -200,20 +189,12 @@ class _Value:
             yield
 
     def _scalar(self) -> Reading:
-        source = self._source
-        while True:
-            match = _SCALAR.match(source.text, source.at)
-            assert match is not None
-            word = match.group()
-            if len(word) > MAX_SCALAR:
-                return False
-            if match.end() < len(source.text) or source.is_ended:
-                break
-            yield
+        word = yield from read_word(self._source, _SCALAR, MAX_SCALAR)
         made = self._words.get(word) or (word if _NUMBER.fullmatch(word) else None)
         if made is None:
+            # After a commit, text that was not parsed becomes content.
+            self._source.at -= len(word)
             return False
-        source.at += len(word)
         self._made.append(made)
         return True
 
@@ -282,19 +263,12 @@ class _BareValue(_Value):
     def _key(self, character: str) -> Reading:
         if character in self._quotes:
             return (yield from self._string(character))
-        source = self._source
-        while True:
-            match = _BARE_KEY.match(source.text, source.at)
-            assert match is not None
-            if match.end() < len(source.text) or source.is_ended or len(match.group()) > MAX_BARE_KEY:
-                break
-            yield
-        key = match.group()
-        if source.is_truncated and match.end() == len(source.text):
+        key = yield from read_word(self._source, _BARE_KEY, MAX_BARE_KEY)
+        if not key or (self._source.is_truncated and self._source.at == len(self._source.text)):
+            self._source.at -= len(key)
             return False
-        source.at += len(key)
         self._made.append(json.dumps(key, ensure_ascii=False))
-        return 0 < len(key) <= MAX_BARE_KEY
+        return True
 
     def _string(self, quote: str) -> Reading:
         if quote == '"':

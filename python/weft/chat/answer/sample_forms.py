@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from weft.chat.answer.arguments import Arguments, Keywords, Parameters, with_closing_mark
-from weft.chat.answer.families.json_call import json_call
-from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import End, Grammar, Seq, Space, Text, ToolName
+from weft.chat.answer.grammar import End, Grammar, Seq, Space, Text, ToolName, Word
+from weft.chat.answer.layouts import json_call
 from weft.chat.answer.samples import CALLS, MARKUP, common_prefix, common_suffix
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Source
 
 __all__ = ["ID", "MAX_MARK", "CallForm", "CallSpan", "UnknownFormatError", "form_of", "literal"]
 
@@ -47,31 +46,11 @@ class CallForm(msgspec.Struct, frozen=True):
     """Returns the grammar of a call, given the text that closes it."""
 
 
-class GivenId:
-    """Id of a call before the name of its tool."""
-
-    def read(self, source: Source) -> Reading:
-        """Parses the id, which the next call receives."""
-        start = source.at
-        while True:
-            while source.at < len(source.text) and (source.text[source.at].isalnum() or source.text[source.at] in "-_"):
-                source.at += 1
-            if source.at < len(source.text) or source.is_ended or source.at - start > MAX_ID:
-                break
-            yield
-        source.given_id = source.text[start : source.at]
-        return 0 < len(source.given_id) <= MAX_ID
-
-    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Returns any id."""
-        return f"[a-zA-Z0-9_-]{{1,{MAX_ID}}}"
-
-
 def literal(text: str) -> Iterator[Grammar]:
     """Yields the parts of a grammar for a text, in which line breaks are optional and an id may be any."""
     for part in re.split(rf"(\s*\n\s*|\s+\Z|{ID})", text):
         if part == ID:
-            yield GivenId()
+            yield Word(r"[\w-]", f"[a-zA-Z0-9_-]{{1,{MAX_ID}}}", Source.give_id)
         elif part.isspace():
             yield Space(part)
         elif part:
@@ -168,7 +147,12 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
     if not is_regular or name in before:
         raise UnknownFormatError
     padding = "\n" if closing.startswith("\n") and text_middle.endswith("\n") and middle.endswith("\n") else ""
-    parameters = _QuotedParameters(
+    before_markup, _, behind_markup = markup.partition(MARKUP)
+    quote = before_markup[before_markup.rfind(text_middle) + len(text_middle) :] if text_middle in before_markup else ""
+    quotes = None
+    if quote and len(quote) <= MAX_MARK and (end := behind_markup.find(closing)) > 0:
+        quotes = quote, behind_markup[:end]
+    parameters = Parameters(
         opening,
         middle.removesuffix(padding),
         closing.removeprefix(padding),
@@ -176,11 +160,8 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
         between=between,
         text_middle=text_middle.removesuffix(padding),
         is_python=any(sample[element.value_at : element.end] == "True" for element in elements),
+        quotes=quotes,
     )
-    before_markup, _, behind_markup = markup.partition(MARKUP)
-    quote = before_markup[before_markup.rfind(text_middle) + len(text_middle) :] if text_middle in before_markup else ""
-    if quote and len(quote) <= MAX_MARK and (end := behind_markup.find(closing)) > 0:
-        parameters.quote(quote, behind_markup[:end])
 
     def locate(text: str, nth: int, start: int) -> CallSpan:
         name, arguments = CALLS[nth]
@@ -197,25 +178,6 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
         return Seq(ToolName(), *literal(before.removesuffix(opening)), with_closing_mark(parameters, call_closing))
 
     return CallForm(locate, build)
-
-
-class _QuotedParameters(Parameters):
-    """Elements whose strings may be enclosed in additional marks, such as CDATA's."""
-
-    _opening_quote = ""
-
-    def quote(self, opening: str, closing: str) -> None:
-        """Sets the marks, which GBNF never writes."""
-        self._opening_quote = opening
-        self._quoted = Parameters(self._opening, self._middles[0], closing + self._padding + self._closing)
-
-    def _value(self, source: Source, name: str, middle: str) -> Reading:
-        if self._opening_quote:
-            mark = source.mark()
-            if (yield from Text(self._opening_quote).read(source)):
-                return (yield from self._quoted._text(source))  # noqa: SLF001 (of the same class)
-            source.backtrack(mark)
-        return (yield from super()._value(source, name, middle))
 
 
 class _Element(msgspec.Struct, frozen=True):

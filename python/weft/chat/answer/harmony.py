@@ -1,15 +1,14 @@
-"""gpt-oss: every message has a channel, and a call is a message to a tool."""
+"""Headers of gpt-oss's messages: every message has a channel, and a call is a message to a tool."""
 
 import re
 from collections.abc import Generator
 
 from weft.chat.answer.arguments import Arguments
-from weft.chat.answer.family import Family
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Seq, Space, Text, ToolName
 from weft.chat.answer.source import Reading, Source
 
-__all__ = ["GPT_OSS"]
+__all__ = ["CALLS", "Header"]
 
 FindReading = Generator[None, None, int]
 
@@ -41,7 +40,7 @@ class _Constraint:
         return f'(" "? ({rules.literal("<|constrain|>")})? "json")?'
 
 
-class _Header:
+class Header:
     """Header of a message that is not a call. A recipient other than the user becomes content, or the message is dropped.
 
     If tools are offered, the name of an unknown recipient and its message become content. Otherwise a message to another
@@ -61,7 +60,7 @@ class _Header:
             source.at = end
             return True
         if recipient is None and match["channel"] == "analysis":
-            # Reasoning is parsed by `FamilyReader`.
+            # Reasoning is parsed by `ChatReader`.
             return False
         source.at = end + len(_MESSAGE)
         if recipient is None:
@@ -112,40 +111,11 @@ def _call(*header: Grammar | str) -> Grammar:
     return OneCall(Seq(*header, _Constraint(), _MESSAGE, Arguments(), Optional(End("<|call|>"), is_written=True)))
 
 
-GPT_OSS = Family(
-    name="gpt-oss",
-    is_of=lambda template: _CHANNEL_MARK in template,
-    calls=Either(
-        _call("<|channel|>", _CHANNEL, " to=functions.", ToolName()),
-        _call(
-            Optional(Text("<|start|>assistant"), is_written=True),
-            Space(" "),
-            "to=functions.",
-            ToolName(),
-            "<|channel|>",
-            _CHANNEL,
-        ),
-        n_written=2,
+CALLS = Either(
+    _call("<|channel|>", _CHANNEL, " to=functions.", ToolName()),
+    _call(
+        Optional(Text("<|start|>assistant"), is_written=True), Space(" "), "to=functions.", ToolName(), "<|channel|>", _CHANNEL
     ),
-    triggers=("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "<|start|>assistant to=functions."),
-    openings=("to=",),
-    patterns=(
-        r"(<\|channel\|>(?:commentary|analysis) to=functions\.)",
-        r"(<\|start\|>assistant to=functions\.)",
-        r"BEGIN(to=functions\.)",
-    ),
-    fillers=(
-        "<|start|>assistant",
-        "<|channel|>final<|message|>",
-        "<|channel|>commentary<|message|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-    ),
-    notes=_Header(),
-    note_marks=(_CHANNEL_MARK, "<|start|>assistant to="),
-    between="<|start|>assistant",
-    lead="<|start|>assistant",
-    content_start="<|channel|>final<|message|>",
-    ends_reasoning=("<|start|>assistant", _CHANNEL_MARK),
+    n_written=2,
 )
+"""Grammar of a call: the recipient follows the channel, or precedes it."""
