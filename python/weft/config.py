@@ -129,7 +129,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         FieldMeta(
             "llama.cpp's fused attention kernel (on) or separate products (off); auto uses Weft's own kernel on a CPU where"
             " it applies and llama.cpp's choice on a GPU, elsewhere the tuned value, else off unless V is quantized or memory"
-            " is short",
+            " is short"
         ),
     ] = "auto"
     tuned: Annotated[bool, FieldMeta("use the measurements of `python -m weft tune` for this model on this machine")] = True
@@ -155,9 +155,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: Annotated[
         int,
         FieldMeta(
-            "maximum requests that wait for a slot; further requests are rejected (QueueFullError, HTTP 429)",
-            1,
-            MAX_NUMBER,
+            "maximum requests that wait for a slot; further requests are rejected (QueueFullError, HTTP 429)", 1, MAX_NUMBER
         ),
     ] = 1024
     max_token_gap_ms: Annotated[
@@ -188,7 +186,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     direct_io: Annotated[
         bool,
         FieldMeta(
-            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored",
+            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
         ),
     ] = False
     check_tensors: Annotated[bool, FieldMeta("reject a file that has weights that are not finite numbers")] = False
@@ -226,7 +224,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         tuple[tuple[str, float], ...],
         FieldMeta(
             "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0"
-            " disables an adapter. A request may select them by their index in this list, with other scales",
+            " disables an adapter. A request may select them by their index in this list, with other scales"
         ),
     ] = ()
     mmproj: Annotated[str | None, FieldMeta("multimodal projector (GGUF) for images and audio", unset="text only")] = None
@@ -234,33 +232,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     image_min_tokens: Annotated[
         int | None,
         FieldMeta(
-            "minimum tokens per image, for models with dynamic resolution",
-            1,
-            MAX_IMAGE_TOKENS,
-            unset="the projector's own",
+            "minimum tokens per image, for models with dynamic resolution", 1, MAX_IMAGE_TOKENS, unset="the projector's own"
         ),
     ] = None
     image_max_tokens: Annotated[
         int | None,
         FieldMeta(
-            "maximum tokens per image, for models with dynamic resolution",
-            1,
-            MAX_IMAGE_TOKENS,
-            unset="the projector's own",
+            "maximum tokens per image, for models with dynamic resolution", 1, MAX_IMAGE_TOKENS, unset="the projector's own"
         ),
     ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
         FieldMeta(
             "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers,"
-            " True or False, and strings; keys and strings of at most 127 bytes",
+            " True or False, and strings; keys and strings of at most 127 bytes"
         ),
     ] = ()
     tensor_overrides: Annotated[
         tuple[tuple[str, str], ...],
         FieldMeta(
             "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
-            " (CPU, CUDA0); the first match applies",
+            " (CPU, CUDA0); the first match applies"
         ),
     ] = ()
     cpu_moe: Annotated[bool, FieldMeta("keep the experts of all layers in CPU memory")] = False
@@ -280,10 +272,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_freq_scale: Annotated[
         float | None,
         FieldMeta(
-            "RoPE frequency scale: 0.25 extends the context to four times that of training",
-            1e-4,
-            1e4,
-            unset="the model's own",
+            "RoPE frequency scale: 0.25 extends the context to four times that of training", 1e-4, 1e4, unset="the model's own"
         ),
     ] = None
     yarn_orig_ctx: Annotated[
@@ -325,7 +314,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         FieldMeta(
             "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many"
-            " as processors, or as cores",
+            " as processors, or as cores"
         ),
     ] = False
     strict_cpu_batch: Annotated[bool | None, FieldMeta("`strict_cpu` of threads that compute prompts", unset="`strict_cpu`")] = (

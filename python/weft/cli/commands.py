@@ -85,10 +85,10 @@ CHAT = Command(
     (*LOADING, "sampling (defaults of requests)", "chat"),
     ("verbosity",),
     {
-        "url": row("--url", metavar="URL", parse=text, help="server to chat with, in place of a model in this process"),
-        "key": row("--api-key", metavar="KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
-        "served_model": row("--served-model", metavar="NAME", parse=text, help="model of the server (default: its first one)"),
-        "system": row("-sys", "--system", metavar="TEXT", parse=text, help="system message (default: none)"),
+        "url": row("--url URL", parse=text, help="server to chat with, in place of a model in this process"),
+        "key": row("--api-key KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
+        "served_model": row("--served-model NAME", parse=text, help="model of the server (default: its first one)"),
+        "system": row("-sys, --system TEXT", parse=text, help="system message (default: none)"),
     },
 )
 BENCH = Command(
@@ -96,19 +96,11 @@ BENCH = Command(
     "measure prefill and decode speed of a model for 1, 8 and 32 streams",
     "Measures prefill and decode in tokens per second, for several numbers of concurrent streams that have their own prompts or "
     "share one.",
-    (
-        ("model.gguf", "a table for 1, 8 and 32 streams"),
-        ("model.gguf --streams 1,4 --json", "other numbers of streams, as JSON"),
-    ),
+    (("model.gguf", "a table for 1, 8 and 32 streams"), ("model.gguf --streams 1,4 --json", "other numbers of streams, as JSON")),
     LOADING,
     (),
     {
-        "streams": row(
-            "--streams",
-            metavar="N,N",
-            parse=_list_of(whole(1, 254)),
-            help="numbers of concurrent streams (default: 1,8,32)",
-        ),
+        "streams": row("--streams N,N", parse=_list_of(whole(1, 254)), help="numbers of concurrent streams (default: 1,8,32)"),
         "n_prompt": row("--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"),
         "n_decode": row("--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"),
         "json": row(constants={"--json": True}, help="print JSON instead of a table"),

@@ -95,10 +95,7 @@ class Settings(
         return cls(engine=EngineConfig(**parts["engine"]), sampling=Sampling(**parts["sampling"]), **parts[""])
 
 
-_PART_OF = {
-    **dict.fromkeys(EngineConfig.__struct_fields__, "engine"),
-    **dict.fromkeys(Sampling.__struct_fields__, "sampling"),
-}
+_PART_OF = {**dict.fromkeys(EngineConfig.__struct_fields__, "engine"), **dict.fromkeys(Sampling.__struct_fields__, "sampling")}
 """Part of the settings for fields that `Settings` does not have itself."""
 
 

@@ -76,8 +76,7 @@ class AccessSettings:
 
     api_keys: tuple[str, ...] = flag(
         (),
-        "--api-key",
-        metavar="KEY",
+        "--api-key KEY",
         parse=_keys,
         join=together,
         env="LLAMA_API_KEY",
@@ -85,32 +84,24 @@ class AccessSettings:
     )
     api_key_file: str | None = flag(
         None,
-        "--api-key-file",
-        metavar="FNAME",
+        "--api-key-file FNAME",
         parse=file,
         env="LLAMA_ARG_API_KEY_FILE",
         help="file of more API keys, one per line; lines that begin with # are comments",
     )
     ssl_key_file: str | None = flag(
         None,
-        "--ssl-key-file",
-        metavar="FNAME",
+        "--ssl-key-file FNAME",
         parse=file,
         env="LLAMA_ARG_SSL_KEY_FILE",
         help="PEM file of the private key; with --ssl-cert-file, the server uses TLS",
     )
     ssl_cert_file: str | None = flag(
-        None,
-        "--ssl-cert-file",
-        metavar="FNAME",
-        parse=file,
-        env="LLAMA_ARG_SSL_CERT_FILE",
-        help="PEM file of the certificate",
+        None, "--ssl-cert-file FNAME", parse=file, env="LLAMA_ARG_SSL_CERT_FILE", help="PEM file of the certificate"
     )
     allowed_hosts: tuple[str, ...] = flag(
         (),
-        "--allowed-hosts",
-        metavar="HOSTS",
+        "--allowed-hosts HOSTS",
         parse=_hosts,
         join=together,
         separator=",",
@@ -120,8 +111,7 @@ class AccessSettings:
     )
     cors_origins: tuple[str, ...] = flag(
         ("*",),
-        "--cors-origins",
-        metavar="ORIGINS",
+        "--cors-origins ORIGINS",
         parse=_origins,
         separator=",",
         env="LLAMA_ARG_CORS_ORIGINS",
@@ -130,15 +120,13 @@ class AccessSettings:
     )
     cors_methods: str = flag(
         "GET, POST, DELETE, OPTIONS",
-        "--cors-methods",
-        metavar="METHODS",
+        "--cors-methods METHODS",
         env="LLAMA_ARG_CORS_METHODS",
         help="HTTP methods that pages of other origins may use (default: GET, POST, DELETE, OPTIONS)",
     )
     cors_headers: str = flag(
         "*",
-        "--cors-headers",
-        metavar="HEADERS",
+        "--cors-headers HEADERS",
         env="LLAMA_ARG_CORS_HEADERS",
         help="request headers that pages of other origins may send (default: *)",
     )

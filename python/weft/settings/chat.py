@@ -31,23 +31,16 @@ class ChatSettings:
 
     chat_template: str | None = flag(
         None,
-        "--chat-template",
-        metavar="TEMPLATE",
+        "--chat-template TEMPLATE",
         env="LLAMA_ARG_CHAT_TEMPLATE",
         help="Jinja text of the chat template, or the name of a built-in one (default: the model's)",
     )
     chat_template_file: str | None = flag(
-        None,
-        "--chat-template-file",
-        metavar="FNAME",
-        parse=file,
-        env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
-        help="file of the chat template",
+        None, "--chat-template-file FNAME", parse=file, env="LLAMA_ARG_CHAT_TEMPLATE_FILE", help="file of the chat template"
     )
     chat_template_kwargs: Mapping[str, Any] = flag(
         {},
-        "--chat-template-kwargs",
-        metavar="JSON",
+        "--chat-template-kwargs JSON",
         parse=json_object,
         join=merged,
         also=(
@@ -65,8 +58,7 @@ class ChatSettings:
     )
     reasoning_format: str = flag(
         "auto",
-        "--reasoning-format",
-        metavar="FORMAT",
+        "--reasoning-format FORMAT",
         parse=one_of("none", "deepseek", "deepseek-legacy", "auto"),
         env="LLAMA_ARG_THINK",
         help="where reasoning is returned: none leaves it in content, deepseek and auto move it to reasoning_content,"
@@ -80,16 +72,14 @@ class ChatSettings:
     )
     reasoning_budget: int | None = flag(
         None,
-        "--reasoning-budget",
-        metavar="N",
+        "--reasoning-budget N",
         parse=unset_at(-1, whole(0), "(the default) sets no limit"),
         env="LLAMA_ARG_THINK_BUDGET",
         help="maximum tokens of reasoning; 0 ends it immediately (default: -1, no limit)",
     )
     reasoning_budget_message: str = flag(
         "",
-        "--reasoning-budget-message",
-        metavar="TEXT",
+        "--reasoning-budget-message TEXT",
         env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
         help="text appended before the end of reasoning when its budget is used up (default: none)",
     )
@@ -101,8 +91,7 @@ class ChatSettings:
     )
     volatile_prompt_lines: tuple[LineRule, ...] = flag(
         (),
-        "--volatile-prompt-lines",
-        metavar="REGEX",
+        "--volatile-prompt-lines REGEX",
         parse=rules,
         join=all_rules,
         env="WEFT_VOLATILE_PROMPT_LINES",
@@ -124,9 +113,7 @@ class ChatSettings:
     )
     system_prompt: SystemPrompt | None = flag(  # noqa: RUF009 (it cannot be changed)
         None,
-        "-spf",
-        "--system-prompt-file",
-        metavar="FNAME",
+        "-spf, --system-prompt-file FNAME",
         parse=file_text(read_system_prompt),
         help="file of a text before every prompt of /completion, or of JSON with prompt, anti_prompt and assistant_name"
         " (default: none)",

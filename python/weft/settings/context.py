@@ -35,17 +35,11 @@ class ContextSettings:
         help="tokens at the beginning that a context shift keeps; -1 is the whole prompt (default: 0)",
     )
     restore_prompt: str | None = flag(
-        None,
-        "-R",
-        "--restore-prompt",
-        metavar="FNAME",
-        parse=file,
-        help="prefix file to load at the start (default: none)",
+        None, "-R, --restore-prompt FNAME", parse=file, help="prefix file to load at the start (default: none)"
     )
     slot_save_path: str | None = flag(
         None,
-        "--slot-save-path",
-        metavar="PATH",
+        "--slot-save-path PATH",
         parse=folder,
         env="LLAMA_ARG_SLOT_SAVE_PATH",
         help="folder in which POST /slots saves and restores prefixes of slots (default: none, which disables it)",
@@ -54,12 +48,11 @@ class ContextSettings:
 
 CACHE = field_flags(
     EngineConfig,
-    n_ctx=row("-c", "--ctx-size", parse=_tokens, also=(FlagAlias(("--num-ctx-tokens",), _tokens),), env="LLAMA_ARG_CTX_SIZE"),
-    grp_attn_n=row("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N"),
-    grp_attn_w=row("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W"),
+    n_ctx=row("-c, --ctx-size", parse=_tokens, also=(FlagAlias(("--num-ctx-tokens",), _tokens),), env="LLAMA_ARG_CTX_SIZE"),
+    grp_attn_n=row("-gan, --grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N"),
+    grp_attn_w=row("-gaw, --grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W"),
     n_slots=row(
-        "-np",
-        "--parallel",
+        "-np, --parallel",
         parse=unset_at(-1, within(EngineConfig, "n_slots"), "(the default) leaves it to the server"),
         unset="-1",
         env="LLAMA_ARG_N_PARALLEL",
@@ -67,11 +60,11 @@ CACHE = field_flags(
     kv_unified=row(
         constants={"-kvu": True, "--kv-unified": True, "-no-kvu": False, "--no-kv-unified": False}, env="LLAMA_ARG_KV_UNIFIED"
     ),
-    type_k=row("-ctk", "--cache-type-k", also=_OTHER_TYPES, env="LLAMA_ARG_CACHE_TYPE_K"),
-    type_v=row("-ctv", "--cache-type-v", also=_OTHER_TYPES, env="LLAMA_ARG_CACHE_TYPE_V"),
-    cache_ram=row("-cram", "--cache-ram", env="LLAMA_ARG_CACHE_RAM"),
-    ctx_checkpoints=row("-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", env="LLAMA_ARG_CTX_CHECKPOINTS"),
-    checkpoint_min_step=row("-cms", "--checkpoint-min-step", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
+    type_k=row("-ctk, --cache-type-k", also=_OTHER_TYPES, env="LLAMA_ARG_CACHE_TYPE_K"),
+    type_v=row("-ctv, --cache-type-v", also=_OTHER_TYPES, env="LLAMA_ARG_CACHE_TYPE_V"),
+    cache_ram=row("-cram, --cache-ram", env="LLAMA_ARG_CACHE_RAM"),
+    ctx_checkpoints=row("-ctxcp, --ctx-checkpoints, --swa-checkpoints", env="LLAMA_ARG_CTX_CHECKPOINTS"),
+    checkpoint_min_step=row("-cms, --checkpoint-min-step", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
     max_queue=row("--max-queue", env="LLAMA_ARG_MAX_QUEUE"),
 )
 """Flags of slots, context and cache."""

@@ -63,16 +63,25 @@ class Flag(msgspec.Struct, frozen=True):
         yield from self.also
 
 
-def row(*names: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
-    """Returns a flag. The default parser of switches is `boolean`."""
+def row(usage: str = "", **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
+    """Returns a flag. The default parser of switches is `boolean`.
+
+    Args:
+        usage: Spellings that take a value, and the name of the value, as `--help` shows them: "-c, --ctx-size N".
+        **about: Other fields of `Flag`.
+    """
+    *names, last = usage.split(", ")
+    last, _, metavar = last.partition(" ")
+    if metavar:
+        about["metavar"] = metavar
     if all(isinstance(value, bool) for value in about.get("constants", {"": None}).values()):
         about.setdefault("parse", boolean)
-    return Flag(names, **about)
+    return Flag((*names, last) if usage else (), **about)
 
 
-def flag(default: object, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
-    """Returns a dataclass field of the settings, with its flag as metadata."""
-    metadata = {"flag": row(*names, **about)}
+def flag(default: object, usage: str = "", **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
+    """Returns a dataclass field of the settings, with its flag, as by `row`, as metadata."""
+    metadata = {"flag": row(usage, **about)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -19,9 +19,7 @@ class LogSettings:
 
     verbosity: int = flag(
         3,
-        "-lv",
-        "--verbosity",
-        "--log-verbosity",
+        "-lv, --verbosity, --log-verbosity",
         parse=at_most(5, whole(0)),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
@@ -30,8 +28,7 @@ class LogSettings:
     )
     log_format: Literal["text", "json"] = flag(
         "text",
-        "--log-format",
-        metavar="FORMAT",
+        "--log-format FORMAT",
         parse=one_of("text", "json"),
         constants={"--log-jsonl": "json", "--no-log-jsonl": "text"},
         also=(FlagAlias((), _format, env="LLAMA_ARG_LOG_JSONL"),),
@@ -39,21 +36,12 @@ class LogSettings:
         help="text on standard error, or json, one object per line on standard output (default: text)",
     )
     log_file: str | None = flag(
-        None,
-        "--log-file",
-        metavar="FNAME",
-        env="LLAMA_ARG_LOG_FILE",
-        help="file to append the log to, in addition (default: none)",
+        None, "--log-file FNAME", env="LLAMA_ARG_LOG_FILE", help="file to append the log to, in addition (default: none)"
     )
-    log_disable: bool = flag(
-        False,
-        constants={"--log-disable": True},
-        help="disable logging",
-    )
+    log_disable: bool = flag(False, constants={"--log-disable": True}, help="disable logging")
     log_colors: Literal["auto", "on", "off"] = flag(
         "auto",
-        "--log-colors",
-        metavar="[on|off|auto]",
+        "--log-colors [on|off|auto]",
         parse=on_off_auto,
         bare="on",
         env="LLAMA_ARG_LOG_COLORS",

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from weft.config import EngineConfig
 from weft.hub.source import http_address
 from weft.settings.flags import FlagAlias, field_flags, flag, row
-from weft.settings.values import folder, items, together, unset_at, within
+from weft.settings.values import folder, some, together, unset_at, within
 
 __all__ = ["PROJECTOR", "MediaSettings"]
 
@@ -17,12 +17,6 @@ def _is_on_gpu(device: str) -> bool:
     if device != "none":
         raise ValueError(f"{device!r} cannot be asked for: llama.cpp takes the first GPU there is, and 'none' is the CPU")
     return False
-
-
-def _hosts(names: str) -> tuple[str, ...]:
-    if not (hosts := tuple(map(_host, items(names)))):
-        raise ValueError("there must be at least one host")
-    return hosts
 
 
 def _host(name: str) -> str:
@@ -45,9 +39,7 @@ class MediaSettings:
 
     mmproj_url: str | None = flag(
         None,
-        "-mmu",
-        "--mmproj-url",
-        metavar="URL",
+        "-mmu, --mmproj-url URL",
         parse=http_address,
         env="LLAMA_ARG_MMPROJ_URL",
         help="http(s) URL of a projector, downloaded once",
@@ -60,16 +52,14 @@ class MediaSettings:
     )
     media_path: str | None = flag(
         None,
-        "--media-path",
-        metavar="PATH",
+        "--media-path PATH",
         parse=folder,
         help="folder of media files that chats may refer to, as file://cat.png (default: none)",
     )
     allow_media_urls: tuple[str, ...] = flag(
         (),
-        "--allow-media-urls",
-        metavar="HOSTS",
-        parse=_hosts,
+        "--allow-media-urls HOSTS",
+        parse=some("there must be at least one host", _host),
         separator=",",
         join=together,
         env="LLAMA_ARG_ALLOW_MEDIA_URLS",
@@ -81,9 +71,7 @@ class MediaSettings:
 PROJECTOR = field_flags(
     EngineConfig,
     mmproj=row(
-        "-mm",
-        "--mmproj",
-        metavar="FNAME",
+        "-mm, --mmproj FNAME",
         env="LLAMA_ARG_MMPROJ",
         help="multimodal projector (GGUF) for images and audio (default: with -hf, that of the repository)",
     ),

@@ -6,7 +6,7 @@ from weft.config import EngineConfig
 from weft.hub.source import docker_name, http_address, repo_name
 from weft.settings.flags import FlagAlias, field_flags, flag, row
 from weft.settings.presets import PRESETS
-from weft.settings.values import boolean, items, layers, number, one_of, together
+from weft.settings.values import boolean, items, layers, number, one_of, some, text, together
 
 __all__ = ["LOADING", "ModelSettings"]
 
@@ -30,8 +30,7 @@ def _is_direct(mode: str) -> bool:
 
 
 def _devices(names: str) -> tuple[str, ...]:
-    if not (devices := items(names)):
-        raise ValueError("there must be at least one device, or 'none'")
+    devices = some("there must be at least one device, or 'none'", text)(names)
     return () if devices == ("none",) else devices
 
 
@@ -44,24 +43,15 @@ def _shares(proportions: str) -> tuple[float, ...]:
     return shares
 
 
-def _adapters(names: str) -> tuple[tuple[str, float], ...]:
-    if not (paths := items(names)):
-        raise ValueError("there must be at least one file")
-    return tuple((path, 1.0) for path in paths)
+def _scaled_adapter(pair: str) -> tuple[str, float]:
+    path, colon, scale = pair.rpartition(":")
+    if not (path and colon):
+        raise ValueError(f"{pair!r} is no file with its scale, as FILE:0.5")
+    return path, number()(scale)
 
 
-def _scaled_adapters(pairs: str) -> tuple[tuple[str, float], ...]:
-    scale = number()
-    adapters = []
-    for pair in items(pairs):
-        path, colon, text = pair.rpartition(":")
-        if not (path and colon):
-            raise ValueError(f"{pair!r} is no file with its scale, as FILE:0.5")
-        adapters.append((path, scale(text)))
-    if not adapters:
-        raise ValueError("there must be at least one file with its scale, as FILE:0.5")
-    return tuple(adapters)
-
+_adapters = some("there must be at least one file", lambda path: (path, 1.0))
+_scaled_adapters = some("there must be at least one file with its scale, as FILE:0.5", _scaled_adapter)
 
 _LOAD_MODE = ("-lm", "--load-mode")
 
@@ -72,53 +62,34 @@ class ModelSettings:
 
     model: str | None = flag(
         None,
-        "-m",
-        "--model",
-        metavar="FNAME",
+        "-m, --model FNAME",
         env="LLAMA_ARG_MODEL",
         help="GGUF file to serve, or the first part of a split model (default: the demo model that ships with weft)",
     )
     hf_repo: str | None = flag(
         None,
-        "-hf",
-        "-hfr",
-        "--hf-repo",
-        metavar="USER/MODEL[:QUANT]",
+        "-hf, -hfr, --hf-repo USER/MODEL[:QUANT]",
         parse=repo_name,
         env="LLAMA_ARG_HF_REPO",
         help="model repository on the Hugging Face hub, downloaded once; QUANT is case-insensitive (default: Q4_K_M, else Q8_0,"
         " else the first GGUF file)",
     )
     hf_file: str | None = flag(
-        None,
-        "-hff",
-        "--hf-file",
-        metavar="FILE",
-        env="LLAMA_ARG_HF_FILE",
-        help="file of that repository, instead of QUANT",
+        None, "-hff, --hf-file FILE", env="LLAMA_ARG_HF_FILE", help="file of that repository, instead of QUANT"
     )
     hf_token: str | None = flag(
-        None,
-        "-hft",
-        "--hf-token",
-        metavar="TOKEN",
-        env="HF_TOKEN",
-        help="access token for the hub (default: that of 'hf auth login')",
+        None, "-hft, --hf-token TOKEN", env="HF_TOKEN", help="access token for the hub (default: that of 'hf auth login')"
     )
     model_url: str | None = flag(
         None,
-        "-mu",
-        "--model-url",
-        metavar="URL",
+        "-mu, --model-url URL",
         parse=http_address,
         env="LLAMA_ARG_MODEL_URL",
         help="http(s) URL of a GGUF file, or of the first part of a split model; downloaded once",
     )
     docker_repo: str | None = flag(
         None,
-        "-dr",
-        "--docker-repo",
-        metavar="[REPO/]MODEL[:QUANT]",
+        "-dr, --docker-repo [REPO/]MODEL[:QUANT]",
         parse=docker_name,
         env="LLAMA_ARG_DOCKER_REPO",
         help="model in Docker's registry, downloaded once (default: REPO is ai, QUANT is latest)",
@@ -136,9 +107,7 @@ class ModelSettings:
     )
     alias: str | None = flag(
         None,
-        "-a",
-        "--alias",
-        metavar="NAMES",
+        "-a, --alias NAMES",
         parse=_first,
         join=lambda first, second: first or second,
         env="LLAMA_ARG_ALIAS",
@@ -159,10 +128,9 @@ class ModelSettings:
 
 LOADING = field_flags(
     EngineConfig,
-    n_gpu_layers=row("-ngl", "--gpu-layers", "--n-gpu-layers", parse=layers, unset="auto", env="LLAMA_ARG_N_GPU_LAYERS"),
+    n_gpu_layers=row("-ngl, --gpu-layers, --n-gpu-layers", parse=layers, unset="auto", env="LLAMA_ARG_N_GPU_LAYERS"),
     use_mmap=row(
-        *_LOAD_MODE,
-        metavar="MODE",
+        "-lm, --load-mode MODE",
         parse=_maps,
         env="LLAMA_ARG_LOAD_MODE",
         also=(
@@ -178,7 +146,7 @@ LOADING = field_flags(
             FlagAlias(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
             FlagAlias(("--mlock",), value=True),
             FlagAlias((), boolean, env="LLAMA_ARG_MLOCK"),
-        ),
+        )
     ),
     direct_io=row(
         also=(
@@ -186,24 +154,20 @@ LOADING = field_flags(
             FlagAlias(("-dio", "--direct-io"), value=True),
             FlagAlias(("-ndio", "--no-direct-io"), value=False),
             FlagAlias((), boolean, env="LLAMA_ARG_DIO"),
-        ),
+        )
     ),
     check_tensors=row(constants={"--check-tensors": True}),
     devices=row(
-        "-dev",
-        "--device",
-        metavar="NAMES",
+        "-dev, --device NAMES",
         parse=_devices,
         separator=",",
         env="LLAMA_ARG_DEVICE",
         help="devices to use in addition to the CPU, as CUDA0,CUDA1; 'none' is none (default: all)",
     ),
-    split_mode=row("-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE"),
-    main_gpu=row("-mg", "--main-gpu", metavar="INDEX", env="LLAMA_ARG_MAIN_GPU"),
+    split_mode=row("-sm, --split-mode", env="LLAMA_ARG_SPLIT_MODE"),
+    main_gpu=row("-mg, --main-gpu INDEX", env="LLAMA_ARG_MAIN_GPU"),
     tensor_split=row(
-        "-ts",
-        "--tensor-split",
-        metavar="SHARES",
+        "-ts, --tensor-split SHARES",
         parse=_shares,
         separator=",",
         env="LLAMA_ARG_TENSOR_SPLIT",
@@ -212,8 +176,7 @@ LOADING = field_flags(
     numa=row("--numa", bare="distribute", env="LLAMA_ARG_NUMA"),
     repack=row(constants={"--repack": True, "-nr": False, "--no-repack": False}, env="LLAMA_ARG_REPACK"),
     lora=row(
-        "--lora",
-        metavar="FNAMES",
+        "--lora FNAMES",
         parse=_adapters,
         join=together,
         also=(FlagAlias(("--lora-scaled",), _scaled_adapters),),

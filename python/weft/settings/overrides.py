@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from weft.config import EngineConfig
 from weft.settings.flags import field_flags, row
-from weft.settings.values import items, number, text, together, whole
+from weft.settings.values import number, some, text, together, whole
 
 __all__ = ["OVERRIDES"]
 
@@ -25,46 +25,33 @@ _TYPES: Mapping[str, Callable[[str], bool | int | float | str]] = {
 }
 
 
-def _kv_overrides(given: str) -> tuple[tuple[str, bool | int | float | str], ...]:
-    overrides = []
-    for item in items(given):
-        key, equals, typed = item.partition("=")
-        kind, colon, value = typed.partition(":")
-        if not (key and equals and colon and kind in _TYPES):
-            raise ValueError(f"{item!r} is no key with a value, as KEY=int:1, KEY=float:0.5, KEY=bool:true or KEY=str:text")
-        overrides.append((key, _TYPES[kind](value)))
-    if not overrides:
-        raise ValueError("there must be at least one key with a value, as KEY=int:1")
-    return tuple(overrides)
+def _kv_override(given: str) -> tuple[str, bool | int | float | str]:
+    key, equals, typed = given.partition("=")
+    kind, colon, value = typed.partition(":")
+    if not (key and equals and colon and kind in _TYPES):
+        raise ValueError(f"{given!r} is no key with a value, as KEY=int:1, KEY=float:0.5, KEY=bool:true or KEY=str:text")
+    return key, _TYPES[kind](value)
 
 
-def _tensor_overrides(given: str) -> tuple[tuple[str, str], ...]:
-    overrides = []
-    for item in items(given):
-        pattern, equals, memory = item.rpartition("=")
-        if not (pattern and equals and memory):
-            raise ValueError(f"{item!r} is no pattern with a memory, as PATTERN=CPU")
-        overrides.append((pattern, memory))
-    if not overrides:
-        raise ValueError("there must be at least one pattern with a memory, as PATTERN=CPU")
-    return tuple(overrides)
+def _tensor_override(given: str) -> tuple[str, str]:
+    pattern, equals, memory = given.rpartition("=")
+    if not (pattern and equals and memory):
+        raise ValueError(f"{given!r} is no pattern with a memory, as PATTERN=CPU")
+    return pattern, memory
 
 
 OVERRIDES = field_flags(
     EngineConfig,
     kv_overrides=row(
-        "--override-kv",
-        metavar="KEY=TYPE:VALUE",
-        parse=_kv_overrides,
+        "--override-kv KEY=TYPE:VALUE",
+        parse=some("there must be at least one key with a value, as KEY=int:1", _kv_override),
         join=together,
         separator=",",
         help="comma-separated overrides of the file's metadata; types are int, float, bool and str; may be given several times",
     ),
     tensor_overrides=row(
-        "-ot",
-        "--override-tensor",
-        metavar="PATTERN=MEMORY",
-        parse=_tensor_overrides,
+        "-ot, --override-tensor PATTERN=MEMORY",
+        parse=some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
         join=together,
         separator=",",
         env="LLAMA_ARG_OVERRIDE_TENSOR",
@@ -72,8 +59,8 @@ OVERRIDES = field_flags(
         " may be given several times",
     ),
     cpu_moe=row(constants={"-cmoe": True, "--cpu-moe": True}, env="LLAMA_ARG_CPU_MOE"),
-    n_cpu_moe=row("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE"),
-    n_cpu_ffn=row("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN"),
+    n_cpu_moe=row("-ncmoe, --n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE"),
+    n_cpu_ffn=row("-ncffn, --n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN"),
     no_host=row(constants={"--no-host": True}, env="LLAMA_ARG_NO_HOST"),
     offload_kqv=row(
         constants={"-kvo": True, "--kv-offload": True, "-nkvo": False, "--no-kv-offload": False}, env="LLAMA_ARG_KV_OFFLOAD"

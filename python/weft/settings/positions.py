@@ -5,37 +5,26 @@ from collections.abc import Callable
 from weft.config import EngineConfig
 from weft.fields.meta import field_meta
 from weft.settings.flags import FlagAlias, field_flags, row
-from weft.settings.values import number, unset_below, within
+from weft.settings.values import number, optional, unset_below, within
 
 __all__ = ["POSITIONS"]
 
 
-def _bounded(name: str, is_unset: Callable[[float], bool], unset: str) -> Callable[[str], float | None]:
-    """Returns a parser of numbers that converts those with `is_unset`, which `unset` names in messages, to None."""
+def _bounded(name: str) -> Callable[[str], float]:
     meta = field_meta(EngineConfig)[name]
-
-    def parse(text: str) -> float | None:
-        if is_unset(number()(text)):
-            return None
-        try:
-            return number(meta.low, meta.high)(text)
-        except ValueError as error:
-            raise ValueError(f"{error}; {unset} leaves it to the model") from None
-
-    return parse
+    return number(meta.low, meta.high)
 
 
 def _unset_at_0(name: str) -> Callable[[str], float | None]:
-    return _bounded(name, lambda value: value == 0, "0")
+    return optional(_bounded(name), lambda text: number()(text) == 0, "0 leaves it to the model")
 
 
 def _unset_below_0(name: str) -> Callable[[str], float | None]:
-    return _bounded(name, lambda value: value < 0, "a negative number")
+    return optional(_bounded(name), lambda text: number()(text) < 0, "a negative number leaves it to the model")
 
 
 def _scale(text: str) -> float:
-    meta = field_meta(EngineConfig)["rope_freq_scale"]
-    return 1 / number(meta.low, meta.high)(text)
+    return 1 / _bounded("rope_freq_scale")(text)
 
 
 POSITIONS = field_flags(

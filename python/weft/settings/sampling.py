@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.sampling_fields import SAMPLERS, ParameterMeta, Sampling, parameter_meta, samplers_of_letters, samplers_of_names
-from weft.settings.flags import Flag, FlagAlias, field_flags, flag, row
+from weft.settings.flags import Flag, FlagAlias, field_flags, flag
 from weft.settings.values import biases, file_text, json_text, number, together, unset_at, whole
 
 __all__ = ["DRAWING", "SamplingSettings"]
@@ -42,44 +42,35 @@ class SamplingSettings:
 
     n_predict: int | None = flag(
         None,
-        "-n",
-        "--predict",
-        "--n-predict",
+        "-n, --predict, --n-predict",
         parse=unset_at(-1, whole(0), "(the default) sets no limit but the context"),
         env="LLAMA_ARG_N_PREDICT",
         help="maximum tokens of a completion (default: -1, the rest of the context)",
     )
     stop: tuple[str, ...] = flag(
         (),
-        "-r",
-        "--reverse-prompt",
-        metavar="TEXT",
+        "-r, --reverse-prompt TEXT",
         parse=_one,
         join=together,
         help="stop string, which is not part of the text; may be given several times (default: none)",
     )
     seed: int | None = flag(
         None,
-        "-s",
-        "--seed",
-        metavar="SEED",
+        "-s, --seed SEED",
         parse=unset_at(-1, whole(0, 2**32 - 1), "(the default) draws a new one for each request"),
         env="LLAMA_ARG_SEED",
         help="random seed (default: -1, a new one for each request)",
     )
     grammar: str | None = flag(
         None,
-        "--grammar",
-        metavar="GBNF",
+        "--grammar GBNF",
         also=(FlagAlias(("--grammar-file",), file_text(_grammar)), *_SCHEMA_INSTEAD),
         parse=_grammar,
         help="GBNF grammar that completions must match; --grammar-file reads it from a file (default: none)",
     )
     json_schema: str | None = flag(
         None,
-        "-j",
-        "--json-schema",
-        metavar="JSON",
+        "-j, --json-schema JSON",
         also=(FlagAlias(("-jf", "--json-schema-file"), file_text(json_text)), *_GRAMMAR_INSTEAD),
         parse=json_text,
         help="JSON schema that completions must match; -jf and --json-schema-file read it from a file (default: none)",
@@ -121,7 +112,7 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
 
 def _row(name: str, meta: ParameterMeta) -> Flag:
     options = _SPELT_OTHERWISE.get(name, {})
-    return row(*(() if "constants" in options else meta.flags), env=meta.env, **options)
+    return Flag(() if "constants" in options else meta.flags, env=meta.env, **options)
 
 
 DRAWING = field_flags(Sampling, **{name: _row(name, meta) for name, meta in parameter_meta().items()})

@@ -4,18 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.settings.flags import FlagAlias, flag
-from weft.settings.values import folder, items, one_of, prefix, unset_at, unset_below, whole
+from weft.settings.values import folder, items, one_of, prefix, some, text, unset_at, unset_below, whole
 
 __all__ = ["ServerSettings"]
 
 MAX_THREADS_HTTP = 256
 """Maximum threads for connections."""
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    if not (hosts := items(text)):
-        raise ValueError("there must be at least one address")
-    return hosts
 
 
 def _tags(text: str) -> tuple[str, ...]:
@@ -28,17 +22,15 @@ class ServerSettings:
 
     hosts: tuple[str, ...] = flag(
         ("127.0.0.1",),
-        "--host",
-        metavar="HOST",
-        parse=_hosts,
+        "--host HOST",
+        parse=some("there must be at least one address", text),
         separator=",",
         env="LLAMA_ARG_HOST",
         help="comma-separated addresses to listen on; one that ends in .sock is a unix socket (default: 127.0.0.1)",
     )
     port: int = flag(
         8080,
-        "--port",
-        metavar="PORT",
+        "--port PORT",
         parse=whole(0, 65535),
         env="LLAMA_ARG_PORT",
         help="port to listen on; 0 is any free port (default: 8080, with --compat srb 9090)",
@@ -51,8 +43,7 @@ class ServerSettings:
     )
     compat: Literal["", "srb", "parallel", "stream"] = flag(
         "",
-        "--compat",
-        metavar="NAME",
+        "--compat NAME",
         parse=one_of("srb", "parallel", "stream"),
         env="LLAMA_ARG_COMPAT",
         help="compatibility with another server: 'srb' answers /v1/completions with the events of single-request batching,"
@@ -68,9 +59,7 @@ class ServerSettings:
     )
     timeout_s: int = flag(
         3600,
-        "-to",
-        "--timeout",
-        metavar="S",
+        "-to, --timeout S",
         parse=whole(1),
         env="LLAMA_ARG_TIMEOUT",
         help="seconds until a client that neither sends nor reads is disconnected (default: 3600, with --compat parallel 600)",
@@ -85,8 +74,7 @@ class ServerSettings:
     )
     tags: tuple[str, ...] = flag(
         (),
-        "--tags",
-        metavar="NAMES",
+        "--tags NAMES",
         parse=_tags,
         join=lambda first, second: tuple(sorted({*first, *second})),
         separator=",",
@@ -95,8 +83,7 @@ class ServerSettings:
     )
     max_body: int | None = flag(
         None,
-        "--max-body",
-        metavar="BYTES",
+        "--max-body BYTES",
         parse=whole(1024),
         env="LLAMA_ARG_MAX_BODY",
         help="maximum bytes of a request body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary,"
@@ -104,32 +91,28 @@ class ServerSettings:
     )
     ping_s: float | None = flag(
         30,
-        "--sse-ping-interval",
-        metavar="S",
+        "--sse-ping-interval S",
         parse=unset_at(-1, whole(1), "never sends one"),
         env="LLAMA_ARG_SSE_PING_INTERVAL",
         help="seconds of silence after which a stream sends a comment; -1 is never (default: 30)",
     )
     sleep_idle_s: int | None = flag(
         None,
-        "--sleep-idle-seconds",
-        metavar="S",
+        "--sleep-idle-seconds S",
         parse=unset_at(-1, whole(1), "(the default) never unloads the model"),
         help="seconds without requests after which the model is unloaded; the next request loads it again and waits; -1 is never"
         " (default: -1)",
     )
     api_prefix: str = flag(
         "",
-        "--api-prefix",
-        metavar="PREFIX",
+        "--api-prefix PREFIX",
         parse=prefix,
         env="LLAMA_ARG_API_PREFIX",
         help="path prefix of all routes, as /llm (default: none)",
     )
     static_path: str | None = flag(
         None,
-        "--path",
-        metavar="PATH",
+        "--path PATH",
         parse=folder,
         env="LLAMA_ARG_STATIC_PATH",
         help="folder of files to serve at / instead of the web page (default: none)",
@@ -155,8 +138,5 @@ class ServerSettings:
         help="allow POST /props to change what GET /props returns",
     )
     metrics: bool = flag(
-        False,
-        constants={"--metrics": True},
-        env="LLAMA_ARG_ENDPOINT_METRICS",
-        help="expose Prometheus metrics at /metrics",
+        False, constants={"--metrics": True}, env="LLAMA_ARG_ENDPOINT_METRICS", help="expose Prometheus metrics at /metrics"
     )

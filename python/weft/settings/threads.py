@@ -37,28 +37,24 @@ def _both(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
 THREADS = field_flags(
     EngineConfig,
     cpus=row(
-        "-C",
-        "--cpu-mask",
-        metavar="MASK",
+        "-C, --cpu-mask MASK",
         parse=_mask,
         join=_both,
         also=(FlagAlias(("-Cr", "--cpu-range"), _range),),
         help="CPU affinity of compute threads, as a hexadecimal mask; -Cr or --cpu-range LO-HI adds a range (default: all"
         " processors that the process may use)",
     ),
-    strict_cpu=row("--cpu-strict", metavar="[0|1]"),
+    strict_cpu=row("--cpu-strict [0|1]"),
     prio=row("--prio"),
     poll=row("--poll"),
     cpus_batch=row(
-        "-Cb",
-        "--cpu-mask-batch",
-        metavar="MASK",
+        "-Cb, --cpu-mask-batch MASK",
         parse=_mask,
         join=_both,
         also=(FlagAlias(("-Crb", "--cpu-range-batch"), _range),),
         help="affinity of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
     ),
-    strict_cpu_batch=row("--cpu-strict-batch", metavar="[0|1]"),
+    strict_cpu_batch=row("--cpu-strict-batch [0|1]"),
     prio_batch=row("--prio-batch"),
     poll_batch=row("--poll-batch"),
 )

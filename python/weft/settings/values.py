@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -27,7 +27,9 @@ __all__ = [
     "number",
     "on_off_auto",
     "one_of",
+    "optional",
     "prefix",
+    "some",
     "text",
     "together",
     "unescaped",
@@ -36,6 +38,8 @@ __all__ = [
     "whole",
     "within",
 ]
+
+T = TypeVar("T")
 
 _TRUE = ("on", "enabled", "true", "1")
 _FALSE = ("off", "disabled", "false", "0")
@@ -87,36 +91,38 @@ def _outside(low: float, high: float) -> str:
     return f"above {high:g}" if low == -math.inf else f"not in {low:g} to {high:g}"
 
 
-def unset_at(unset: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
-    """Returns a parser that converts one number, with which llama-server leaves a setting unset, to None.
+def optional(parse: Callable[[str], T], is_unset: Callable[[str], bool], meaning: str) -> Callable[[str], T | None]:
+    """Returns a parser that converts texts with which llama-server leaves a setting unset to None.
 
     Args:
-        unset: That number.
-        parse: Parser of all other numbers.
-        meaning: Effect of `unset`, such as "sets no limit", for error messages.
+        parse: Parser of all other texts.
+        is_unset: Returns True for such texts.
+        meaning: These texts and their effect, for error messages: "-1 sets no limit".
     """
 
-    def parse_or_unset(text: str) -> int | None:
-        return None if text.strip() == str(unset) else _or_unset(parse, text, f"{unset} {meaning}")
+    def parse_or_unset(text: str) -> T | None:
+        if is_unset(text):
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; {meaning}") from None
 
     return parse_or_unset
 
 
-def unset_below(low: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
-    """Returns a parser that converts numbers below `low`, with the effect `meaning`, to None, as llama-server does."""
-
-    def parse_or_unset(text: str) -> int | None:
-        value = whole(-(2**63), 2**63)(text)
-        return None if value < low else _or_unset(parse, text, f"{low - 1} {meaning}")
-
-    return parse_or_unset
+def unset_at(unset: int, parse: Callable[[str], T], meaning: str) -> Callable[[str], T | None]:
+    """Returns a parser that converts one number, with the effect `meaning`, to None."""
+    return optional(parse, lambda text: text.strip() == str(unset), f"{unset} {meaning}")
 
 
-def _or_unset(parse: Callable[[str], int], text: str, alternative: str) -> int:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; {alternative}") from None
+def unset_below(low: int, parse: Callable[[str], T], meaning: str) -> Callable[[str], T | None]:
+    """Returns a parser that converts numbers below `low`, with the effect `meaning`, to None."""
+    return optional(parse, lambda text: whole(-(2**63), 2**63)(text) < low, f"{low - 1} {meaning}")
+
+
+layers = optional(whole(0), lambda text: text in ("auto", "all", "-1"), "auto, all and -1 are as many as there are")
+"""Parses a number of layers; `auto` and `all` become None, which means all layers."""
 
 
 def at_most(high: int, parse: Callable[[str], int]) -> Callable[[str], int]:
@@ -154,11 +160,6 @@ def on_off_auto(text: str) -> str:
         raise ValueError(f"{text!r} is not one of on, off, auto") from None
 
 
-def layers(text: str) -> int | None:
-    """Parses a number of layers; `auto` and `all` become None, which means all layers."""
-    return None if text in ("auto", "all", "-1") else _or_unset(whole(0), text, "auto, all and -1 are as many as there are")
-
-
 def folder(text: str) -> str:
     """Parses the path of an existing folder."""
     if not Path(text).is_dir():
@@ -178,6 +179,17 @@ def items(given: str) -> tuple[str, ...]:
     """
     row = next(csv.reader([given], skipinitialspace=True), [])
     return tuple(stripped for item in row if (stripped := item.strip()))
+
+
+def some(missing: str, parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Returns a parser of a comma-separated list of at least one item; `missing` is the message if there is none."""
+
+    def parse_items(given: str) -> tuple[T, ...]:
+        if not (found := items(given)):
+            raise ValueError(missing)
+        return tuple(map(parse, found))
+
+    return parse_items
 
 
 def file(given: str) -> str:
