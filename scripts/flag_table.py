@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from weft.cli.arguments import ARGS, CONFIG, CONFIG_VARIABLE, OUTPUT_REQUESTS
+from weft.cli.arguments import ARGS, CONFIG, OUTPUT_REQUESTS
 from weft.cli.commands import COMMANDS
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import GROUPS, table
@@ -20,7 +20,7 @@ that names it. The message for an unknown flag suggests the nearest one. In long
 passes more flags in one text, which is split as by a shell. `--help` lists the common settings, `--help-all` all of them, and
 `--completion bash` (or `zsh`, `fish`) prints a completion script: `eval "$(weft --completion bash)"`.
 
-Each setting can also be set by its variable, and in a TOML file that `{CONFIG[0]}` or `{CONFIG_VARIABLE}` names. Flags have
+Each setting can also be set by its variable, and in a TOML file that `{CONFIG.names[0]}` or `{CONFIG.env}` names. Flags have
 priority over variables, variables over the file, and the file over defaults. Keys of the file are the long flags of the
 settings below, without their dashes:
 
@@ -59,8 +59,8 @@ def _page() -> Iterator[str]:
     yield INTRODUCTION
     for group, flags in GROUPS.items():
         yield f"## {group[0].upper()}{group[1:]}\n"
-        rows = [_row(flag) for flag in flags.values() if flag.spellings]
-        yield from _table(("flags", "other names", "variables", "description"), rows)
+        shown = [flag for flag in flags.values() if flag.spellings]
+        yield from _table(("flags", "other names", "variables", "description"), map(_row, shown))
         yield ""
     for command in COMMANDS.values():
         if command.options:

@@ -3,7 +3,7 @@
 import pytest
 
 from weft.hub.choice import choose, projector_for, quant_of
-from weft.hub.unavailable import Unavailable
+from weft.hub.failure import Unavailable
 
 FILES = ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-f16.gguf", "mmproj-m-Q4_K_M.gguf", "imatrix-Q8_0.gguf"]
 SPLIT = [f"Q6_K/m-Q6_K-0000{index}-of-00003.gguf" for index in (3, 1, 2)]

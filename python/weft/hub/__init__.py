@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from weft.errors import ModelLoadError
+from weft.hub.failure import Unavailable
 from weft.hub.progress import DownloadCounter, Progress
 from weft.hub.source import Found, Source, docker_name, http_address, repo_name
-from weft.hub.unavailable import Unavailable
 
 __all__ = ["Found", "Progress", "Source", "cached", "find", "model"]
 

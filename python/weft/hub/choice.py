@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from weft.hub.unavailable import Unavailable
+from weft.hub.failure import Unavailable
 
 __all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "projector_for", "quant_of"]
 

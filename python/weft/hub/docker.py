@@ -16,11 +16,10 @@ from urllib.request import parse_http_list, parse_keqv_list
 import msgspec
 
 from weft.hub.download import Remote, download, opened
-from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
 from weft.hub.folders import docker_folder, holding
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, docker_parts
-from weft.hub.unavailable import Unavailable
 
 __all__ = ["find"]
 

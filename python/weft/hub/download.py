@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.hub.failure import size_text, words
+from weft.hub.failure import Unavailable, size_text, words
 from weft.hub.progress import DownloadCounter
-from weft.hub.unavailable import Unavailable
 
 if TYPE_CHECKING:
     from httpx2 import Response

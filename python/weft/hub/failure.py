@@ -1,8 +1,11 @@
 """Reasons of failed downloads, in one sentence."""
 
-from weft.hub.unavailable import Unavailable
+__all__ = ["Unavailable", "is_out_of_reach", "reason", "size_text", "words"]
 
-__all__ = ["is_out_of_reach", "reason", "size_text", "words"]
+
+class Unavailable(Exception):  # noqa: N818 (the text is a reason)
+    """The reason why a model is not available, phrased to follow `cannot load the model …:`."""
+
 
 TOKEN = "-hft/--hf-token or HF_TOKEN"
 

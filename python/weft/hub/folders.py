@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from weft.hub.choice import choose, is_first, quant_of
-from weft.hub.unavailable import Unavailable
+from weft.hub.failure import Unavailable
 
 __all__ = ["cached", "docker_folder", "downloaded_urls", "holding", "hub_folder", "repository_folder", "snapshots", "url_folder"]
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from weft.hub.choice import choose, projector_for
 from weft.hub.download import Remote, download
-from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
 from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Found, Source
-from weft.hub.unavailable import Unavailable
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling

@@ -7,11 +7,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from weft.hub.choice import parts_of
 from weft.hub.download import Remote, download, opened
-from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
 from weft.hub.folders import holding, url_folder
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, bare, file_name
-from weft.hub.unavailable import Unavailable
 
 __all__ = ["find"]
 

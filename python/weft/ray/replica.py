@@ -118,11 +118,6 @@ class Replica:
         if (stream := self._streams.get(call_id)) is not None:
             stream.cancel(index)
 
-    async def drop(self, call_id: str) -> None:
-        """Cancels a call, if it has not ended."""
-        if (stream := self._streams.get(call_id)) is not None:
-            stream.close()
-
     async def info(self) -> ReplicaInfo:
         """Returns the constant properties of the replica."""
         engine, model = self._engine, self._engine.model

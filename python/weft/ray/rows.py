@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,4 @@ def saved(folder: Path) -> Iterator[Written]:
 
 def done_ids(folder: Path) -> set[str | int]:
     """Returns the ids of the rows that were completed without an error."""
-    return {one.id for one in _whole(saved(folder))}
-
-
-def _whole(written: Iterable[Written]) -> Iterator[Written]:
-    return (one for one in written if one.error is None)
+    return {one.id for one in saved(folder) if one.error is None}
