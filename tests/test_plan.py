@@ -109,7 +109,7 @@ def test_json_has_bytes() -> None:
     ("arguments", "message"),
     [
         pytest.param(["nowhere.gguf"], "plan: cannot load the model nowhere.gguf", id="no model"),
-        pytest.param(["-c", "2000000000"], "plan: n_ctx is 2000000000, which takes", id="more than is free"),
+        pytest.param(["-c", "2000000000"], "plan: -c/--ctx-size is 2000000000, which takes", id="more than is free"),
     ],
 )
 def test_what_does_not_start_cannot_be_planned(arguments: list[str], message: str) -> None:

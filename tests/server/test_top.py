@@ -24,8 +24,9 @@ import pytest
 from rich.console import Console
 
 from tests.server.live import LiveServer, environ
-from weft.cli.top.client import NoAnswerError, Server
+from weft.cli.top.client import Server
 from weft.cli.top.command import top
+from weft.cli.top.server_access import NoAnswerError
 from weft.cli.top.state import Cache, Cells, Node, Properties, Rates, ServerState, Slot, Store, metrics
 from weft.cli.top.view import page
 

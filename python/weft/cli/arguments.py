@@ -15,7 +15,7 @@ from weft.cli.config_file import Entry, entries
 from weft.cli.flags_without_setting import ACCEPTED, Accepted
 from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings, spellings_of
 from weft.settings import Settings, table
-from weft.settings.flags import Flag, negated
+from weft.settings.flags import Flag, negated, row
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
@@ -25,7 +25,6 @@ __all__ = [
     "COMPLETION",
     "COMPLETION_BASH",
     "CONFIG",
-    "CONFIG_VARIABLE",
     "DEVICES",
     "HELP",
     "HELP_ALL",
@@ -42,8 +41,7 @@ POSITIONAL = ""
 ARGS = ("--args",)
 """Flag whose value is a text of more flags."""
 
-CONFIG = ("--config",)
-CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
+CONFIG = row("--config FNAME", env="LLAMA_ARG_CONFIG", help="TOML file of settings")
 
 HELP = ("-h", "--help", "--usage")
 HELP_ALL = ("--help-all",)
@@ -148,7 +146,7 @@ def read(
         UsageError: Something is unknown, invalid or unsupported.
         OutputRequest: The command line requests other output.
     """
-    own = options or {}
+    own = {**(options or {}), "config": CONFIG}
     spellings = all_spellings(only) | spellings_of(own)
     if takes_model:
         spellings |= {POSITIONAL: spellings["-m"]}
@@ -157,9 +155,10 @@ def read(
         for compat, shorts in RESPELT.items()
     }
     compat = _compat(argv, dict(chain.from_iterable(each.items() for each in respelt.values())))
-    flags, config = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
+    flags = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
     variables = _variables(environ, only, own)
-    path = config or environ.get(CONFIG_VARIABLE)
+    path = variables.values.pop("config", None)
+    path = flags.values.pop("config", path)
     file = _file(path) if path else SourceValues()
     values: dict[str, Any] = {}
     for part in (file, variables, flags):
@@ -212,21 +211,18 @@ def _spelt(name: str) -> str:
     return "/".join(names) if names else "a model with its settings, as --gpt-oss-20b-default,"
 
 
-def scan(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> tuple[SourceValues, str | None]:
-    """Returns the values of a command line, and the path of the configuration file."""
-    result, config = SourceValues(), None
+def scan(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> SourceValues:
+    """Returns the values of a command line."""
+    result = SourceValues()
     for flag in _flags(argv, spellings):
         for request in OUTPUT_REQUESTS:
             if flag.spelling in request:
                 raise OutputRequest(request, next(iter(flag.values), None))
-        if flag.spelling in CONFIG:
-            [config] = flag.values
-            continue
         if (what := spellings.get(flag.spelling)) is None:
             raise UsageError(_unknown(flag.argument, spellings))
         for text in flag.values:
             what.give(result, f"argument {what.names(flag.spelling)}", text)
-    return result, config
+    return result
 
 
 class _Flag(NamedTuple):
@@ -254,7 +250,7 @@ def _flags(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> Iterator[_
         if POSITIONAL in spellings and not argument.startswith("-"):
             yield _Flag(argument, POSITIONAL, (argument,))
             continue
-        if spelling in (*CONFIG, *COMPLETION):
+        if spelling in COMPLETION:
             values = _following(spelling, 1, attached, left, spellings)
         elif (what := spellings.get(spelling)) is None:
             values = ()
@@ -279,7 +275,7 @@ def _further(text: str) -> list[str]:
 
 def _is_flag(argument: str, spellings: Mapping[str, Spelling]) -> bool:
     spelling, _ = _split(argument, spellings)
-    return spelling in spellings or spelling in (*ARGS, *CONFIG)
+    return spelling in spellings or spelling in ARGS
 
 
 def _split(argument: str, spellings: Mapping[str, Spelling]) -> tuple[str, str | None]:
@@ -302,7 +298,7 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
         raise UsageError(f"argument {name}: a value must follow")
     values = [left.pop() for _ in range(n)]
     for value in values:
-        if value in spellings or value in (*ARGS, *CONFIG):
+        if value in spellings or value in ARGS:
             raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} passes it as a value")
     return values
 
@@ -310,7 +306,7 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; the model is named with -m"
-    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *CONFIG, *chain(*OUTPUT_REQUESTS)])
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *chain(*OUTPUT_REQUESTS)])
     return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help-all lists all of them")
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +9,6 @@ from typing import Literal
 import msgspec
 
 from weft.engine import Engine
-from weft.errors import WeftError
 from weft.events import Token
 from weft.request import Request
 from weft.serving.local_engine import model_name, new_engine
@@ -82,7 +80,7 @@ def bench(
     n_prompt: int | None = None,
     n_decode: int = N_DECODE,
     json: bool = False,
-) -> int:
+) -> None:
     """Measures and prints a table, or JSON.
 
     Args:
@@ -92,21 +90,13 @@ def bench(
         n_decode: Tokens that each stream generates.
         json: True to print JSON.
 
-    Returns:
-        The exit code: 0, 1 if something failed, 130 after Ctrl-C.
+    Raises:
+        WeftError: The model cannot be loaded, or the prompts do not fit.
     """
-    try:
-        report = asyncio.run(_bench(settings, streams, n_prompt, n_decode, is_quiet=json))
-    except WeftError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nbench: interrupted", file=sys.stderr)
-        return 130
+    report = asyncio.run(_bench(settings, streams, n_prompt, n_decode, is_quiet=json))
     if json:
         rates = [msgspec.to_builtins(result) | _rates(result) for result in report.results]
         print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(report) | {"results": rates})).decode())
-    return 0
 
 
 def _rates(result: Result) -> dict[str, float]:

@@ -15,8 +15,8 @@ __all__ = ["SHELLS"]
 def _flags(command: Command) -> list[str]:
     if command is TOP:
         return sorted(TOP_FLAGS)
-    spellings = all_spellings(command.setting_names()) | spellings_of(command.options)
-    return sorted({*spellings, *ARGS, *CONFIG, *chain(*OUTPUT_REQUESTS)} - {POSITIONAL})
+    spellings = all_spellings(command.setting_names()) | spellings_of({**command.options, "config": CONFIG})
+    return sorted({*spellings, *ARGS, *chain(*OUTPUT_REQUESTS)} - {POSITIONAL})
 
 
 def _help() -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from weft.cli.arguments import ARGS, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP_ALL, OUTPUT_REQUESTS
+from weft.cli.arguments import ARGS, COMPLETION, CONFIG, HELP_ALL, OUTPUT_REQUESTS
 from weft.cli.commands import COMMANDS, SERVE, Command
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.settings import GROUPS, table
@@ -33,7 +33,7 @@ EPILOG = (
 ABOUT = (
     *((", ".join(names) + " SHELL" * (names == COMPLETION), f"{text} and exit") for names, text in OUTPUT_REQUESTS.items()),
     (f"{ARGS[0]} FLAGS", "more flags in one text, split as by a shell"),
-    (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
+    ("--config FNAME", f"{CONFIG.help} [{CONFIG.env}]"),
 )
 
 

@@ -12,6 +12,7 @@ from weft.installed.levels import NoLevel, WrongLevel, current_level
 if TYPE_CHECKING:
     from weft.cli.arguments import OutputRequest, Parsed
     from weft.cli.commands import Command
+    from weft.settings import Settings
 
 __all__ = ["main", "parse", "parse_command"]
 
@@ -64,28 +65,44 @@ def _run(arguments: Sequence[str]) -> NoReturn:
         logging.getLogger("weft").setLevel(logging.ERROR)
         for warning in warnings:
             print(f"{command.program}: warning: {warning}", file=sys.stderr)
-    match command.name:
-        case "tune":
-            from weft.cli.tune import tune  # noqa: PLC0415
-
-            sys.exit(tune(settings))
-        case "chat":
-            from weft.cli.chat.command import chat  # noqa: PLC0415
-
-            sys.exit(chat(settings, **options))
-        case "bench":
-            from weft.cli.bench import bench  # noqa: PLC0415
-
-            sys.exit(bench(settings, **options))
-        case "plan":
-            from weft.cli.plan import plan  # noqa: PLC0415
-
-            sys.exit(plan(settings, **options))
+        sys.exit(_run_command(command.name, settings, options))
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
     gc.enable()
     sys.exit(serve(settings, warnings))
+
+
+def _run_command(name: str, settings: "Settings", options: Mapping[str, Any]) -> int:
+    """Runs a command other than `serve`. Returns the exit code: 0, 1 if it failed, 130 after Ctrl-C."""
+    from weft.errors import WeftError  # noqa: PLC0415
+    from weft.serving.protocol import reason_of  # noqa: PLC0415
+
+    try:
+        match name:
+            case "tune":
+                from weft.cli.tune import tune  # noqa: PLC0415
+
+                return tune(settings)
+            case "chat":
+                from weft.cli.chat.command import chat  # noqa: PLC0415
+
+                chat(settings, **options)
+            case "bench":
+                from weft.cli.bench import bench  # noqa: PLC0415
+
+                bench(settings, **options)
+            case "plan":
+                from weft.cli.plan import plan  # noqa: PLC0415
+
+                plan(settings, **options)
+    except WeftError as error:
+        print(f"{name}: {reason_of(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 def _print_version() -> None:

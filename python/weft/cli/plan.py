@@ -1,18 +1,13 @@
 """`python -m weft plan`: shows the memory that a start with the same flags would use, by part."""
 
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from weft import hub
 from weft._native import MemoryPlan, Model, plan_memory
 from weft.config import EngineConfig
-from weft.demo import DEMO_MODEL
-from weft.errors import WeftError
-from weft.serving.local_engine import model_name
+from weft.serving.local_engine import model_name, model_path
 from weft.settings import Settings
 from weft.work import tuning
 
@@ -51,15 +46,10 @@ class Plan(msgspec.Struct, frozen=True):
     """Free memory for the KV cache, after the weights are loaded."""
 
 
-def plan(settings: Settings, *, json: bool = False) -> int:
-    """Plans and prints a table, or JSON. Returns the exit code: 0, or 1 if the model cannot be read or does not fit."""
-    try:
-        made = make_plan(settings)
-    except WeftError as error:
-        print(f"plan: {error}", file=sys.stderr)
-        return 1
+def plan(settings: Settings, *, json: bool = False) -> None:
+    """Plans and prints a table, or JSON; raises the errors of `make_plan`."""
+    made = make_plan(settings)
     print(msgspec.json.format(msgspec.json.encode(made)).decode() if json else _table(made))
-    return 0
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -71,10 +61,7 @@ def make_plan(settings: Settings) -> Plan:
         NotSupportedError: The model is an encoder.
     """
     config = settings.engine
-    path = str(settings.model or DEMO_MODEL)
-    if settings.source is not None:
-        path = str(hub.find(replace(settings.source, wants_projector=False)).model)
-    model = Model.load_sizes(path, config)
+    model = Model.load_sizes(model_path(settings), config)
     tuned = tuning.read(tuning.tune_file(model, tuning.Conditions.of(config))) if config.tuned else None
     planned = plan_memory(model, config, tuned=None if tuned is None else tuned.choice)
     parts = tuple(part for part in _parts(planned, config) if part.n_bytes)

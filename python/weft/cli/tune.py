@@ -2,16 +2,13 @@
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from weft import hub
 from weft._native import Hardware, Model
-from weft.demo import DEMO_MODEL
-from weft.errors import WeftError
+from weft.serving.local_engine import model_path
 from weft.serving.progress import bar
 from weft.settings import Settings
 from weft.work import tuning
@@ -42,26 +39,22 @@ class _Layout(NamedTuple):
 def tune(settings: Settings) -> int:
     """Measures, prints the table and writes the files.
 
-    Returns the exit code: 0, 1 if something failed, 130 after Ctrl-C.
+    Returns the exit code: 0, 1 if the files cannot be written, 130 after Ctrl-C.
+
+    Raises:
+        WeftError: The model cannot be loaded or computed.
     """
     began = time.monotonic()
     try:
-        path = (
-            settings.model or DEMO_MODEL
-            if settings.source is None
-            else str(hub.find(replace(settings.source, wants_projector=False)).model)
-        )
+        path = model_path(settings)
         layouts = _measure(settings, path)
-    except WeftError as error:
-        print(f"tune: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("\ntune: interrupted; nothing is kept", file=sys.stderr)
         return 130
     by_rule = layouts[0].tuned
     best = layouts[-1] if layouts[-1].tuned.seconds < NOISE * by_rule.seconds else layouts[0]
     hardware = Hardware.read()
-    print(f"{Path(path).name}: {by_rule.model}, K in {settings.engine.type_k}, V in {settings.engine.type_v}")
+    print(f"{path.name}: {by_rule.model}, K in {settings.engine.type_k}, V in {settings.engine.type_v}")
     print(f"{hardware.cpu}, {hardware.n_cores} cores, {hardware.instructions}\n")
     print(table(tuple(timing for layout in layouts for timing in layout.tuned.measured)))
     attention = "" if best.tuned.flash_attention is None else f"{_ATTENTION[best.tuned.flash_attention]}, "
@@ -85,7 +78,7 @@ def tune(settings: Settings) -> int:
     return 0
 
 
-def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
+def _measure(settings: Settings, path: Path) -> list[_Layout]:
     """Measures the model with the default layout of its weights, and with the other layout if that is possible.
 
     Raises:

@@ -1,6 +1,7 @@
 """Engine that runs the model of the settings in this process."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from weft.settings import Settings
 if TYPE_CHECKING:
     from weft.hub.progress import Progress
 
-__all__ = ["model_name", "new_engine"]
+__all__ = ["model_name", "model_path", "new_engine"]
 
 
 def new_engine(
@@ -48,6 +49,19 @@ def new_engine(
         on_fetching=on_fetching,
         on_progress=on_progress,
     )
+
+
+def model_path(settings: Settings) -> Path:
+    """Returns the path of the model's file, after downloading it if necessary.
+
+    Raises:
+        ModelLoadError: The model is not available.
+    """
+    if settings.source is None:
+        return Path(settings.model or DEMO_MODEL)
+    from weft import hub  # noqa: PLC0415 (a local model needs no HTTP client)
+
+    return hub.find(replace(settings.source, wants_projector=False)).model
 
 
 def model_name(settings: Settings) -> str:

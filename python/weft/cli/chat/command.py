@@ -9,8 +9,9 @@ import platformdirs
 from rich.console import Console
 
 from weft.cli.chat.display import Reply, show_one, show_several
-from weft.cli.chat.pieces import ChatModel, ChatModelError, Piece
+from weft.cli.chat.pieces import ChatModel, Piece
 from weft.cli.chat.prompt import ask, history, read_message
+from weft.errors import WeftError
 from weft.settings import Settings
 
 __all__ = ["Session", "chat"]
@@ -36,7 +37,7 @@ def chat(
     key: str | None = None,
     served_model: str | None = None,
     system: str | None = None,
-) -> int:
+) -> None:
     """Chats until the input ends; if the standard input is not a terminal, answers it as one message.
 
     Args:
@@ -46,28 +47,22 @@ def chat(
         served_model: Model of the server; None is its first one.
         system: System message.
 
-    Returns:
-        The exit code: 0, 1 if the model did not answer, 130 after Ctrl-C outside of a chat.
+    Raises:
+        WeftError: The model cannot be loaded, or did not answer.
     """
     handled = signal.signal(signal.SIGINT, signal.default_int_handler) if sys.stdin.isatty() else None
     try:
         model = _model(settings, url, key, served_model)
         with closing(model):
             if not sys.stdin.isatty():
-                return _answer_input(model, system)
+                _answer_input(model, system)
+                return
             path = platformdirs.user_state_path("weft", appauthor=False) / "chat_history"
             with history(path):
                 Session(model, Console(highlight=False, markup=False), system).run()
-    except ChatModelError as error:
-        print(f"chat: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
     finally:
         if handled is not None:
             signal.signal(signal.SIGINT, handled)
-    return 0
 
 
 def _model(settings: Settings, url: str | None, key: str | None, served_model: str | None) -> ChatModel:
@@ -81,7 +76,7 @@ def _model(settings: Settings, url: str | None, key: str | None, served_model: s
     return LocalModel(settings)
 
 
-def _answer_input(model: ChatModel, system: str | None) -> int:
+def _answer_input(model: ChatModel, system: str | None) -> None:
     """Answers the standard input; prints the answer only, without reasoning."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": sys.stdin.read().strip()})
@@ -91,7 +86,6 @@ def _answer_input(model: ChatModel, system: str | None) -> int:
             text = piece.text if text else piece.text.lstrip()
             print(text, end="", flush=True)
     print()
-    return 0
 
 
 class Session:
@@ -166,7 +160,7 @@ class Session:
             # Closing the iterator cancels answers that were stopped.
             with closing(pieces):
                 replies, is_stopped = self._show(pieces)
-        except ChatModelError as error:
+        except WeftError as error:
             self._note(f"error: {error}")
             return
         if is_stopped:

@@ -3,14 +3,16 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from weft.errors import WeftError
+
 __all__ = ["ChatModel", "ChatModelError", "Messages", "Piece"]
 
 Messages = Sequence[Mapping[str, Any]]
 """Messages in OpenAI's format."""
 
 
-class ChatModelError(Exception):
-    """The model cannot be used, or did not answer. The message names the reason, in one line."""
+class ChatModelError(WeftError):
+    """A server did not answer. The message names the reason, in one line."""
 
 
 class Piece(NamedTuple):
@@ -33,7 +35,7 @@ class ChatModel(Protocol):
         """Yields the pieces of `n` answers to a chat as they are generated. Closing the iterator cancels the answers.
 
         Raises:
-            ChatModelError: The model did not answer.
+            WeftError: The model did not answer.
         """
 
     def close(self) -> None:

@@ -1,16 +1,14 @@
 """A server with OpenAI's API: Weft, llama-server, or any other."""
 
 import json
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request
 
 import msgspec
 
 from weft.cli.chat.pieces import ChatModelError, Messages, Piece
-from weft.cli.top.server_access import new_opener, server_url, status_message, unreachable_message
+from weft.cli.top.server_access import NoAnswerError, ServerAccess, error_text
 from weft.sampling_fields import Sampling
 from weft.settings import Settings
 
@@ -18,8 +16,6 @@ __all__ = ["RemoteModel"]
 
 TIMEOUT_S = 600.0
 """Maximum silence of the server, in seconds: a long prompt is computed before the first token."""
-
-MAX_ERROR_BYTES = 65_536
 
 
 class Delta(msgspec.Struct):
@@ -72,11 +68,10 @@ class RemoteModel:
 
     def __init__(self, url: str, key: str | None, model: str | None, settings: Settings) -> None:
         try:
-            self._url = server_url(url).removesuffix("/v1")
+            self._access = ServerAccess(url.removesuffix("/").removesuffix("/v1"), key, TIMEOUT_S)
         except ValueError as error:
             raise ChatModelError(str(error)) from None
-        self._opener = new_opener()
-        self._headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        self._url = self._access.url
         self._options = _options(settings)
         self.name = model or self._first_model()
         """Name of the model."""
@@ -105,12 +100,9 @@ class RemoteModel:
 
     def _open(self, path: str, body: bytes | None = None) -> Any:  # noqa: ANN401 (urllib has no common type)
         try:
-            return self._opener.open(Request(self._url + path, data=body, headers=self._headers), timeout=TIMEOUT_S)
-        except HTTPError as error:
-            with error:
-                raise ChatModelError(_message(self._url, error)) from None
-        except (URLError, HTTPException, OSError) as error:
-            raise ChatModelError(unreachable_message(self._url, error)) from None
+            return self._access.open(path, body)
+        except NoAnswerError as error:
+            raise ChatModelError(str(error)) from None
 
 
 def _options(settings: Settings) -> dict[str, Any]:
@@ -133,22 +125,9 @@ def _pieces(lines: Iterable[bytes]) -> Generator[Piece, None, None]:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ChatModelError(f"the server did not send a chat completion chunk: {error}") from None
         if chunk.error is not None:
-            raise ChatModelError(_error_text(chunk.error))
+            raise ChatModelError(error_text(chunk.error))
         for choice in chunk.choices:
             if reasoning := choice.delta.reasoning_content or choice.delta.reasoning:
                 yield Piece(choice.index, "reasoning", reasoning)
             if choice.delta.content:
                 yield Piece(choice.index, "content", choice.delta.content)
-
-
-def _message(url: str, error: HTTPError) -> str:
-    """Returns the message for an error response."""
-    try:
-        reason = _error_text(json.loads(error.read(MAX_ERROR_BYTES))["error"])
-    except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        reason = str(error.reason)
-    return status_message(url, error.code, reason)
-
-
-def _error_text(error: object) -> str:
-    return str(error.get("message", error)) if isinstance(error, Mapping) else str(error)

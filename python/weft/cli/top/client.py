@@ -1,19 +1,15 @@
-"""HTTP client of `weft top`."""
+"""State of a server over HTTP, for `weft top`."""
 
-import json
 import time
 from http.client import HTTPException
 from typing import TypeVar
-from urllib.error import HTTPError, URLError
-from urllib.request import Request
 
 import msgspec
 
-from weft.cli.top.server_access import new_opener, server_url, status_message, unreachable_message
+from weft.cli.top.server_access import NoAnswerError, ServerAccess
 from weft.cli.top.state import COUNTERS, Cache, Properties, ServerState, Slot, metrics
-from weft.drawing.figure import readable
 
-__all__ = ["NoAnswerError", "Server"]
+__all__ = ["Server"]
 
 TIMEOUT_S = 10.0
 """Timeout of network operations, in seconds."""
@@ -25,13 +21,6 @@ MAX_NODES = 1_000
 """Number of most recently used cache nodes to request, among which the busiest are selected."""
 
 Response = TypeVar("Response")
-
-
-class NoAnswerError(Exception):
-    """The server did not respond, or its response is invalid. The text has the reason, in one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(readable(reason))
 
 
 class Server:
@@ -46,10 +35,9 @@ class Server:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self.url = server_url(url)
+        self._access = ServerAccess(url, key, TIMEOUT_S)
+        self.url = self._access.url
         """URL of the server, without a slash at the end."""
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._opener = new_opener()
         self._cache: Cache | None = None
         self._counters_at_fetch: object = None
 
@@ -88,35 +76,17 @@ class Server:
         """Returns a response body; None if the server does not provide it (404, 501) or not now (503)."""
         try:
             return self._read(path)
-        except _StatusError as error:
+        except NoAnswerError as error:
             if error.status in {404, 501, 503}:
                 return None
             raise
 
     def _read(self, path: str) -> bytes:
-        try:
-            with self._opener.open(Request(self.url + path, headers=self._headers), timeout=TIMEOUT_S) as answer:
-                body: bytes = answer.read(MAX_BYTES + 1)
-        except HTTPError as error:
-            with error:
-                raise _StatusError(error.code, _message(self.url, error)) from None
-        except (URLError, HTTPException, OSError) as error:
-            raise NoAnswerError(unreachable_message(self.url, error)) from None
+        with self._access.open(path) as response:
+            try:
+                body: bytes = response.read(MAX_BYTES + 1)
+            except (HTTPException, OSError) as error:
+                raise self._access.unreachable(error) from None
         if len(body) > MAX_BYTES:
             raise NoAnswerError(f"the response of {self.url}{path} exceeds {MAX_BYTES} bytes")
         return body
-
-
-class _StatusError(NoAnswerError):
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        super().__init__(message)
-
-
-def _message(url: str, error: HTTPError) -> str:
-    """Returns the message for an error response."""
-    try:
-        reason = json.loads(error.read(65_536))["error"]["message"]
-    except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        reason = error.reason
-    return status_message(url, error.code, reason)

@@ -12,7 +12,8 @@ from typing import NoReturn
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from weft.cli.top.client import NoAnswerError, Server
+from weft.cli.top.client import Server
+from weft.cli.top.server_access import NoAnswerError
 from weft.cli.top.state import Rates, ServerState
 from weft.cli.top.view import page, unavailable
 
