@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request and sends it to the worker |
 //! | `worker.rs` | the loop: each stage is a method, in this order |
-//! | `scheduler/queue.rs`, `scheduler/request_group.rs` | the request waits, and is next |
+//! | `scheduler/queue.rs` | the request waits, and is next |
 //! | `scheduler/admission.rs` | a branch enters a slot or resumes, or waits for a slot, for cells, or for a prefix |
 //! | `scheduler/prefix_match.rs` | its longest cached prefix, and whether another sequence is computing a longer one |
 //! | `scheduler/placement.rs` | its sequence, its slot and its cells |
@@ -29,18 +29,21 @@
 //! | `execute.rs` | the decode |
 //! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
 //! | `scheduler/lifecycle.rs` | it finishes, fails, is cancelled, preempted or removed |
-//! | `output/mod.rs`, `output/completions.rs` | its events reach the reader |
+//! | `output/mod.rs`, `output/stream.rs`, `output/completions.rs` | its events reach the reader |
 //!
 //! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
 //! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that
 //! became free, and starts the branches whose prompt this step has computed, and samples for them too.
 //!
-//! Slots are taken and freed in `scheduler/slots.rs`, mostly for `scheduler/lifecycle.rs`. Cells and sequence ids are held by guards
-//! (`cache_manager/guards.rs`); dropping one queues a release, which the cache manager carries out before it reads its bookkeeping. If
-//! cells or ids are short, `cache_manager/reclaim.rs` evicts idle prefixes (`cache/path_removal.rs` chooses them,
-//! `cache_manager/moves.rs` offloads and drops them); then the scheduler releases held prompts, and preempts junior sequences. When a
-//! client disconnects, `Completions` is dropped, which sends `Command::Cancel`; `Scheduler::disconnect` releases
-//! what the stream holds.
+//! | question | answer, in files of [`engine`] |
+//! | --- | --- |
+//! | Who decides that a prompt waits? | `scheduler/admission.rs`: `start` for a new request, `resume` for a preempted sequence |
+//! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens` |
+//! | What frees a slot? | `scheduler/lifecycle.rs`, whenever a sequence leaves, by `Slots::take` or `take_all` |
+//! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before it reads its bookkeeping |
+//! | Where does an idle prefix leave the device cache? | `cache_manager/moves.rs`: `evict` if cells or ids are short, `offload_early` if it slows down decodes. `cache/path_removal.rs` chooses it |
+//! | What happens if that is not enough? | `scheduler/lifecycle.rs`: `release_cells` releases held prompts, then preempts junior sequences |
+//! | What happens when a client disconnects? | `output/completions.rs`: its `Completions` is dropped and sends `Command::Cancel`; `Scheduler::disconnect` then removes the request with its sequences |
 //!
 //! | part | purpose |
 //! | --- | --- |
@@ -59,11 +62,13 @@
 //! To add
 //! - a sampler: a name in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in `python/convert.rs`), its filter in
 //!   `sampling/filters`, and its step in `sampling/chain.rs`;
-//! - a feature of the engine, such as another branch search: a file in `engine/features`, called in `engine/features/hooks.rs`. Searches
-//!   follow `features/beams` and its hooks `n_together`, `on_create`, `sample`, `after_sampling`, `on_preempt`, `end_oversized` and
+//! - a feature of the engine, such as another kind of branch search: a file in `engine/features`, its state in
+//!   `engine/features/state.rs`, and its calls in `engine/features/hooks.rs`. A search follows `features/beams`: its hooks are
+//!   `on_validate`, `n_together`, `on_new_sequence`, `is_vacant`, `sample`, `after_sampling`, `on_preempt`, `end_oversized` and
 //!   `cancel_together`;
-//! - a tier of the cache: entries of nodes in `cache/prefix_tree.rs`, filled by `cache/path_removal.rs`, found by
-//!   `cache/prefix_match.rs`, evicted as in `cache/host_eviction.rs`, and copied by `cache_manager/moves.rs`.
+//! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`), its limit in bytes as in `cache/host_cache.rs`,
+//!   stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted as in
+//!   `cache/host_eviction.rs`, and copied by `engine/cache_manager/moves.rs`.
 //!
 //! # Glossary
 //!

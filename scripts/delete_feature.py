@@ -9,7 +9,7 @@
 A feature is a file or a folder of `rust/engine/features`. With it go:
 
 - its tests, `rust/engine/tests/NAME.rs`, and the `mod` lines of its modules;
-- in `hooks.rs`, `state.rs` and `mod.rs` of `features`, each item, statement and field that names it;
+- in `hooks.rs`, `state.rs` and `mod.rs` of `features`, each item, statement, field and call in a list that names it;
 - elsewhere, each `use` of it, and what `// feature: NAME` marks. At the end of a line of code, the comment marks that line. On a
   line of its own, it marks the item, statement, field or match arm that follows. A marked `mod` line stands for its file too.
   A mark with several names, as in `// feature: beams, forks`, goes with any of them.
@@ -41,6 +41,8 @@ ITEM = re.compile(
     r"(?:fn|impl|struct|enum|union|trait|mod|use|let|static|type|const|for|while|loop|if|match)\b"
 )
 MODULE = re.compile(r"\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+CALL = re.compile(r"[^\s,()][^,()]*(?:\((?:[^()]|\([^()]*\))*\)[^,()]*)+")
+"""A call in a list, whose arguments may hold a level of further calls."""
 NEEDED = ("Cargo.toml", "Cargo.lock", "build.rs", "clippy.toml", "rustfmt.toml", "rust")
 
 _mask = runpy.run_path(str(Path(__file__).with_name("measure_rust.py")))["mask"]
@@ -213,7 +215,23 @@ class _File:
     def delete_from_lists(self, name: str) -> None:
         """Deletes the feature `name` from lists in `use features::{…}`."""
         kept = re.compile(rf"\b{name}\b,?\s*")
-        text = re.sub(r"(?<=\bfeatures::\{)[^{}]*(?=\})", lambda match: kept.sub("", match[0]), self.text)
+        self._replace(re.sub(r"(?<=\bfeatures::\{)[^{}]*(?=\})", lambda match: kept.sub("", match[0]), self.text))
+
+    def delete_calls(self, name: str) -> int:
+        """Deletes the calls of the feature `name` from lists of calls, as in `any([name::is_due(a), …])`. Returns their number."""
+        n_deleted = 0
+
+        def without(match: re.Match[str]) -> str:
+            nonlocal n_deleted
+            calls = CALL.findall(match[0])
+            kept = [call.strip() for call in calls if not re.search(rf"\b{name}\b", call)]
+            n_deleted += len(calls) - len(kept)
+            return ", ".join(kept)
+
+        self._replace(re.sub(r"(?<=\(\[)[^\[\]]*(?=\]\))", without, self.text))
+        return n_deleted
+
+    def _replace(self, text: str) -> None:
         if text != self.text:
             self.path.write_text(text, encoding="utf-8")
             self.text, self.masked = text, mask(text)
@@ -256,6 +274,8 @@ def _delete_in(root: Path, file: _File, name: str, known: list[str], deletion: D
     is_seam = file.path.parent == root / FEATURES and file.path.name in SEAMS
     is_tests = file.path == root / ENGINE / "tests" / "mod.rs"
     use = rf"^[ \t]*(?:pub(?:\([^)]*\))?\s+)?use\s[^;]*\bfeatures::{name}\b"
+    if is_seam:
+        deletion.n_hooks += file.delete_calls(name)
     pattern = rf"\b{name}\b" if is_seam else rf"\bmod {name}\b|{use}" if is_tests else use
     for match in re.finditer(pattern, file.masked, re.MULTILINE):
         start = start_of(file.masked, match.end())

@@ -89,6 +89,14 @@ pub(crate) fn after_step<A, B>(a: &A, b: &B) -> bool {
     }
     is_done
 }
+
+pub(crate) fn is_busy(a: &A) -> bool {
+    any([beams::is_busy(a, a.beams()), a.forks.is_busy()])
+}
+
+pub(crate) fn n_rows(a: &A) -> u32 {
+    least([beams::n_rows(a)])
+}
 """,
     "rust/engine/tests/mod.rs": "mod beams;\nmod steps;\n",
     "rust/engine/tests/beams.rs": "",
@@ -142,6 +150,14 @@ pub(crate) fn after_step<A, B>(a: &A, b: &B) -> bool {
     let mut is_done = false;
     is_done |= forks::advance(a, b);
     is_done
+}
+
+pub(crate) fn is_busy(a: &A) -> bool {
+    any([a.forks.is_busy()])
+}
+
+pub(crate) fn n_rows(a: &A) -> u32 {
+    least([])
 }
 """,
         "rust/engine/tests/mod.rs": "mod steps;\n",

@@ -2,9 +2,8 @@
 //!
 //! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose
 //! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
-//! tiers) and the [`output`] (readers of streams). `scheduler/planning` holds what a step's plan needs from earlier steps. The [`features`] are called at
-//! `features/hooks` and attach their state by `features/state`, which every file may use.
-//! Any other file uses only files that precede it in this table:
+//! tiers) and the [`output`] (readers of streams). The [`features`] are called at `features/hooks` and attach their state by
+//! `features/state`, which every file may use. Any other file uses only files that precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |

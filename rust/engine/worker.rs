@@ -17,7 +17,6 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::admission::{AdmissionBudget, admit};
 use crate::engine::scheduler::checkpoints::save_checkpoints;
 use crate::engine::scheduler::planning::Planner;
-use crate::engine::scheduler::prefix_match::hold_prompts;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::count;
 use crate::engine::scheduler::sample::{is_due, sample_tokens};
@@ -183,7 +182,6 @@ impl<R: Runner> Worker<R> {
         admit(scheduler, cache, budget);
         lap(stopwatch, cache, |times| &mut times.place);
         move_between_tiers(scheduler, cache);
-        hold_prompts(scheduler, cache);
         hooks::before_planning(scheduler, cache);
         lap(stopwatch, cache, |times| &mut times.place);
         scheduler.fail_unencodable();

@@ -1,3 +1,5 @@
+//! Splits, joins and removals of cell runs.
+
 use std::ops::Range;
 
 use crate::cache::cell_runs::{CellRun, CellRunId, CellRuns};

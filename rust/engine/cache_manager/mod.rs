@@ -1,3 +1,8 @@
+//! The cache manager: the runner, the bookkeeping of its cells in both tiers, and the time that moves between them may take.
+//!
+//! It decides what is evicted and offloaded, never who runs: callers pass what to do when idle prefixes are not enough. It wraps
+//! [`KvCache`], which only keeps the books, and carries out its changes in the runner.
+
 pub(crate) mod guards;
 pub(crate) mod move_budget;
 pub(crate) mod moves;
@@ -17,7 +22,7 @@ use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, Runner};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, PlacedMedia, Token};
 
-/// The runner, and the bookkeeping of its cells. Queued changes are applied before each call that depends on them.
+/// Queued changes are applied before each call that depends on them.
 pub(crate) struct CacheManager<R> {
     runner: R,
     kv: KvCache,

@@ -1,4 +1,4 @@
-//! Hooks: the moments at which the stages of a step call the features, each call on a separate line.
+//! Hooks: the moments at which the stages of a step call the features, each by a line or in a list of calls.
 //!
 //! *Architecture invariant:* outside of `features`, the engine calls a feature only by these hooks, and holds its state only as
 //! [`state`]. The types by which callers request one ([`Request`](crate::request::Request), `output/fork.rs`) are part of the interface.
@@ -28,6 +28,18 @@ use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
 use crate::sampling::{Sampler, Threads};
+
+fn any<const N: usize>(answers: [bool; N]) -> bool {
+    answers.contains(&true)
+}
+
+fn least<const N: usize>(limits: [u32; N]) -> u32 {
+    limits.into_iter().min().unwrap_or(u32::MAX)
+}
+
+fn first<T, const N: usize>(answers: [Option<T>; N]) -> Option<T> {
+    answers.into_iter().flatten().next()
+}
 
 // Submission, on the caller's thread.
 
@@ -72,9 +84,7 @@ pub(crate) fn on_generated_prompt(features: &mut GroupFeatures, range: Range<u32
 }
 
 pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
-    let mut explanation = None;
-    explanation = explanation.or_else(|| explanations::explanation_of(features));
-    explanation
+    first([explanations::explanation_of(features)])
 }
 
 // Stage `receive`.
@@ -91,22 +101,16 @@ pub(crate) fn on_command(scheduler: &mut Scheduler, runner: &impl Runner, comman
 
 /// Returns true if further commands must wait for the next step.
 pub(crate) fn is_step_full(features: &SchedulerFeatures) -> bool {
-    let mut is_full = false;
-    is_full |= features.forks.is_step_full();
-    is_full
+    any([features.forks.is_step_full()])
 }
 
 pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
-    let mut is_busy = false;
-    is_busy |= features.forks.is_building();
-    is_busy
+    any([features.forks.is_building()])
 }
 
 /// A reader cancels a branch of its stream. Returns true if that happens later.
 pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    let mut is_deferred = false;
-    is_deferred |= forks::commands::defer_cancel(scheduler, request_id, index);
-    is_deferred
+    any([forks::commands::defer_cancel(scheduler, request_id, index)])
 }
 
 pub(crate) fn on_disconnect(features: &mut SchedulerFeatures, request_id: u64) {
@@ -121,22 +125,16 @@ pub(crate) fn before_admission(scheduler: &mut Scheduler, runner: &impl Runner) 
 
 /// Returns the first prompt position whose logits the next branch of a group needs, besides the last; at least 1.
 pub(crate) fn first_needed(features: &SchedulerFeatures, group: &RequestGroup) -> Option<u32> {
-    let mut first = None;
-    first = first.or_else(|| prompt_logprobs::pending::first_uncached(&features.prompt_logprobs, group));
-    first
+    first([prompt_logprobs::pending::first_uncached(&features.prompt_logprobs, group)])
 }
 
 /// Returns how many of `n_common` tokens that `running` computes are usable for a group that needs logits from `first_needed` on.
 pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_needed: u32, n_common: u32) -> u32 {
-    let mut n = n_common;
-    n = n.min(prompt_logprobs::pending::n_usable(running, group, first_needed, n_common));
-    n
+    least([prompt_logprobs::pending::n_usable(running, group, first_needed, n_common)]).min(n_common)
 }
 
 pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
-    let mut n = u32::MAX;
-    n = n.min(prompt_logprobs::pending::max_reusable(sequence));
-    n
+    least([prompt_logprobs::pending::max_reusable(sequence)])
 }
 
 pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
@@ -173,9 +171,7 @@ pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
 }
 
 pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
-    let mut is_vacant = false;
-    is_vacant |= beams::is_vacant(features);
-    is_vacant
+    any([beams::is_vacant(features)])
 }
 
 pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
@@ -184,36 +180,26 @@ pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut 
 
 /// Returns the number of uncomputed rows whose logits features need, except the last.
 pub(crate) fn rows_wanted(running: &RunningSequence) -> Option<u32> {
-    let mut n = None;
-    n = n.or_else(|| prompt_logprobs::pending::n_rows_wanted(running));
-    n
+    first([prompt_logprobs::pending::n_rows_wanted(running)])
 }
 
 /// Returns the maximum number of rows of a sequence in the next decode, if `n_more` may have logits in addition to the last.
 pub(crate) fn max_rows_with_logits(running: &RunningSequence, n_more: u32) -> u32 {
-    let mut n = u32::MAX;
-    n = n.min(prompt_logprobs::pending::max_rows(running, n_more));
-    n
+    least([prompt_logprobs::pending::max_rows(running, n_more)])
 }
 
 /// Returns how many tokens a sequence may compute in the next decode.
 pub(crate) fn max_rows_until_due(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
-    let mut n = u32::MAX;
-    n = n.min(self_extend::n_until_grouped(scheduler, running));
-    n
+    least([self_extend::n_until_grouped(scheduler, running)])
 }
 
 pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
-    let mut is_wanted = false;
-    is_wanted |= prompt_logprobs::pending::wants_logits(sequence, position);
-    is_wanted
+    any([prompt_logprobs::pending::wants_logits(sequence, position)])
 }
 
 /// A group fills the device cache by itself. Returns true if a feature has ended it.
 pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
-    let mut has_ended = false;
-    has_ended |= beams::end_full(scheduler, runner, group_id);
-    has_ended
+    any([beams::end_full(scheduler, runner, group_id)])
 }
 
 // Stages `execute` and `sample`.
@@ -269,9 +255,7 @@ pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatur
 
 /// A branch is cancelled. Returns true if a feature has cancelled it, with all branches of its group.
 pub(crate) fn cancel_together(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    let mut is_cancelled = false;
-    is_cancelled |= beams::cancel_search(scheduler, request_id, index);
-    is_cancelled
+    any([beams::cancel_search(scheduler, request_id, index)])
 }
 
 pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
@@ -280,9 +264,7 @@ pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &Reques
 
 /// Returns true if the prompts of a group are computed or shared by other branches first.
 pub(crate) fn is_fork(features: &SchedulerFeatures, group_id: u64) -> bool {
-    let mut continues = false;
-    continues |= features.forks.state_of(group_id).is_some();
-    continues
+    any([features.forks.state_of(group_id).is_some()])
 }
 
 pub(crate) fn on_finish(

@@ -1,4 +1,4 @@
-//! Events, metrics and wakes that the worker publishes.
+//! The output: events of streams, wakes of their readers, and metrics. It owns no request: groups carry their events to it.
 
 pub(crate) mod completions;
 pub(crate) mod fork;

@@ -46,7 +46,7 @@ impl AdmissionBudget {
 /// of lower priority that are junior to it are preempted, most junior first. A request that waits for a shared prefix does not
 /// block the queue; a request that does not fit yet does.
 pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) {
-    hold_prompts(scheduler, cache);
+    hold_prompts(&mut scheduler.queue, cache);
     scheduler.unblock();
     while !budget.is_spent() {
         cache.settle();

@@ -1,4 +1,7 @@
 //! The scheduler: all requests and sequences, and what the running step has to publish about them.
+//!
+//! It decides who waits, runs, is preempted and ends. Cells are the cache manager's: stages that need both receive both, and a
+//! sequence holds its cells by a guard.
 
 pub(crate) mod adapter_round_robin;
 pub(crate) mod admission;
@@ -158,7 +161,6 @@ impl Scheduler {
         self.queue.set_prompt_logits(group_id, logits);
     }
 
-    /// Sets the parameters of the branches of forks, which can then start.
     pub(crate) fn build_forks(&mut self, group_id: u64, branch_specs: Vec<BranchSpec>) {
         self.stats.branches.n_forked += branch_specs.iter().map(|spec| u64::from(spec.n)).sum::<u64>();
         self.queue.set_branch_specs(group_id, branch_specs);
@@ -168,7 +170,6 @@ impl Scheduler {
         hooks::on_eviction(&mut self.features, evicted);
     }
 
-    /// Records that this step changed which sequences run or wait: the next step has work.
     pub(crate) fn mark_changed(&mut self) {
         self.has_changed = true;
     }
@@ -247,7 +248,6 @@ impl Scheduler {
         self.stats.n_predicted += n as u64;
     }
 
-    /// Records the time of the next token of a sequence.
     pub(crate) fn observe_token(&mut self, key: SchedulingKey, now: Instant) {
         let clock = &mut self.slots.sequence_mut(key).sequence.clock;
         let last = clock.record_token(now);

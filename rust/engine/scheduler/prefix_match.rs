@@ -5,7 +5,8 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder};
+use crate::engine::scheduler::queue::Queue;
+use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder, RequestGroup};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
@@ -16,7 +17,7 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
         return PrefixMatch::on_device(prompt_holder, group.n_prompt());
     }
     if group.prompt_logits.is_some()
-        && let Some(whole) = find_whole(scheduler, cache, group_id)
+        && let Some(whole) = find_whole(group, cache)
     {
         return whole;
     }
@@ -39,8 +40,7 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
     cache.find_match(&query, &group.media)
 }
 
-fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> Option<PrefixMatch> {
-    let group = scheduler.queue.group(group_id);
+fn find_whole<R: Runner>(group: &RequestGroup, cache: &mut CacheManager<R>) -> Option<PrefixMatch> {
     let n = group.n_prompt();
     let query =
         PrefixQuery { adapters: &group.adapter_schedule, tokens: &group.prompt, at_least: n, at_most: n, takes_logits: false };
@@ -49,14 +49,14 @@ fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, gro
 
 /// Holds computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in the device cache is
 /// held again once the next branch has computed it.
-pub(crate) fn hold_prompts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    let without_holder = scheduler.queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
+pub(super) fn hold_prompts<R: Runner>(queue: &mut Queue, cache: &mut CacheManager<R>) {
+    let without_holder = queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
     for group_id in without_holder.map(|group| group.group_id).collect::<Vec<u64>>() {
         if cache.n_free_ids() == 0 {
             return;
         }
-        let matched = find_whole(scheduler, cache, group_id);
-        let group = scheduler.queue.group_mut(group_id);
+        let group = queue.group_mut(group_id);
+        let matched = find_whole(group, cache);
         let path = matched.and_then(|matched| cache.place(&group.adapter_schedule, Some(&matched)));
         group.prompt_holder = path.map_or(PromptHolder::Empty, PromptHolder::Path);
     }

@@ -4,6 +4,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::prefix_match::hold_prompts;
 use crate::engine::scheduler::resumption::find_awaited;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::request::Task;
 
 /// Moves cache entries within the time of this step: first reloads for running sequences, then saves of prefix files, then
-/// offloads that reduce the cost of decodes.
+/// offloads that reduce the cost of decodes. Holds prompts on the sequence ids that are then free.
 pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
@@ -47,6 +48,7 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     let is_idle = scheduler.slots.running().is_empty();
     while !cache.is_out_of_time() && cache.offload_early(is_idle) {}
     while !cache.is_out_of_time() && cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason)) {}
+    hold_prompts(&mut scheduler.queue, cache);
 }
 
 enum ReloadOutcome {
