@@ -15,7 +15,6 @@ pub const MAX_EVICTED_RUNS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     pub group_id: u64,
-    /// Cache owner that it names, if any.
     pub owner: Option<Arc<str>>,
 }
 

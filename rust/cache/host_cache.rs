@@ -9,7 +9,6 @@ const OVERHEAD: u64 = 512;
 /// Each node of the tree that is reloaded from it holds an [`Arc`].
 #[derive(Debug)]
 pub(crate) struct HostEntry {
-    /// Range of the saved tokens in their text.
     pub(super) range: Range<u32>,
     pub(super) bytes: Arc<[u8]>,
     pub(crate) logits: Option<Arc<[f32]>>,

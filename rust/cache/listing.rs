@@ -17,14 +17,12 @@ pub struct CachedNode {
     pub start: u32,
     pub adapters: Vec<AdapterScale>,
     pub tier: Tier,
-    /// Slots whose sequences run on it.
     pub slots: Vec<u32>,
     /// Cache owner of the request that computed or used it last, if that request names one.
     pub owner: Option<Arc<str>>,
     pub is_pinned: bool,
     /// Number of requests that matched the node, or a part of it that was then split off.
     pub n_hits: u64,
-    /// Time of last use on the cache's clock.
     pub last_used: u64,
     /// Bytes in the host cache; an entry that several nodes are reloaded from is counted at the first of them.
     pub n_stored_bytes: u64,

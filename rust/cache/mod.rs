@@ -63,11 +63,8 @@ pub const MIN_SHARED: u32 = 16;
 pub enum CacheOp {
     /// Adds `to` as a holder of the cells of `[0, n_tokens)` of `from`.
     Fork {
-        /// The source.
         from: KvSeqId,
-        /// Holds nothing yet.
         to: KvSeqId,
-        /// Length of the shared prefix.
         n_tokens: u32,
     },
     /// Removes all but the first `n_kept` tokens of this id.
@@ -191,12 +188,12 @@ impl KvCache {
     }
 
     /// Number of cells of the match's device part that are evictable now and will be pinned once the match is placed.
-    pub(crate) fn n_evictable_in(&self, matched: &PrefixMatch) -> usize {
+    pub(crate) fn n_evictable_in(&self, matched: &PrefixMatch) -> u32 {
         let Some(source) = matched.source else { return 0 };
         self.cell_runs.n_evictable_of(source, matched.n_device)
     }
 
-    pub(crate) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
+    pub(crate) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
         self.cell_runs.freed_by(ids)
     }
 
@@ -275,8 +272,7 @@ impl KvCache {
     /// be free.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         for (id, tokens) in rows {
-            let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
-            path.tail.extend_from_slice(tokens);
+            self.path_mut(id).tail.extend_from_slice(tokens);
             self.cell_runs.grow(id, tokens.len());
         }
     }
@@ -285,7 +281,7 @@ impl KvCache {
     pub fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
         let in_tree = self.tree.node(self.path(id).tip).end();
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are in the tree");
-        let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is truncated");
+        let path = self.path_mut(id);
         path.tail.truncate((n_kept - in_tree) as usize);
         path.blocks.clear();
         self.cell_runs.shorten(id, n_kept);
@@ -339,7 +335,6 @@ impl KvCache {
         tip
     }
 
-    /// Returns the changes that the model's memory must make since the last call, in order.
     pub fn take_ops(&mut self) -> impl Iterator<Item = CacheOp> {
         self.ops.drain(..)
     }

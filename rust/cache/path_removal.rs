@@ -22,7 +22,6 @@ pub struct PathRemoval {
     pub n_tokens: u32,
     /// Cost of saving them, in tokens of one contiguous run of cells.
     pub n_units: u64,
-    /// Time of last use on the cache's clock.
     pub last_used: u64,
 }
 

@@ -241,12 +241,10 @@ impl KvCache {
 
     pub(super) fn drop_class(&self, id: NodeId) -> u8 {
         let node = self.tree.node(id);
-        if node.is_on_device() {
-            0
-        } else if node.n_reserved == 0 {
-            1
-        } else {
-            2
+        match (node.is_on_device(), node.n_reserved) {
+            (true, _) => 0,
+            (false, 0) => 1,
+            (false, _) => 2,
         }
     }
 }

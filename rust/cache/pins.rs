@@ -119,7 +119,6 @@ impl KvCache {
         }
     }
 
-    /// Returns `false` if no prefix has this id.
     pub(crate) fn unpin_prefix(&mut self, pin_id: u64) -> bool {
         let Some(Pin { node, holder, n_bytes, .. }) = self.pins.remove(&pin_id) else { return false };
         self.n_pinned_bytes -= n_bytes;
@@ -137,7 +136,6 @@ impl KvCache {
         self.pins.iter().map(|(&id, pin)| self.describe(id, pin)).collect()
     }
 
-    /// Number of pinned prefixes and their bytes; tokens that two of them share are counted twice.
     pub(crate) fn pinned_size(&self) -> (usize, u64) {
         (self.pins.len(), self.n_pinned_bytes)
     }

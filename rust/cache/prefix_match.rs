@@ -65,7 +65,6 @@ impl PrefixMatch {
 /// A reload of a host cache entry, and the range of its tokens to keep.
 #[derive(Debug, Clone)]
 pub struct Reload {
-    /// The entry's data.
     pub bytes: Arc<[u8]>,
     pub range: Range<u32>,
     /// Range of the tokens to keep; it starts at the end of the previous reload.

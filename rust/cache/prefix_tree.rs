@@ -36,7 +36,6 @@ pub(super) struct Node {
     /// The host cache entry that the node can be reloaded from.
     pub(super) host_entry: Option<Arc<HostEntry>>,
     pub(super) n_hits: u64,
-    /// The request that computed or used it last.
     pub(super) provenance: Option<Provenance>,
     /// Time at which a path through this node was last used.
     pub(super) last_used: u64,

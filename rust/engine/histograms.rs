@@ -67,12 +67,10 @@ impl Histogram {
         self.bounds.iter().map(|&bound| bound * self.unit).zip(self.counts)
     }
 
-    /// Returns the number of all values.
     pub const fn n(&self) -> u64 {
         self.n
     }
 
-    /// Returns the sum of all values.
     pub const fn sum(&self) -> u64 {
         self.sum
     }
@@ -91,7 +89,6 @@ pub struct RequestHistograms {
     pub end_to_end_latency: Histogram,
     /// Prompt tokens of such a branch.
     pub prompt_tokens: Histogram,
-    /// Tokens that it generated.
     pub generation_tokens: Histogram,
 }
 
@@ -117,7 +114,6 @@ impl RequestHistograms {
         }
     }
 
-    /// Counts a branch that got a slot.
     pub(super) fn observe_start(&mut self, submitted: Instant, now: Instant) {
         self.queue_time.observe_time(now - submitted);
     }

@@ -20,6 +20,7 @@
 //! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
 //! | `validation` `features/forks/control` | checks of requests, commands of the readers of streams |
+#![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod cache_manager;
 mod execute;
@@ -114,17 +115,14 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns the resolved limits.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// Returns the vocabulary, which maps token ids to bytes.
     pub fn token_strings(&self) -> &TokenStrings {
         &self.inner.model.token_strings
     }
 
-    /// Returns the capabilities of the model's KV memory.
     pub fn memory_kind(&self) -> MemoryKind {
         self.inner.model.memory
     }
@@ -185,7 +183,6 @@ impl Engine {
         Arc::clone(&self.inner.adapters)
     }
 
-    /// Returns the default adapters with their scales.
     pub fn adapters(&self) -> Vec<AdapterScale> {
         self.inner.default_adapters()
     }

@@ -15,7 +15,6 @@ pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 pub struct Row {
     /// Owner of the cell that the token fills.
     pub sequence: KvSeqId,
-    /// The token.
     pub token: Token,
     /// Position in the sequence; continues its cells without a gap.
     pub position: u32,
@@ -40,20 +39,17 @@ pub struct Plan {
     /// At most `n_ubatch` rows of tokens, and as many for each medium with non-causal attention and for all other media
     /// together; at most `n_outputs` of them require logits.
     pub rows: Vec<Row>,
-    /// The rows of media, in order.
     pub media: Vec<MediaRows>,
     /// Active adapters of all rows. A change costs graph rebuilds.
     pub adapter_set: AdapterSet,
 }
 
 impl Plan {
-    /// Returns true if all rows are of media.
     pub fn is_of_media(&self) -> bool {
         !self.rows.is_empty() && self.media.iter().map(|media| media.rows.len()).sum::<usize>() == self.rows.len()
     }
 }
 
-/// Error of a failed decode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct DecodeError {
@@ -61,19 +57,16 @@ pub struct DecodeError {
     pub reason: String,
 }
 
-/// Error of saving or restoring a cell range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// A picture with two-dimensional positions can only be saved and moved as a whole, and with windowed memory nothing after
     /// it can. Permanent for such a model.
     #[error("the positions of an image with rows and columns can only be saved as a whole, and not by sliding-window memory")]
     OwnPositions,
-    /// The memory refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Error of moving cells.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RelocateError {
     /// Nothing was moved.
@@ -100,7 +93,6 @@ pub trait Runner {
         &[]
     }
 
-    /// Returns the default adapters with their scales.
     fn default_adapters(&self) -> Vec<AdapterScale> {
         Vec::new()
     }
@@ -127,10 +119,8 @@ pub trait Runner {
     /// Drops all but the first `n_kept` tokens of `id`. Returns `false`, with nothing dropped, if the model's memory cannot.
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool;
 
-    /// Drops all tokens of `id`.
     fn drop_sequence(&mut self, id: KvSeqId);
 
-    /// Returns the capabilities of the memory.
     fn memory_kind(&self) -> MemoryKind;
 
     /// Returns a copy of the cells of `range` of `id`, which must be all of `id` for memory with [`ForkRule::AtEnd`]. The bytes are
@@ -175,16 +165,13 @@ pub trait Runner {
     /// Appends the bytes of `token`; control tokens have none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);
 
-    /// Returns true for one of [`Runner::end_tokens`].
     fn is_end(&self, token: Token) -> bool;
 
-    /// Returns the end-of-generation tokens.
     fn end_tokens(&self) -> &[Token];
 
     /// Returns the tokens that the model requires never to be sampled.
     fn suppressed_tokens(&self) -> &[Token];
 
-    /// Returns the vocabulary.
     fn token_strings(&self) -> TokenStrings;
 
     /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit.

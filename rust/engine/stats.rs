@@ -8,7 +8,6 @@ use crate::engine::histograms::RequestHistograms;
 /// Metrics as of the last step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// One entry per slot, in order.
     pub slots: Vec<SlotStats>,
     /// Requests with a branch that was never in a slot.
     pub n_waiting: usize,
@@ -20,41 +19,30 @@ pub struct Stats {
     pub n_reloaded: u64,
     /// Of `n_cached`, tokens that another request was still computing when they were matched.
     pub n_awaited: u64,
-    /// Tokens sampled.
     pub n_predicted: u64,
     /// Prompt tokens that were compared with cached or pending prefixes.
     pub n_compared: u64,
     /// Steps of the worker, with or without a decode.
     pub n_steps: u64,
-    /// Decodes.
     pub n_decodes: u64,
     /// Sequences in slots, summed over all decodes.
     pub n_busy: u64,
-    /// Sequences that were preempted.
     pub n_preempted: u64,
-    /// Metrics of branches.
     pub branches: BranchStats,
-    /// Histograms of branches.
     pub histograms: RequestHistograms,
     /// Decodes with other adapters than the previous one.
     pub n_adapter_changes: u64,
-    /// Cells of the device cache that are used.
     pub n_cells_used: usize,
-    /// Cells of the device cache.
     pub n_cells: usize,
     /// Highest used cell plus one: the range that each decode scans.
     pub n_cells_reached: usize,
     /// Cells that only idle prefixes use.
     pub n_cells_idle: usize,
-    /// Sequence ids in use.
     pub n_ids_used: usize,
-    /// Sequence ids.
     pub n_ids: usize,
-    /// Pinned prefixes.
     pub n_pinned: usize,
     /// Size of the pinned prefixes, each counted separately.
     pub n_pinned_bytes: u64,
-    /// The host cache.
     pub host_cache: HostCacheStats,
     /// Time of the worker since its start, by stage.
     pub times: StepTimes,
@@ -78,33 +66,23 @@ pub struct BranchStats {
 /// Metrics of the host cache. Tokens are counted since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostCacheStats {
-    /// Size of all entries.
     pub n_bytes: u64,
     /// Size limit; `None` for no limit.
     pub max_bytes: Option<u64>,
-    /// Entries.
     pub n_entries: usize,
-    /// Tokens offloaded.
     pub n_offloaded: u64,
-    /// Tokens reloaded.
     pub n_reloaded: u64,
     /// Tokens evicted from either tier for lack of space.
     pub n_evicted: u64,
-    /// Tokens moved to lower cells.
     pub n_relocated: u64,
 }
 
-/// Number of recent steps that are kept.
 pub const MAX_RECENT_STEPS: usize = 64;
 
-/// A recent step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentStep {
-    /// Start time.
     pub started: Instant,
-    /// Duration.
     pub took: Duration,
-    /// Rows computed.
     pub n_rows: u32,
     /// Time per stage; the sum is `took`. Sequences are admitted both before and after the decode.
     pub times: StepTimes,
@@ -119,9 +97,7 @@ pub struct StepTimes {
     pub place: Duration,
     /// Choosing the tokens to compute, and making room for them.
     pub plan: Duration,
-    /// Decoding.
     pub decode: Duration,
-    /// Sampling.
     pub sample: Duration,
     /// Detokenizing.
     pub text: Duration,
@@ -139,12 +115,10 @@ impl StepTimes {
         [receive, place, plan, decode, sample, text, emit, offload, reload]
     }
 
-    /// Returns the total time.
     pub fn sum(mut self) -> Duration {
         self.stages().map(|stage| *stage).into_iter().sum()
     }
 
-    /// Returns the time spent since `before`.
     pub(super) fn since(mut self, mut before: Self) -> Self {
         for (stage, before) in self.stages().into_iter().zip(before.stages()) {
             *stage = stage.saturating_sub(*before);
@@ -153,27 +127,23 @@ impl StepTimes {
     }
 }
 
-/// State of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlotStats {
     /// The running sequence; `None` if the slot is idle.
     pub running: Option<RunningStats>,
 }
 
-/// A running sequence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunningStats {
     /// Number of its request in order of submission, from 0.
     pub request_id: u64,
     /// Index of the branch or beam.
     pub index: u32,
-    /// Length of the prompt in tokens.
     pub n_prompt: u32,
     /// Prompt tokens that this branch has computed.
     pub n_computed: u32,
     /// Prompt tokens that it found cached.
     pub n_cached: u32,
-    /// Tokens sampled.
     pub n_predicted: u32,
     /// Maximum number of tokens still to sample; `None` for no limit, in a context that is shifted.
     pub n_remaining: Option<u32>,

@@ -2,44 +2,44 @@
 
 use std::time::{Duration, Instant};
 
+use crate::engine::cache_manager::CopyTime;
 use crate::engine::stats::StepTimes;
-
-pub(super) type TimeField = fn(&mut StepTimes) -> &mut Duration;
 
 /// Measures the time of a step by stage. Unattributed time counts for the next stage.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     times: StepTimes,
     last: Instant,
-    counted_separately: Duration,
 }
 
 impl Stopwatch {
     pub(super) fn new() -> Self {
-        Self { times: StepTimes::default(), last: Instant::now(), counted_separately: Duration::ZERO }
+        Self { times: StepTimes::default(), last: Instant::now() }
     }
 
     pub(super) fn times(&self) -> StepTimes {
         self.times
     }
 
-    pub(super) fn begin(&mut self) -> Instant {
+    /// Starts a step; what was copied before belongs to no step. Returns the current time.
+    pub(super) fn begin(&mut self, copied: CopyTime) -> Instant {
+        self.count(copied);
         self.last = Instant::now();
-        self.counted_separately = Duration::ZERO;
         self.last
     }
 
-    /// Counts `took` for `part`, and not for the current stage.
-    pub(super) fn count(&mut self, part: TimeField, took: Duration) {
-        *part(&mut self.times) += took;
-        self.counted_separately += took;
+    /// Ends a stage. The time of copying counts separately, not for the stage.
+    pub(super) fn lap(&mut self, copied: CopyTime, stage: impl FnOnce(&mut StepTimes) -> &mut Duration) -> Instant {
+        self.count(copied);
+        let now = Instant::now();
+        *stage(&mut self.times) += (now - self.last).saturating_sub(copied.offload + copied.reload);
+        self.last = now;
+        now
     }
 
-    pub(super) fn lap(&mut self, part: TimeField) -> Instant {
-        let now = Instant::now();
-        *part(&mut self.times) += (now - self.last).saturating_sub(self.counted_separately);
-        (self.last, self.counted_separately) = (now, Duration::ZERO);
-        now
+    fn count(&mut self, CopyTime { offload, reload }: CopyTime) {
+        self.times.offload += offload;
+        self.times.reload += reload;
     }
 }
 
@@ -50,11 +50,11 @@ mod tests {
     #[test]
     fn the_parts_add_up_to_the_step() {
         let mut watch = Stopwatch::new();
-        let began = watch.begin();
+        let began = watch.begin(CopyTime::default());
         std::thread::sleep(Duration::from_millis(3));
-        watch.count(|times| &mut times.offload, Duration::from_millis(2));
-        watch.lap(|times| &mut times.place);
-        let ended = watch.lap(|times| &mut times.emit);
+        let copied = CopyTime { offload: Duration::from_millis(2), ..CopyTime::default() };
+        watch.lap(copied, |times| &mut times.place);
+        let ended = watch.lap(CopyTime::default(), |times| &mut times.emit);
         let times = watch.times();
         assert_eq!(times.offload, Duration::from_millis(2));
         assert!(times.place >= Duration::from_millis(1));

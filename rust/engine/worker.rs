@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::engine::cache_manager::{CacheManager, CopyTime};
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::execute::{execute, recover};
 use crate::engine::features::hooks;
 use crate::engine::features::state::FeatureCommand;
@@ -24,7 +24,7 @@ use crate::engine::scheduler::step_budget::StepBudget;
 use crate::engine::scheduler::tier_moves::move_between_tiers;
 use crate::engine::stall_detector::StallDetector;
 use crate::engine::stats::{RecentStep, StepTimes};
-use crate::engine::stopwatch::{Stopwatch, TimeField};
+use crate::engine::stopwatch::Stopwatch;
 use crate::request::Task;
 use crate::sampling::Threads;
 
@@ -83,7 +83,7 @@ impl<R: Runner> Worker<R> {
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let times_before = self.stopwatch.times();
         self.scheduler.count_step();
-        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.receive);
+        self.stopwatch.lap(self.cache.take_copy_time(), |times| &mut times.receive);
         let mut budget = AdmissionBudget::new();
         self.schedule(&mut budget);
         let decode_time = self.execute();
@@ -138,7 +138,7 @@ impl<R: Runner> Worker<R> {
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
-        let mut started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
+        let mut started_at = self.stopwatch.begin(self.cache.take_copy_time());
         loop {
             if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
                 return Some(started_at);
@@ -154,7 +154,7 @@ impl<R: Runner> Worker<R> {
                     continue;
                 }
                 Err(TryRecvError::Empty) if self.cache.use_idle_time(|ids, reason| self.scheduler.fail_lost(ids, reason)) => {
-                    started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
+                    started_at = self.stopwatch.begin(self.cache.take_copy_time());
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
@@ -164,7 +164,7 @@ impl<R: Runner> Worker<R> {
                     #[cfg(test)]
                     self.check_idle();
                     let command = self.commands.recv().ok()?;
-                    started_at = start_stopwatch(&mut self.stopwatch, &mut self.cache);
+                    started_at = self.stopwatch.begin(self.cache.take_copy_time());
                     command
                 }
             };
@@ -180,10 +180,10 @@ impl<R: Runner> Worker<R> {
         scheduler.pause(slow);
         hooks::before_admission(scheduler, cache.runner());
         admit(scheduler, cache, budget);
-        lap(stopwatch, cache, |times| &mut times.place);
+        stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
         move_between_tiers(scheduler, cache);
         hooks::before_planning(scheduler, cache);
-        lap(stopwatch, cache, |times| &mut times.place);
+        stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
         scheduler.fail_unencodable();
         cache.settle();
         planner.divide(scheduler, cache);
@@ -192,7 +192,7 @@ impl<R: Runner> Worker<R> {
         if planner.changes_adapters {
             scheduler.count_adapter_change();
         }
-        lap(stopwatch, cache, |times| &mut times.plan);
+        stopwatch.lap(cache.take_copy_time(), |times| &mut times.plan);
     }
 
     /// Saves and reports what the decode computed of prompts too. Returns its time, or `None` if there was none.
@@ -202,7 +202,7 @@ impl<R: Runner> Worker<R> {
             // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
             output.wake_all();
         }
-        lap(&mut self.stopwatch, cache, |times| &mut times.emit);
+        self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.emit);
         let decode_time = if planner.plan.rows.is_empty() {
             None
         } else {
@@ -215,7 +215,7 @@ impl<R: Runner> Worker<R> {
                 Err(error) => recover(scheduler, cache, planner, error).then(|| started_at.elapsed()),
             }
         };
-        lap(&mut self.stopwatch, cache, |times| &mut times.decode);
+        self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.decode);
         if decode_time.is_some() {
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
@@ -232,14 +232,14 @@ impl<R: Runner> Worker<R> {
         let Self { scheduler, cache, samplers, stopwatch, .. } = self;
         while is_due(scheduler) {
             sample_tokens(scheduler, cache.runner(), samplers);
-            let sampled_at = lap(stopwatch, cache, |times| &mut times.sample);
+            let sampled_at = stopwatch.lap(cache.take_copy_time(), |times| &mut times.sample);
             scheduler.emit_tokens(cache.runner(), sampled_at);
             hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
-            lap(stopwatch, cache, |times| &mut times.text);
+            stopwatch.lap(cache.take_copy_time(), |times| &mut times.text);
             admit(scheduler, cache, budget);
-            lap(stopwatch, cache, |times| &mut times.place);
+            stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
         }
     }
 
@@ -252,7 +252,7 @@ impl<R: Runner> Worker<R> {
         let n_streams = self.scheduler.drain_events(|group| self.output.send(group));
         self.output.end(ended);
         self.output.wake_rate_limited(n_streams, is_urgent);
-        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.emit)
+        self.stopwatch.lap(self.cache.take_copy_time(), |times| &mut times.emit)
     }
 
     /// Returns `false` when the engine stops.
@@ -292,21 +292,4 @@ impl<R: Runner> Worker<R> {
         let is_idle = self.scheduler.running().is_empty() && self.scheduler.queue().preempted().is_empty();
         assert!(is_idle, "a sequence outlives its request");
     }
-}
-
-fn lap<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>, stage: TimeField) -> Instant {
-    count_copying(stopwatch, cache);
-    stopwatch.lap(stage)
-}
-
-/// Starts a step; earlier copying belongs to no step. Returns the current time.
-fn start_stopwatch<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) -> Instant {
-    count_copying(stopwatch, cache);
-    stopwatch.begin()
-}
-
-fn count_copying<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) {
-    let CopyTime { offload, reload } = cache.take_copy_time();
-    stopwatch.count(|times| &mut times.offload, offload);
-    stopwatch.count(|times| &mut times.reload, reload);
 }

@@ -98,14 +98,14 @@ impl CellRuns {
     }
 
     /// Number of the first `n` cells of `id` that no pinned id holds.
-    pub(super) fn n_evictable_of(&self, id: KvSeqId, n: u32) -> usize {
+    pub(super) fn n_evictable_of(&self, id: KvSeqId, n: u32) -> u32 {
         // All runs above a pinned run are pinned too.
         let evictable = self.upwards(id).take_while(|&at| self.run(at).n_pinned == 0).map(|at| self.run(at));
-        evictable.map(|run| run.end().min(n).saturating_sub(run.start) as usize).sum()
+        evictable.map(|run| run.end().min(n).saturating_sub(run.start)).sum()
     }
 
     /// Returns how many cells each of the pinned `ids` releases if they are unpinned one after the other.
-    pub(super) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
+    pub(super) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
         let mut n_pinned: BTreeMap<CellRunId, u32> = BTreeMap::new();
         let mut freed = |id| {
             let mut n_freed = 0;
@@ -115,7 +115,7 @@ impl CellRuns {
                 if *n_pinned > 0 {
                     break;
                 }
-                n_freed += self.run(at).cells.len();
+                n_freed += length_of(self.run(at).cells.len());
             }
             n_freed
         };

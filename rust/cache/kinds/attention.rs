@@ -30,9 +30,7 @@ impl MemoryRules for AttentionRules {
             cache.tail_matches(query, walk).map(|(id, n)| (id, n.min(query.at_most))).max_by_key(|&(id, n)| (n, id));
         match tail_matches {
             // Of two equally long matches, the one in the device cache wins: a fork needs no reload.
-            Some((id, n)) if n >= matched.n_tokens() => {
-                Some(PrefixMatch { source: Some(id), n_device: n, ..PrefixMatch::default() })
-            }
+            Some((id, n)) if n >= matched.n_tokens() => Some(PrefixMatch::on_device(id, n)),
             _ => Some(matched),
         }
     }

@@ -135,7 +135,10 @@ pub(super) trait MemoryRules: Debug + Sync {
     /// Returns the longest prefix of the query that can be forked and reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
 
-    fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool;
+    /// By default only an idle path of equal length contains it: a longer window or state has moved past its end.
+    fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
+        cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
+    }
 
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool;
 

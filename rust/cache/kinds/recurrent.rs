@@ -20,7 +20,7 @@ impl MemoryRules for RecurrentRules {
             .tail_matches(query, walk)
             .filter(|&(id, n)| n == cache.n_held(id) && n <= query.at_most && can_fork(id, n, n))
             .max_by_key(|&(id, n)| (n, id));
-        let tail_matches = whole.map(|(id, n)| PrefixMatch { source: Some(id), n_device: n, ..PrefixMatch::default() });
+        let tail_matches = whole.map(|(id, n)| PrefixMatch::on_device(id, n));
         let in_tree = walk.nodes.iter().skip(1).rev().find_map(|&id| {
             let node = cache.tree.node(id);
             let end = node.end();
@@ -28,7 +28,7 @@ impl MemoryRules for RecurrentRules {
             if end <= query.at_most
                 && let Some(source) = node.tips.iter().copied().find(holds)
             {
-                return Some(PrefixMatch { source: Some(source), n_device: end, ..PrefixMatch::default() });
+                return Some(PrefixMatch::on_device(source, end));
             }
             let entry = node.host_entry.as_ref()?;
             let logits = entry.logits.clone().filter(|_| query.takes_logits && end == length(query.tokens));
@@ -39,11 +39,6 @@ impl MemoryRules for RecurrentRules {
         });
         // Of equally long matches, `max_by_key` returns the last: a fork needs no reload.
         in_tree.into_iter().chain(tail_matches).max_by_key(PrefixMatch::n_tokens)
-    }
-
-    /// A longer state does not contain a shorter one.
-    fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
-        cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
     fn can_remove(&self, _: &KvCache, _: NodeId, _: EvictionReason) -> bool {

@@ -41,11 +41,6 @@ impl MemoryRules for SlidingWindowRules {
         Some(if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched })
     }
 
-    /// The window of a longer path has moved past what a shorter one attends to at its end.
-    fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
-        cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
-    }
-
     /// A path that ends inside a longer one is removed after it, unless its id is needed: its window is saved on top of the
     /// longer path's entries.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {

@@ -16,7 +16,6 @@ use crate::engine::scheduler::sequence::Tokens;
 use crate::request::{Prompt, Request, Run, Token};
 use crate::sampling::TokenStrings;
 
-/// Maximum tokens of all transcripts, of four bytes each.
 pub const MAX_TRANSCRIPT_TOKENS: usize = 1 << 20;
 
 pub const MAX_TRANSCRIPTS: usize = 1024;

@@ -16,7 +16,6 @@ use crate::request::{Event, Explanation};
 pub enum ReadyEvents {
     /// Events, in order; at least one.
     Events(Vec<Event>),
-    /// Nothing yet.
     Pending,
     /// Every branch has finished and every event was read.
     Ended,

@@ -11,15 +11,11 @@ pub const MAX_ENDED_BYTES: usize = 64 << 20;
 
 /// Parameters of a fork, see [`Completions::fork`](crate::engine::Completions::fork).
 pub struct Fork {
-    /// Index of the branch in its stream.
     pub branch: u32,
-    /// Fork position.
     pub at: ForkPoint,
     /// Tokens between the fork position and the text of the forks.
     pub append: Vec<Token>,
-    /// Parameters of the forks.
     pub kind: ForkKind,
-    /// Stream of their events.
     pub destination: ForkDestination,
 }
 
@@ -28,27 +24,23 @@ pub struct Fork {
 pub enum ForkPoint {
     /// The end of the text when the worker handles the fork, without an end-of-generation token.
     End,
-    /// After this many tokens.
     Token(u32),
     /// After this many bytes of the detokenized text; a token and a character must end there.
     Byte(usize),
 }
 
-/// Continuation of forks.
 pub enum ForkKind {
     /// This many forks with the parameters of the branch and the state of its penalties and its grammar.
     Continue(u32),
     /// Forks with new parameters, `n` for each request. The text before is their prompt, so that a grammar starts at
     /// the fork. The requests must not set the prompt, suffix or adapters, which are inherited from the branch.
     Restart {
-        /// One per set of parameters.
         requests: Vec<Request>,
         /// True if they sample with the seeds of their requests; otherwise with the seeds that [`ForkKind::Continue`] assigns.
         with_own_seeds: bool,
     },
 }
 
-/// Stream of the events of forks.
 pub enum ForkDestination {
     /// The stream of the branch, with the next free branch indices.
     SameStream,

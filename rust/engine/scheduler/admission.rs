@@ -185,7 +185,7 @@ fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group
         if n_before >= n_least && n_needed <= n_left {
             return Some(n_before);
         }
-        n_left += i64::try_from(n_freed).expect("a device cache has fewer than 2³² cells") + n_expected_cells(running);
+        n_left += i64::from(n_freed) + n_expected_cells(running);
     }
     let is_enough = candidates.len() >= n_least && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
     is_enough.then_some(candidates.len())
@@ -248,8 +248,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
 
 /// Returns the cells that a sequence takes from the headroom: those it computes or reloads, and those of `matched` that it pins.
 fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixMatch) -> i64 {
-    let n_kept = cache.kv().n_evictable_in(matched);
-    i64::from(n_tokens - matched.n_device) + i64::try_from(n_kept).expect("a device cache has fewer than 2³² cells")
+    i64::from(n_tokens - matched.n_device) + i64::from(cache.kv().n_evictable_in(matched))
 }
 
 /// A sequence that was refused for lack of cells is tried again once there are more, or if it is alone.

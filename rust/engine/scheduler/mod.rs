@@ -233,7 +233,8 @@ impl Scheduler {
 
     pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
         self.count_decode();
-        self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
+        let decodes_sampled = |running: &&RunningSequence| running.takes_one_row() && running.sequence.n_predicted > 0;
+        self.stats.n_computed += u64::from(n_rows - count(self.slots.running().iter().filter(decodes_sampled)));
     }
 
     pub(crate) fn count_step(&mut self) {
@@ -258,8 +259,4 @@ impl Scheduler {
         self.stats.n_decodes += 1;
         self.stats.n_busy += self.slots.running().len() as u64;
     }
-}
-
-fn n_sampled_before(running: &[RunningSequence]) -> u32 {
-    count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted > 0))
 }

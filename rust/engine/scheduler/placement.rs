@@ -28,7 +28,6 @@ pub(crate) fn new_sequence<R: Runner>(
     sequence
 }
 
-/// Places the cells of `matched` for a sequence that starts or resumes. An id must be free.
 pub(crate) fn place<R: Runner>(
     scheduler: &Scheduler,
     cache: &mut CacheManager<R>,

@@ -108,14 +108,13 @@ impl Queue {
     }
 
     /// Changes a request and its wait state to the one that `change` returns; a request that has failed stays so.
-    fn update<T>(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> (WaitState, T)) -> T {
+    fn update(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> WaitState) -> &mut RequestGroup {
         let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
         self.unindex(&group, old);
-        let (new, changed) = change(&mut group);
+        let new = change(&mut group);
         let state = if old == WaitState::Failed { old } else { new };
         self.index(&group, state);
-        self.groups.insert(group_id, (group, state));
-        changed
+        &mut self.groups.entry(group_id).or_insert((group, state)).0
     }
 
     /// Returns the request whose next branch starts; `is_free` is true for slots that a request may require.
@@ -158,7 +157,7 @@ impl Queue {
     pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
         self.update(group_id, |group| {
             group.awaited_prefix = Some(awaited_prefix);
-            (WaitState::AwaitingPrefix(awaited_prefix), ())
+            WaitState::AwaitingPrefix(awaited_prefix)
         });
     }
 
@@ -179,7 +178,7 @@ impl Queue {
             let n_computed = n_computed(owner).unwrap_or(u32::MAX);
             let unblocked = self.awaiting_prefix.range((owner, 0, 0)..=(owner, n_computed, u64::MAX));
             for group_id in unblocked.map(|&(_, _, group_id)| group_id).collect::<Vec<u64>>() {
-                self.update(group_id, |group| (wait_state_of(group), ()));
+                self.update(group_id, |group| wait_state_of(group));
             }
             next = self.awaiting_prefix.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
         }
@@ -194,23 +193,24 @@ impl Queue {
             let state = self.groups[&other].1;
             self.update(other, |group| {
                 group.last_served = n_starts;
-                (state, ())
+                state
             });
         }
-        self.update(group_id, |group| {
+        let group = self.update(group_id, |group| {
             group.set(index, BranchState::Running);
             group.has_started = true;
             group.last_served = n_starts;
             group.awaited_prefix = None;
-            (wait_state_of(group), group.take_permit_if_started())
-        })
+            wait_state_of(group)
+        });
+        group.take_permit_if_started()
     }
 
     pub(crate) fn reset(&mut self, group_id: u64) {
         self.update(group_id, |group| {
             group.branches.fill(BranchState::Waiting);
             group.has_started = false;
-            (wait_state_of(group), ())
+            wait_state_of(group)
         });
     }
 
@@ -218,20 +218,21 @@ impl Queue {
         self.groups_of(request_id).into_iter().find_map(|group_id| Some((group_id, self.group(group_id).index_in_group(index)?)))
     }
 
-    /// Ends all branches of a request; returns its permit.
     pub(crate) fn finish_all(&mut self, group_id: u64) -> Option<QueuePermit> {
-        self.update(group_id, |group| {
+        let group = self.update(group_id, |group| {
             group.branches.fill(BranchState::Finished);
-            (wait_state_of(group), group.take_permit_if_started())
-        })
+            wait_state_of(group)
+        });
+        group.take_permit_if_started()
     }
 
     /// Ends branch `index` of a request that was never in a slot; returns the request's permit if no branch is left waiting.
     pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
-        self.update(group_id, |group| {
+        let group = self.update(group_id, |group| {
             group.set(index, BranchState::Finished);
-            (wait_state_of(group), group.take_permit_if_started())
-        })
+            wait_state_of(group)
+        });
+        group.take_permit_if_started()
     }
 
     /// Sets the `logits` after the prompt of a request before any of its branches starts, if there is room to hold them.
@@ -245,7 +246,7 @@ impl Queue {
         self.update(group_id, |group| {
             group.awaited_prefix = None;
             group.keep_prompt(|| Arc::clone(logits));
-            (wait_state_of(group), ())
+            wait_state_of(group)
         });
     }
 
@@ -255,12 +256,12 @@ impl Queue {
         self.update(group_id, |group| {
             group.set_branch_specs(branch_specs);
             let awaited_prefix = state.filter(|state| matches!(state, WaitState::AwaitingPrefix(_)));
-            (awaited_prefix.unwrap_or_else(|| wait_state_of(group)), ())
+            awaited_prefix.unwrap_or_else(|| wait_state_of(group))
         });
     }
 
     pub(crate) fn block_starts(&mut self, group_id: u64) {
-        self.update(group_id, |_| (WaitState::Failed, ()));
+        self.update(group_id, |_| WaitState::Failed);
     }
 
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {

@@ -82,8 +82,8 @@ struct CachedTokens {
 }
 
 fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> CachedTokens {
-    let n_evictable = u32::try_from(cache.kv().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
-    CachedTokens { n_device: matched.n_device, n_pinned: matched.n_device - n_evictable, n_tokens: matched.n_tokens() }
+    let n_pinned = matched.n_device - cache.kv().n_evictable_in(matched);
+    CachedTokens { n_device: matched.n_device, n_pinned, n_tokens: matched.n_tokens() }
 }
 
 /// Returns the provider of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted for

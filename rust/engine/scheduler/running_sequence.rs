@@ -174,7 +174,6 @@ pub(crate) fn n_expected_cells(running: &RunningSequence) -> i64 {
     i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))
 }
 
-/// Returns the number of cells that a sequence is expected to take in addition to its tokens.
 pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
 }

@@ -344,7 +344,6 @@ pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id
     true
 }
 
-/// Cancels the search of this branch, with all of its branches. Returns `false` if the branch is not part of a search.
 pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
     let Some((group_id, _)) = scheduler.queue().find_branch(request_id, index) else { return false };
     let group = scheduler.group(group_id);

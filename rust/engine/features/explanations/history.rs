@@ -16,7 +16,6 @@ use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::{Tokens, TokensView};
 use crate::request::Token;
 
-/// Maximum tokens of all recorded texts, of four bytes each.
 pub const MAX_HISTORY_TOKENS: usize = 4 << 20;
 
 pub const MAX_HISTORY_REQUESTS: usize = 4096;

@@ -17,7 +17,7 @@ const MAX_SCHEDULES: usize = 64;
 
 /// The logprob of a token, and the most likely token at its position with its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ScoredToken {
+pub(crate) struct CachedLogprob {
     pub(crate) logprob: f32,
     pub(crate) best: (Token, f32),
 }
@@ -49,11 +49,11 @@ struct TextTree {
 #[derive(Debug)]
 struct Node {
     id: u32,
-    score: Option<ScoredToken>,
+    score: Option<CachedLogprob>,
 }
 
 impl PromptLogprobCache {
-    pub(crate) fn get(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<ScoredToken> {
+    pub(crate) fn get(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<CachedLogprob> {
         let [young, old] = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).collect::<Vec<_>>());
         if old.len() > young.len() { old } else { young }
     }
@@ -69,7 +69,7 @@ impl PromptLogprobCache {
         adapter_schedule: &AdapterSchedule,
         tokens: &[Token],
         start: u32,
-        scores: &[ScoredToken],
+        scores: &[CachedLogprob],
         position: &mut Option<LogprobPosition>,
     ) {
         if scores.is_empty() || tokens.len() > MAX_CACHED_TOKENS {
@@ -102,7 +102,7 @@ impl TextTree {
         adapter_schedule: &AdapterSchedule,
         tokens: &'a [Token],
         from: u32,
-    ) -> impl Iterator<Item = ScoredToken> + 'a {
+    ) -> impl Iterator<Item = CachedLogprob> + 'a {
         let mut node = self.roots.iter().find(|(of, _)| of == adapter_schedule).map(|&(_, root)| root);
         let nodes = tokens.iter().map_while(move |&token| {
             let next = self.nodes.get(&(node?, token))?;
@@ -134,19 +134,19 @@ mod tests {
     use super::*;
     use crate::engine::runner::AdapterSet;
 
-    fn scored_token(seed: u32) -> ScoredToken {
+    fn cached_logprob(seed: u32) -> CachedLogprob {
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        ScoredToken { logprob: -(seed as f32), best: (3, -0.5) }
+        CachedLogprob { logprob: -(seed as f32), best: (3, -0.5) }
     }
 
     fn insert(cache: &mut PromptLogprobCache, tokens: &[Token], start: u32) {
-        let all: Vec<ScoredToken> = (start..u32::try_from(tokens.len()).unwrap()).map(scored_token).collect();
+        let all: Vec<CachedLogprob> = (start..u32::try_from(tokens.len()).unwrap()).map(cached_logprob).collect();
         cache.insert(&AdapterSchedule::default(), tokens, start, &all, &mut None);
     }
 
     fn n_cached(cache: &PromptLogprobCache, tokens: &[Token], from: u32) -> u32 {
         let known = cache.get(&AdapterSchedule::default(), tokens, from);
-        assert!((from..).zip(&known).all(|(at, known)| *known == scored_token(at)), "each in its place");
+        assert!((from..).zip(&known).all(|(at, known)| *known == cached_logprob(at)), "each in its place");
         let n = cache.n_cached(&AdapterSchedule::default(), tokens, from);
         assert_eq!(n as usize, known.len());
         n
@@ -180,7 +180,7 @@ mod tests {
         let tokens = [5, 6, 7, 8];
         let mut position = None;
         for at in 1..4 {
-            cache.insert(&AdapterSchedule::default(), &tokens, at, &[scored_token(at)], &mut position);
+            cache.insert(&AdapterSchedule::default(), &tokens, at, &[cached_logprob(at)], &mut position);
         }
         assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 1), 3);
     }
@@ -203,7 +203,7 @@ mod tests {
         }
         assert_eq!(n_cached(&cache, &long(10), 1), 0);
         let too_long: Vec<Token> = (0..300_000).collect();
-        cache.insert(&AdapterSchedule::default(), &too_long, 1, &[scored_token(1)], &mut position);
+        cache.insert(&AdapterSchedule::default(), &too_long, 1, &[cached_logprob(1)], &mut position);
         assert_eq!(n_cached(&cache, &too_long, 1), 0);
     }
 }

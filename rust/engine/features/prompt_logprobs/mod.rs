@@ -5,7 +5,7 @@ pub(crate) mod pending;
 
 use std::time::Instant;
 
-use crate::engine::features::prompt_logprobs::cache::ScoredToken;
+use crate::engine::features::prompt_logprobs::cache::CachedLogprob;
 use crate::engine::features::prompt_logprobs::pending::{PendingPromptLogprobs, uses_cache};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
@@ -35,8 +35,8 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
             n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
             // Only consecutive tokens from the first on are cached.
             let to_scored =
-                |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(ScoredToken { logprob: *logprob, best: *top.first()? });
-            let scored: Vec<ScoredToken> = logprobs.iter().map_while(to_scored).collect();
+                |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(CachedLogprob { logprob: *logprob, best: *top.first()? });
+            let scored: Vec<CachedLogprob> = logprobs.iter().map_while(to_scored).collect();
             report_logprobs(scheduler, key, &scored, logprobs);
         }
         if reports_progress {
@@ -94,7 +94,7 @@ pub(crate) fn report_start(scheduler: &mut Scheduler, key: SchedulingKey) {
 fn report_logprobs(
     scheduler: &mut Scheduler,
     key: SchedulingKey,
-    scored: &[ScoredToken],
+    scored: &[CachedLogprob],
     logprobs: Vec<(f32, Vec<(Token, f32)>)>,
 ) {
     let (Sequence { features: owed, group_id, .. }, group, features) = scheduler.parts_of(key);

@@ -77,7 +77,6 @@ pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
     n_reported(sequence).map_or(u32::MAX, |n_reported| n_reported.saturating_sub(1))
 }
 
-/// Returns the number of uncomputed prompt rows whose logits are reported, except the last.
 pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
     let n_reported = n_reported(&running.sequence)?;
     Some(running.n_uncomputed().saturating_sub(n_reported.saturating_sub(running.n_held + 1) + 1))
@@ -95,7 +94,6 @@ pub(crate) fn uses_cache(group: &RequestGroup) -> bool {
     group.request.prompt_logprobs.is_some_and(|n| n <= 1) && group.request.uses_cache
 }
 
-/// Returns the first prompt position whose logits the next branch of a group needs; earlier logprobs are cached. At least 1.
 pub(crate) fn first_uncached(cache: &PromptLogprobCache, group: &RequestGroup) -> Option<u32> {
     // The first token has no logprob.
     let from = group.pending.prompt_logprobs.logprobs.as_ref()?.n_reported.max(1);
