@@ -235,11 +235,11 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
     };
     let parts: [(&str, Part); 7] = [
         ("receive", |times| times.receive),
-        ("place", |times| times.place),
+        ("admit", |times| times.admit),
         ("plan", |times| times.plan),
         ("sample", |times| times.sample),
-        ("text", |times| times.text),
-        ("emit", |times| times.emit),
+        ("detokenize", |times| times.detokenize),
+        ("publish", |times| times.publish),
         ("move", |times| times.offload + times.reload),
     ];
     let shares: Vec<String> = parts.iter().map(|&(name, of)| format!("{name} {:.2} %", 100.0 * share(of))).collect();

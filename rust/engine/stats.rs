@@ -94,15 +94,15 @@ pub struct StepTimes {
     /// Handling commands and dropping cancelled requests, without waiting for work.
     pub receive: Duration,
     /// Matching prefixes, admitting sequences and forking.
-    pub place: Duration,
+    pub admit: Duration,
     /// Choosing the tokens to compute, and making room for them.
     pub plan: Duration,
     pub decode: Duration,
     pub sample: Duration,
     /// Detokenizing.
-    pub text: Duration,
+    pub detokenize: Duration,
     /// Publishing events.
-    pub emit: Duration,
+    pub publish: Duration,
     /// Offloading cells, or moving tokens to lower cells.
     pub offload: Duration,
     /// Reloading cells.
@@ -111,8 +111,8 @@ pub struct StepTimes {
 
 impl StepTimes {
     fn stages(&mut self) -> [&mut Duration; 9] {
-        let Self { receive, place, plan, decode, sample, text, emit, offload, reload } = self;
-        [receive, place, plan, decode, sample, text, emit, offload, reload]
+        let Self { receive, admit, plan, decode, sample, detokenize, publish, offload, reload } = self;
+        [receive, admit, plan, decode, sample, detokenize, publish, offload, reload]
     }
 
     pub fn sum(mut self) -> Duration {

@@ -53,11 +53,11 @@ mod tests {
         let began = watch.begin(CopyTime::default());
         std::thread::sleep(Duration::from_millis(3));
         let copied = CopyTime { offload: Duration::from_millis(2), ..CopyTime::default() };
-        watch.lap(copied, |times| &mut times.place);
-        let ended = watch.lap(CopyTime::default(), |times| &mut times.emit);
+        watch.lap(copied, |times| &mut times.admit);
+        let ended = watch.lap(CopyTime::default(), |times| &mut times.publish);
         let times = watch.times();
         assert_eq!(times.offload, Duration::from_millis(2));
-        assert!(times.place >= Duration::from_millis(1));
-        assert_eq!(times.place + times.offload + times.emit, ended - began);
+        assert!(times.admit >= Duration::from_millis(1));
+        assert_eq!(times.admit + times.offload + times.publish, ended - began);
     }
 }

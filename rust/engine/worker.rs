@@ -180,10 +180,10 @@ impl<R: Runner> Worker<R> {
         scheduler.pause(slow);
         hooks::before_admission(scheduler, cache.runner());
         admit(scheduler, cache, budget);
-        stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
+        stopwatch.lap(cache.take_copy_time(), |times| &mut times.admit);
         move_between_tiers(scheduler, cache);
         hooks::before_planning(scheduler, cache);
-        stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
+        stopwatch.lap(cache.take_copy_time(), |times| &mut times.admit);
         scheduler.fail_unencodable();
         cache.settle();
         planner.divide(scheduler, cache);
@@ -202,7 +202,7 @@ impl<R: Runner> Worker<R> {
             // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
             output.wake_all();
         }
-        self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.emit);
+        self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.publish);
         let decode_time = if planner.plan.rows.is_empty() {
             None
         } else {
@@ -237,9 +237,9 @@ impl<R: Runner> Worker<R> {
             hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
-            stopwatch.lap(cache.take_copy_time(), |times| &mut times.text);
+            stopwatch.lap(cache.take_copy_time(), |times| &mut times.detokenize);
             admit(scheduler, cache, budget);
-            stopwatch.lap(cache.take_copy_time(), |times| &mut times.place);
+            stopwatch.lap(cache.take_copy_time(), |times| &mut times.admit);
         }
     }
 
@@ -252,7 +252,7 @@ impl<R: Runner> Worker<R> {
         let n_streams = self.scheduler.drain_events(|group| self.output.send(group));
         self.output.end(ended);
         self.output.wake_rate_limited(n_streams, is_urgent);
-        self.stopwatch.lap(self.cache.take_copy_time(), |times| &mut times.emit)
+        self.stopwatch.lap(self.cache.take_copy_time(), |times| &mut times.publish)
     }
 
     /// Returns `false` when the engine stops.

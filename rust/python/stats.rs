@@ -228,7 +228,7 @@ pub(super) struct PyStepTimes {
 
 impl From<StepTimes> for PyStepTimes {
     fn from(times: StepTimes) -> Self {
-        let StepTimes { receive, place: admit, plan, decode, sample, text: detokenize, emit: publish, offload, reload } = times;
+        let StepTimes { receive, admit, plan, decode, sample, detokenize, publish, offload, reload } = times;
         Self { receive, admit, plan, decode, sample, detokenize, publish, offload, reload }
     }
 }
