@@ -138,7 +138,7 @@ fn history(n_vocab: usize) -> Vec<Token> {
 /// Returns each sampler, alone before the draw except for samplers that are designed to follow others.
 fn alone() -> Vec<(&'static str, SamplingParams)> {
     let of = |letters: &str| SamplingParams {
-        samplers: letters.chars().map(|letter| SamplerKind::named(&letter.to_string()).expect("a letter")).collect(),
+        samplers: letters.chars().map(|letter| SamplerKind::parse(&letter.to_string()).expect("a letter")).collect(),
         ..SamplingParams::default()
     };
     let dry = |last_n| Dry { multiplier: 0.8, penalty_last_n: last_n, sequence_breakers: Vec::new(), ..Dry::default() };

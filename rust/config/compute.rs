@@ -64,7 +64,6 @@ impl Chooser<'_> {
         EnabledKernels { attention: usable.attention && covers_attention && is_auto && self.model.n_heads > 0, ..usable }
     }
 
-    /// `limits.n_ubatch` is the maximum.
     pub(super) fn attention(self, kernels: EnabledKernels, limits: &Limits) -> Attention {
         let without_scores = |flash_attention, reason| Attention { flash_attention, n_ubatch: limits.n_ubatch, reason };
         if kernels.attention && !self.model.is_offloaded {
@@ -175,7 +174,6 @@ fn min_ubatch(limits: &Limits) -> u32 {
     MIN_UBATCH.max(limits.n_slots + MIN_CHUNK).min(limits.n_ubatch)
 }
 
-/// Bytes that llama.cpp reserves for the scores of a decode without flash attention.
 fn score_bytes(n_heads: u32, n_ctx: u32, n_ubatch: u32) -> u64 {
     u64::from(n_heads).saturating_mul(u64::from(n_ctx)).saturating_mul(u64::from(n_ubatch)).saturating_mul(4)
 }
@@ -235,7 +233,8 @@ mod tests {
         assert_eq!((choice.n_threads, choice.n_threads_batch), (6, 6));
         let ours = "attention by weft (avx512), products by weft (avx512)";
         assert_eq!(choice.summary, format!("{ours}, at most 512 tokens per decode, 6 threads (physical cores)"));
-        assert_eq!(choose(&CPU, |config| config.kernels = KernelChoice::Weft), choice);
+        let explicit = choose(&CPU, |config| config.kernels = KernelChoice::Weft);
+        assert_eq!(ResolvedConfig { settings: choice.settings.clone(), ..explicit }, choice);
     }
 
     #[test]

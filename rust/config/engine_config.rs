@@ -1,34 +1,29 @@
-//! The user's settings of an engine.
-
 use std::time::Duration;
 
-use super::{KernelChoice, Named, Pooling, RopeConfig, Threads};
+use super::{KernelChoice, Pooling, RopeConfig, Threads, named_variants, with_defaults};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlashAttention {
-    /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; in a [`ResolvedConfig`](super::ResolvedConfig):
-    /// llama.cpp's choice.
-    Auto,
-    On,
-    Off,
+named_variants! {
+    pub enum FlashAttention {
+        /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; in a [`ResolvedConfig`](super::ResolvedConfig):
+        /// llama.cpp's choice.
+        Auto = "auto",
+        On = "on",
+        Off = "off",
+    }
 }
 
-impl Named for FlashAttention {
-    const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is llama.cpp's name of the format")]
-pub enum KvType {
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-    Q4_0,
-    Q4_1,
-    Iq4Nl,
-    Q5_0,
-    Q5_1,
+named_variants! {
+    pub enum KvType {
+        F32 = "f32",
+        F16 = "f16",
+        Bf16 = "bf16",
+        Q8_0 = "q8_0",
+        Q4_0 = "q4_0",
+        Q4_1 = "q4_1",
+        Iq4Nl = "iq4_nl",
+        Q5_0 = "q5_0",
+        Q5_1 = "q5_1",
+    }
 }
 
 impl KvType {
@@ -36,20 +31,6 @@ impl KvType {
     pub(crate) fn is_quantized(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
-}
-
-impl Named for KvType {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("f32", Self::F32),
-        ("f16", Self::F16),
-        ("bf16", Self::Bf16),
-        ("q8_0", Self::Q8_0),
-        ("q4_0", Self::Q4_0),
-        ("q4_1", Self::Q4_1),
-        ("iq4_nl", Self::Iq4Nl),
-        ("q5_0", Self::Q5_0),
-        ("q5_1", Self::Q5_1),
-    ];
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,76 +42,69 @@ pub enum CacheRam {
     Bytes(u64),
 }
 
-/// The user's settings of the engine; [`EngineConfig::resolve`] chooses values for `None` and `Auto`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EngineConfig {
-    /// Number of slots (`-np`); `None` is 8, each of which may use the whole KV cache.
-    pub n_slots: Option<u32>,
-    /// Size of the KV cache (`-c`) in cells, rounded up to a multiple of 256; 0 is the same as `None`.
-    pub n_ctx: Option<u32>,
-    /// Lets one slot use the whole KV cache instead of `n_ctx / n_slots` cells.
-    pub kv_unified: Option<bool>,
-    /// Maximum tokens of one call of llama.cpp (`-b`).
-    pub n_batch: u32,
-    /// Maximum tokens of one decode (`-ub`); at most `n_batch`, and raised to one token per slot plus 16 of a prompt. `None` is
-    /// 512, or fewer if memory is short.
-    pub n_ubatch: Option<u32>,
-    /// Tokens that share a position in a text longer than `grp_attn_w` (`--grp-attn-n`); 1 disables grouping. See [`Grouping`].
-    pub grp_attn_n: u32,
-    /// Tokens that are grouped together (`--grp-attn-w`), a multiple of `grp_attn_n`; no effect if that is 1.
-    pub grp_attn_w: u32,
-    /// Threads of a decode without rows of prompts (`-t`); `None` is tuned, else one per physical core.
-    pub n_threads: Option<u32>,
-    /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads` if set, else its default.
-    pub n_threads_batch: Option<u32>,
-    /// Selection of CPU kernels (`--kernels`).
-    pub kernels: KernelChoice,
-    /// Flash attention (`-fa`); an explicit setting selects llama.cpp's attention.
-    pub flash_attention: FlashAttention,
-    /// Pooling of token embeddings (`--pooling`); `None` is the model's pooling, else the mean.
-    pub pooling: Option<Pooling>,
-    /// Encoding of positions (`--rope-…`, `--yarn-…`).
-    pub rope: RopeConfig,
-    /// Threads of a decode without rows of prompts.
-    pub threads: Threads,
-    /// Threads of a decode with rows of prompts.
-    pub threads_batch: Threads,
-    /// Keeps the KV cache on the devices of its layers (`-kvo`) instead of in host memory.
-    pub offload_kqv: bool,
-    /// Lets a GPU compute large products with weights in host memory (`--op-offload`).
-    pub op_offload: bool,
-    /// Number format of K (`-ctk`).
-    pub type_k: KvType,
-    /// Number format of V (`-ctv`).
-    pub type_v: KvType,
-    /// Size limit of the host cache (`--cache-ram`).
-    pub cache_ram: CacheRam,
-    /// Maximum number of requests in the queue; further ones are rejected.
-    pub max_queue: u32,
-    pub max_token_gap: TokenGap,
-    pub checkpoints: Checkpoints,
+with_defaults! {
+    /// The user's settings of the engine; [`EngineConfig::resolve`] chooses values for `None` and `Auto`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct EngineConfig {
+        /// Number of slots (`-np`); `None` is 8, each of which may use the whole KV cache.
+        pub n_slots: Option<u32> = None,
+        /// Size of the KV cache (`-c`) in cells, rounded up to a multiple of 256; 0 is the same as `None`.
+        pub n_ctx: Option<u32> = None,
+        /// Lets one slot use the whole KV cache instead of `n_ctx / n_slots` cells.
+        pub kv_unified: Option<bool> = None,
+        /// Maximum tokens of one call of llama.cpp (`-b`).
+        pub n_batch: u32 = 2048,
+        /// Maximum tokens of one decode (`-ub`); at most `n_batch`, and raised to one token per slot plus 16 of a prompt. `None`
+        /// is 512, or fewer if memory is short.
+        pub n_ubatch: Option<u32> = None,
+        /// Tokens that share a position in a text longer than `grp_attn_w`; 1 disables grouping. See [`Grouping`](super::Grouping).
+        pub grp_attn_n: u32 = 1,
+        /// Tokens that are grouped together, a multiple of `grp_attn_n`.
+        pub grp_attn_w: u32 = 512,
+        /// Threads of a decode without rows of prompts (`-t`); `None` is tuned, else one per physical core.
+        pub n_threads: Option<u32> = None,
+        /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads` if set, else its default.
+        pub n_threads_batch: Option<u32> = None,
+        pub kernels: KernelChoice = KernelChoice::Auto,
+        /// An explicit setting selects llama.cpp's attention.
+        pub flash_attention: FlashAttention = FlashAttention::Auto,
+        /// `None` is the model's pooling, else the mean.
+        pub pooling: Option<Pooling> = None,
+        pub rope: RopeConfig = RopeConfig::default(),
+        /// Threads of a decode without rows of prompts.
+        pub threads: Threads = Threads::default(),
+        /// Threads of a decode with rows of prompts, and of embeddings.
+        pub threads_batch: Threads = Threads::default(),
+        /// Keeps the KV cache on the devices of its layers (`-kvo`) instead of in host memory.
+        pub offload_kqv: bool = true,
+        /// Lets a GPU compute large products with weights in host memory.
+        pub op_offload: bool = true,
+        pub type_k: KvType = KvType::F16,
+        pub type_v: KvType = KvType::F16,
+        pub cache_ram: CacheRam = CacheRam::Default,
+        /// Maximum number of requests in the queue; further ones are rejected.
+        pub max_queue: u32 = 1024,
+        pub max_token_gap: TokenGap = TokenGap::Auto,
+        pub checkpoints: Checkpoints = Checkpoints::default(),
+    }
 }
 
-/// Checkpoints along a prompt of a recurrent or hybrid model (windows for a sliding-window memory, at least three apart), so
-/// that a later prompt that diverges has little to compute again.
-///
-/// They are spread about evenly, at line ends, plus one where prompts diverge; together at most an eighth of the host cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Checkpoints {
-    /// Most per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at ends of prompts and answers.
-    pub n_most: u32,
-    /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
-    pub min_step: u32,
+with_defaults! {
+    /// Checkpoints along a prompt of a recurrent or hybrid model (windows for a sliding-window memory, at least three apart), so
+    /// that a later prompt that diverges has little to compute again.
+    ///
+    /// They are spread about evenly, at line ends, plus one where prompts diverge; together at most an eighth of the host cache.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Checkpoints {
+        /// Most per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at ends of prompts and answers.
+        pub n_most: u32 = 32,
+        /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
+        pub min_step: u32 = 48,
+    }
 }
 
 impl Checkpoints {
     pub const NONE: Self = Self { n_most: 0, min_step: 1 };
-}
-
-impl Default for Checkpoints {
-    fn default() -> Self {
-        Self { n_most: 32, min_step: 48 }
-    }
 }
 
 /// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.
@@ -152,34 +126,4 @@ impl TokenGap {
 
     /// This many rows of prompts per row of a stream use a CPU about as efficiently as more rows do.
     pub const IN_TOKENS: u32 = 10;
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            n_slots: None,
-            n_ctx: None,
-            kv_unified: None,
-            n_batch: 2048,
-            n_ubatch: None,
-            grp_attn_n: 1,
-            grp_attn_w: 512,
-            n_threads: None,
-            n_threads_batch: None,
-            kernels: KernelChoice::Auto,
-            flash_attention: FlashAttention::Auto,
-            pooling: None,
-            rope: RopeConfig::default(),
-            threads: Threads::default(),
-            threads_batch: Threads::default(),
-            offload_kqv: true,
-            op_offload: true,
-            type_k: KvType::F16,
-            type_v: KvType::F16,
-            cache_ram: CacheRam::Default,
-            max_queue: 1024,
-            max_token_gap: TokenGap::Auto,
-            checkpoints: Checkpoints::default(),
-        }
-    }
 }

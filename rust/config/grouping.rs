@@ -4,7 +4,6 @@
 //! with the schedule of llama.cpp's tools: whenever a text has grown by `width` tokens, the next `width` of its oldest ones are
 //! grouped, `n` to a position, and later positions move down.
 
-/// Parameters of the grouping of a sequence's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grouping {
     /// Tokens that share a position; at least 2.

@@ -1,18 +1,14 @@
-use super::Named;
+use super::named_variants;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KernelChoice {
-    /// Our kernels wherever they are faster, by a rule.
-    #[default]
-    Auto,
-    /// Our kernels for every operation that they support.
-    Weft,
-    /// llama.cpp's kernels only.
-    LlamaCpp,
-}
-
-impl Named for KernelChoice {
-    const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("weft", Self::Weft), ("llama.cpp", Self::LlamaCpp)];
+named_variants! {
+    #[derive(Default)]
+    pub enum KernelChoice {
+        /// Our kernels wherever they are faster, by a rule.
+        #[default]
+        Auto = "auto",
+        Weft = "weft",
+        LlamaCpp = "llama.cpp",
+    }
 }
 
 /// Our kernels that are in use; llama.cpp's compute the rest.

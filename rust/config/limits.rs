@@ -1,5 +1,3 @@
-//! The part of the configuration that the engine reads.
-
 use std::time::Duration;
 
 use super::compute::DEFAULT_UBATCH;
@@ -35,7 +33,6 @@ pub struct Limits {
     /// Maximum tokens of one sequence, prompt and completion together; at most `n_ctx`.
     pub n_ctx_slot: u32,
     pub n_ubatch: u32,
-    /// Grouping of the tokens of long texts; `None` disables it.
     pub grouping: Option<Grouping>,
     /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,

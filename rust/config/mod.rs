@@ -12,6 +12,7 @@
 #![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod compute;
+mod defaults;
 mod engine_config;
 mod grouping;
 mod kernels;
@@ -26,14 +27,17 @@ mod rope;
 mod threads;
 mod weights;
 
+use std::fmt::Display;
 use std::time::Duration;
 
+pub(crate) use defaults::with_defaults;
 pub use engine_config::{CacheRam, Checkpoints, EngineConfig, FlashAttention, KvType, TokenGap};
 pub use grouping::Grouping;
 pub use kernels::{EnabledKernels, KernelChoice};
 pub use limits::Limits;
 pub use model_config::{AdapterConfig, LoadScope, MAX_IMAGE_TOKENS, MediaConfig, ModelConfig};
 pub use named::Named;
+pub(crate) use named::named_variants;
 pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
@@ -44,7 +48,6 @@ pub use weights::{LoadFacts, WeightLayout};
 
 use crate::error::{Error, Result};
 
-/// Default number of slots; each of them may use the whole KV cache.
 pub const DEFAULT_SLOTS: u32 = 8;
 
 /// Maximum number of slots: llama.cpp supports 256 sequence ids, and waiting prompts and saved states need two of them.
@@ -61,6 +64,10 @@ pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First chunk of a prompt, and the minimum while no sequence is decoding. A decode fits it beside one token of every slot.
 pub const MIN_CHUNK: u32 = 16;
+
+fn reject_value<T>(param: &'static str, value: impl Display, valid: impl Display) -> Result<T> {
+    reject(param, format!("{param} is {value}; it must be {valid}"))
+}
 
 fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
     Err(Error::InvalidConfig { param, message: message.into() })

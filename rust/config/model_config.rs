@@ -1,8 +1,6 @@
-//! The model file, its adapters and its projector.
-
 use std::path::PathBuf;
 
-use super::{KernelChoice, KvOverride, Placement, reject};
+use super::{KernelChoice, KvOverride, Placement, reject_value};
 use crate::error::Result;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,7 +16,6 @@ pub struct ModelConfig {
     pub use_mlock: bool,
     /// Bypasses the operating system's page cache where possible; `use_mmap` and `use_mlock` then have no effect.
     pub use_direct_io: bool,
-    /// Rejects a file with weights that are not finite.
     pub check_tensors: bool,
     pub placement: Placement,
     pub kernels: KernelChoice,
@@ -29,14 +26,12 @@ pub struct ModelConfig {
     /// Replace values of the file's metadata; the last value of a key wins.
     pub overrides: Vec<KvOverride>,
     pub media: Option<MediaConfig>,
-    /// The part of the file that is loaded.
     pub scope: LoadScope,
 }
 
 /// The part of a model file that is loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LoadScope {
-    /// Everything.
     #[default]
     All,
     /// No weights: the sizes of all buffers are known, and the model can tokenize but not generate.
@@ -45,7 +40,6 @@ pub enum LoadScope {
     Vocabulary,
 }
 
-/// A projector file (`mmproj`) and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaConfig {
     pub path: PathBuf,
@@ -53,7 +47,6 @@ pub struct MediaConfig {
     pub offload: bool,
     /// Minimum tokens of an image, for a model with dynamic resolution; `None` is the file's value.
     pub image_min_tokens: Option<u32>,
-    /// Maximum tokens of an image, likewise.
     pub image_max_tokens: Option<u32>,
 }
 
@@ -67,19 +60,16 @@ impl MediaConfig {
         let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
         for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
             if let Some(n) = n.filter(|n| !(1..=MAX_IMAGE_TOKENS).contains(n)) {
-                return reject(param, format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"));
+                return reject_value(param, n, format_args!("1 to {MAX_IMAGE_TOKENS}"));
             }
         }
         match min.zip(max).filter(|(min, max)| min > max) {
-            Some((min, max)) => {
-                reject("image_min_tokens", format!("image_min_tokens is {min}; it must be at most image_max_tokens, {max}"))
-            }
+            Some((min, max)) => reject_value("image_min_tokens", min, format_args!("at most image_max_tokens, {max}")),
             None => Ok(()),
         }
     }
 }
 
-/// An adapter file (`LoRA`) and its default scale.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterConfig {
     pub path: PathBuf,

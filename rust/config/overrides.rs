@@ -1,5 +1,3 @@
-//! User overrides of the model file: values of its metadata, and the placement of single tensors.
-
 use super::reject;
 use crate::error::Result;
 
@@ -11,7 +9,6 @@ const MAX_PATTERN_BYTES: usize = 1024;
 /// Maximum number of layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
 pub const MAX_LAYERS: u32 = 512;
 
-/// A metadata value that replaces the file's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOverride {
     /// 1 to 127 bytes.
@@ -31,7 +28,6 @@ pub enum KvValue {
 }
 
 impl KvValue {
-    /// Returns the type name in command-line syntax.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Int(_) => "int",
@@ -77,7 +73,6 @@ impl KvOverride {
     }
 }
 
-/// Placement of the tensors whose names match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorOverride {
     /// A regular expression (ECMAScript), searched in a tensor's name; at most 1,024 bytes.
@@ -98,17 +93,14 @@ impl TensorOverride {
         reject("tensor_overrides", message)
     }
 
-    /// Places the experts of every layer in host memory.
     pub fn experts() -> Self {
         Self::to_cpu(String::new(), EXPERTS)
     }
 
-    /// Places the experts of the first `n` layers in host memory.
     pub fn experts_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), EXPERTS)
     }
 
-    /// Places the dense feed-forward weights of the first `n` layers in host memory.
     pub fn feed_forward_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), DENSE)
     }

@@ -1,6 +1,4 @@
-//! Placement of a model's weights.
-
-use super::{Named, TensorOverride};
+use super::{TensorOverride, named_variants};
 
 /// Devices in use, and the distribution of weights over them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -12,9 +10,8 @@ pub struct Placement {
     pub main_gpu: u32,
     /// Proportion of each GPU; empty leaves the proportions to llama.cpp.
     pub tensor_split: Vec<f32>,
-    /// Binding of threads to NUMA nodes, if any.
     pub numa: Option<Numa>,
-    /// Placement of single tensors; the first matching pattern wins.
+    /// The first matching pattern wins.
     pub tensors: Vec<TensorOverride>,
     /// Keeps the experts of every layer in host memory.
     pub cpu_moe: bool,
@@ -27,12 +24,11 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Returns whether it specifies the contents of GPUs.
     pub fn names_gpus(&self) -> bool {
         self.split != Split::default() || self.main_gpu != 0 || !self.tensor_split.is_empty()
     }
 
-    /// Returns the placements of single tensors in order of precedence: the user's patterns, then the numbers of layers.
+    /// In order of precedence: the user's patterns, then the numbers of layers.
     pub fn tensor_overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.tensors.clone();
         overrides.extend(self.cpu_moe.then(TensorOverride::experts));
@@ -41,36 +37,31 @@ impl Placement {
         overrides
     }
 
-    /// Returns whether tensors of layers that a GPU computes may be in host memory.
+    /// Tensors of layers that a GPU computes may be in host memory.
     pub fn moves_tensors(&self) -> bool {
         !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Split {
-    #[default]
-    Layer,
-    Row,
-    /// No split: one GPU holds everything.
-    None,
+named_variants! {
+    #[derive(Default)]
+    pub enum Split {
+        #[default]
+        Layer = "layer",
+        Row = "row",
+        /// No split: one GPU holds everything.
+        None = "none",
+    }
 }
 
-impl Named for Split {
-    const NAMES: &'static [(&'static str, Self)] = &[("layer", Self::Layer), ("row", Self::Row), ("none", Self::None)];
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numa {
-    /// Evenly over all nodes.
-    Distribute,
-    /// All to the node on which the process started.
-    Isolate,
-    /// As set by `numactl`, which started the process.
-    Numactl,
-}
-
-impl Named for Numa {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("distribute", Self::Distribute), ("isolate", Self::Isolate), ("numactl", Self::Numactl)];
+named_variants! {
+    /// Binding of threads to NUMA nodes.
+    pub enum Numa {
+        /// Evenly over all nodes.
+        Distribute = "distribute",
+        /// All to the node on which the process started.
+        Isolate = "isolate",
+        /// As set by `numactl`, which started the process.
+        Numactl = "numactl",
+    }
 }

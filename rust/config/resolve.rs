@@ -1,9 +1,7 @@
-//! Resolution of the user's settings.
-
 use super::compute::Chooser;
 use super::{
-    EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, Limits, MAX_SLOTS, MAX_THREADS, Named, Pooling,
-    RopeConfig, Threads, WeightLayout, reject,
+    EnabledKernels, EngineConfig, FlashAttention, KernelChoice, Limits, MAX_SLOTS, MAX_THREADS, Named, Pooling, WeightLayout,
+    reject, reject_value,
 };
 use crate::error::Result;
 
@@ -44,11 +42,8 @@ pub struct HardwareInfo {
     /// Free memory in bytes where the KV cache is allocated.
     pub free_bytes: u64,
     pub total_bytes: u64,
-    /// Our kernels that passed their trial.
     pub usable_kernels: EnabledKernels,
-    /// Name of the instruction set that our kernels use.
     pub kernels_level: &'static str,
-    /// Reason why kernels are not usable, in a few words.
     pub why_not: Option<&'static str>,
 }
 
@@ -59,17 +54,15 @@ pub struct TunedSettings {
     pub flash_attention: Option<bool>,
     /// As [`EngineConfig::n_threads`], 1 to [`MAX_THREADS`].
     pub n_threads: u32,
-    /// As [`EngineConfig::n_threads_batch`], 1 to [`MAX_THREADS`].
     pub n_threads_batch: u32,
 }
 
 /// Settings of an engine with every value chosen, from [`EngineConfig::resolve`].
 #[derive(Debug, Clone, PartialEq)]
-#[expect(missing_docs, reason = "fields without comments are those of `EngineConfig`")]
 pub struct ResolvedConfig {
-    /// All that the scheduler reads.
     pub limits: Limits,
-    /// Our kernels that compute steps.
+    /// The user's settings, for those that need no choice.
+    pub settings: EngineConfig,
     pub kernels: EnabledKernels,
     /// Our kernels that compute embeddings, whose cache has 16-bit formats.
     pub embedding_kernels: EnabledKernels,
@@ -79,18 +72,7 @@ pub struct ResolvedConfig {
     pub n_threads_batch: u32,
     /// Computes with half of the threads while other processes compete for the processors, if that is faster.
     pub fewer_threads_under_contention: bool,
-    pub threads: Threads,
-    /// Threads of a decode with rows of prompts, and of embeddings.
-    pub threads_batch: Threads,
-    pub type_k: KvType,
-    pub type_v: KvType,
-    pub offload_kqv: bool,
-    pub op_offload: bool,
-    pub rope: RopeConfig,
     pub pooling: Pooling,
-    /// The user's [`EngineConfig::n_ubatch`], which raises the maximum length of a text to embed.
-    pub embedding_ubatch: Option<u32>,
-    /// One-line summary with the reasons for the choices.
     pub summary: String,
 }
 
@@ -111,7 +93,6 @@ impl EngineConfig {
         }
         let attention = chooser.attention(kernels, &limits);
         let threads = chooser.threads();
-        let Self { type_k, type_v, offload_kqv, op_offload, rope, .. } = *self;
         Ok(ResolvedConfig {
             limits: Limits { n_ubatch: attention.n_ubatch, ..limits },
             kernels,
@@ -120,15 +101,8 @@ impl EngineConfig {
             n_threads: threads.n_threads,
             n_threads_batch: threads.n_threads_batch,
             fewer_threads_under_contention: self.n_threads.or(self.n_threads_batch).is_none() && !model.is_offloaded,
-            threads: self.threads.clone(),
-            threads_batch: self.threads_batch.clone(),
-            type_k,
-            type_v,
-            offload_kqv,
-            op_offload,
-            rope,
+            settings: self.clone(),
             pooling: self.pooling.unwrap_or(model.pooling),
-            embedding_ubatch: self.n_ubatch,
             summary: chooser.describe(kernels, &attention, &threads),
         })
     }
@@ -148,7 +122,7 @@ impl EngineConfig {
         for (param, n, least, most) in ranges {
             if let Some(n) = n.filter(|n| !(least..=most).contains(n)) {
                 let bounds = if most == u32::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
-                return reject(param, format!("{param} is {n}; it must be {bounds}"));
+                return reject_value(param, n, bounds);
             }
         }
         if let Some(TunedSettings { n_threads, n_threads_batch, .. }) = tuned
@@ -174,7 +148,7 @@ impl EngineConfig {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::RopeScaling;
+    use crate::config::{KvType, RopeConfig, RopeScaling, Threads};
     use crate::error::Error;
 
     /// The demo model: 1,024 tokens of 1,536 bytes each, on a CPU, all of which our kernels compute.
@@ -210,15 +184,10 @@ pub(super) mod tests {
     #[test]
     fn settings_without_a_choice_are_passed_on() {
         let rope = RopeConfig { scaling: Some(RopeScaling::Linear), freq_scale: Some(0.5), ..RopeConfig::default() };
-        let resolved = resolve(|c| {
-            (c.type_k, c.type_v, c.rope, c.n_ubatch) = (KvType::Bf16, KvType::Q8_0, rope, Some(100));
-            (c.offload_kqv, c.op_offload) = (false, false);
-            (c.threads.is_strict, c.threads_batch.poll) = (true, Some(3));
-        });
-        let resolved = resolved.expect("the configuration is valid");
-        assert_eq!((resolved.type_k, resolved.type_v, resolved.rope), (KvType::Bf16, KvType::Q8_0, rope));
-        assert_eq!((resolved.offload_kqv, resolved.op_offload, resolved.embedding_ubatch), (false, false, Some(100)));
-        assert!(resolved.threads.is_strict && resolved.threads_batch.poll == Some(3));
+        let config =
+            EngineConfig { type_k: KvType::Bf16, rope, n_ubatch: Some(100), offload_kqv: false, ..EngineConfig::default() };
+        let resolved = config.resolve(&MODEL, &HARDWARE, None).expect("the configuration is valid");
+        assert_eq!(resolved.settings, config);
     }
 
     #[test]

@@ -1,6 +1,4 @@
-//! Overrides of the encoding of positions.
-
-use super::{Named, reject};
+use super::{Named, named_variants, reject_value};
 use crate::error::Result;
 
 const BASE_BOUNDS: (f64, f64) = (2.0, 1e12);
@@ -13,38 +11,33 @@ const MAX_CONTEXT: f64 = 2_147_483_392.0;
 /// Overrides of the encoding of positions (`RoPE`, <https://arxiv.org/abs/2104.09864>); `None` is the model file's value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RopeConfig {
-    /// Scaling of the frequencies (`--rope-scaling`).
     pub scaling: Option<RopeScaling>,
-    /// Base of the frequencies (`--rope-freq-base`), 2 to 10¹².
+    /// 2 to 10¹².
     pub freq_base: Option<f64>,
-    /// Factor of positions (`--rope-freq-scale`), 0.0001 to 10,000: 0.25 supports texts four times as long.
+    /// Factor of positions, 0.0001 to 10,000: 0.25 supports texts four times as long.
     pub freq_scale: Option<f64>,
-    /// Context length of the model before its extension (`--yarn-orig-ctx`) in tokens, at least 1.
+    /// Context length of the model before its extension in tokens, at least 1.
     pub yarn_orig_ctx: Option<u32>,
-    /// Degree of extrapolation (`--yarn-ext-factor`), 0 to 10⁶; 0 is interpolation only.
+    /// Degree of extrapolation, 0 to 10⁶; 0 is interpolation only.
     pub yarn_ext_factor: Option<f64>,
-    /// Factor of the magnitudes of queries and keys (`--yarn-attn-factor`), 0 to 10⁶; usually computed by llama.cpp.
+    /// Factor of the magnitudes of queries and keys, 0 to 10⁶; usually computed by llama.cpp.
     pub yarn_attn_factor: Option<f64>,
-    /// Rotations over the original context below which a frequency is interpolated (`--yarn-beta-slow`), 0 to 10⁶.
+    /// Rotations over the original context below which a frequency is interpolated, 0 to 10⁶.
     pub yarn_beta_slow: Option<f64>,
-    /// Rotations over the original context above which a frequency is unchanged (`--yarn-beta-fast`), 0 to 10⁶.
+    /// Rotations over the original context above which a frequency is unchanged, 0 to 10⁶.
     pub yarn_beta_fast: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeScaling {
-    None,
-    Linear,
-    /// Stronger scaling of slow frequencies (`YaRN`, <https://arxiv.org/abs/2309.00071>).
-    Yarn,
-}
-
-impl Named for RopeScaling {
-    const NAMES: &'static [(&'static str, Self)] = &[("none", Self::None), ("linear", Self::Linear), ("yarn", Self::Yarn)];
+named_variants! {
+    pub enum RopeScaling {
+        None = "none",
+        Linear = "linear",
+        /// Stronger scaling of slow frequencies (`YaRN`, <https://arxiv.org/abs/2309.00071>).
+        Yarn = "yarn",
+    }
 }
 
 impl RopeConfig {
-    /// Returns whether nothing is overridden.
     pub fn is_as_in_file(&self) -> bool {
         *self == Self::default()
     }
@@ -52,11 +45,11 @@ impl RopeConfig {
     pub(crate) fn validate(&self) -> Result<()> {
         for (param, value, (low, high)) in self.numbers() {
             if let Some(value) = value.filter(|value| !(low..=high).contains(value)) {
-                return reject(param, format!("{param} is {value}; it must be {low} to {high}"));
+                return reject_value(param, value, format_args!("{low} to {high}"));
             }
         }
         if self.yarn_orig_ctx == Some(0) {
-            return reject("yarn_orig_ctx", "yarn_orig_ctx is 0; it must be at least 1");
+            return reject_value("yarn_orig_ctx", 0, "at least 1");
         }
         Ok(())
     }
@@ -73,7 +66,7 @@ impl RopeConfig {
         n.max(n_ctx_train)
     }
 
-    /// Describes all overrides by the names of the settings; distinguishes caches that were computed with different ones.
+    /// Distinguishes caches that were computed with different overrides.
     pub fn describe(&self) -> String {
         let scaling = self.scaling.map(|scaling| format!("rope_scaling_type {}", scaling.name()));
         let numbers = self.numbers().into_iter().filter_map(|(name, value, _)| Some(format!("{name} {}", value?)));

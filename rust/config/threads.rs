@@ -1,11 +1,8 @@
-//! Processors, polling and priority of threads.
-
-use super::{MAX_THREADS, reject};
+use super::{MAX_THREADS, reject, reject_value};
 use crate::error::Result;
 
 const MAX_POLL: u32 = 100;
 
-/// Processors of a decode's threads, their polling and their priority.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Processors by the system's numbers, each below [`MAX_THREADS`]; empty is all that this process may use.
@@ -24,7 +21,7 @@ impl Threads {
             return reject(cpus, format!("{cpus} has processor {cpu}; each must be below {MAX_THREADS}"));
         }
         if let Some(n) = self.poll.filter(|n| *n > MAX_POLL) {
-            return reject(poll, format!("{poll} is {n}; it must be 0 to {MAX_POLL}"));
+            return reject_value(poll, n, format_args!("0 to {MAX_POLL}"));
         }
         match allowed {
             _ if self.cpus.is_empty() => Ok(()),
@@ -43,7 +40,6 @@ impl Threads {
 
 /// OS scheduling priority of threads, in ascending order. Threads that answer requests have priority over normal ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is llama.cpp's name of the priority")]
 pub enum ThreadPriority {
     Low,
     #[default]
@@ -54,7 +50,6 @@ pub enum ThreadPriority {
 }
 
 impl ThreadPriority {
-    /// Parses llama.cpp's number of a priority, −1 to 3.
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
             -1 => Some(Self::Low),

@@ -29,11 +29,8 @@ pub enum WeightLayout {
 pub struct LoadFacts {
     /// Our products are usable here and compute most of the weights, by size.
     pub own_products: bool,
-    /// llama.cpp computes with AMX here.
     pub has_amx: bool,
-    /// The CPU computes layers.
     pub has_cpu_layers: bool,
-    /// llama.cpp would rearrange any of the weights.
     pub can_be_rearranged: bool,
 }
 

@@ -33,8 +33,8 @@ pub fn embedder(
     on_done: impl Fn() + Send + Sync + 'static,
 ) -> Embedder {
     let width = model.embedding_width(config.pooling);
-    let n_ctx_max = model.reach(&config.rope);
-    let mut shape = EmbedderShape::new(config.pooling, width, model.n_vocab(), n_ctx_max, config.embedding_ubatch);
+    let n_ctx_max = model.reach(&config.settings.rope);
+    let mut shape = EmbedderShape::new(config.pooling, width, model.n_vocab(), n_ctx_max, config.settings.n_ubatch);
     shape.takes_media = !model.is_encoder();
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
@@ -177,7 +177,7 @@ impl EmbeddingContext {
         }
         let raw = RawContext::new(model, params)
             .map_err(|reason| Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") })?;
-        let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);
+        let pool = ThreadPool::new(n_threads, &config.settings.threads_batch, 0, enabled_kernels);
         let mut affinity = AffinityGuard::default();
         if let Some(cpus) = pool.caller_affinity() {
             affinity.pin(cpus);
@@ -553,7 +553,7 @@ fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> error::R
     // llama.cpp stores them in 16 bits by default. Of encoders, only T5 has cells.
     let has_cells = !model.is_encoder() || is_t5(model.architecture());
     let n_bytes_each = if has_cells { model.kv_bytes_per_token(KvType::F16, KvType::F16) } else { 0 };
-    let n_free = memory::free_bytes(model, config.offload_kqv);
+    let n_free = memory::free_bytes(model, config.settings.offload_kqv);
     let result =
         check_free(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for embeddings"));
     result.map_err(|reason| Error::Decode { reason })

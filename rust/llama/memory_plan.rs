@@ -73,7 +73,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
         }
     }
     let n_ctx = u64::from(resolved.limits.n_ctx);
-    let (key, value) = model.kv_bytes(resolved.type_k, resolved.type_v);
+    let (key, value) = model.kv_bytes(resolved.settings.type_k, resolved.settings.type_v);
     let n_outputs = u64::from(resolved.limits.n_outputs.max(n_sequences(model, &resolved)));
     Ok(MemoryPlan {
         kv_bytes: (n_ctx * key, n_ctx * value),

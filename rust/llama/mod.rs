@@ -153,12 +153,12 @@ impl LlamaRunner {
             can_be_saved: layout.is_some(),
             bytes_per_token: match &layout {
                 Some(layout) => layout.bytes_per_token(),
-                None => model.kv_bytes_per_token(config.type_k, config.type_v),
+                None => model.kv_bytes_per_token(config.settings.type_k, config.settings.type_v),
             },
             bytes_per_state: if forks == ForkRule::AtEnd { n_state_bytes } else { 0 },
             tokens_per_run: layout
                 .as_ref()
-                .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && context::memory::is_offloaded(&model))),
+                .map_or(0, |layout| layout.tokens_per_run(config.settings.offload_kqv && context::memory::is_offloaded(&model))),
             n_window,
         };
         tracing::debug!("memory of the model: {memory:?}");

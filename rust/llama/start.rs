@@ -40,7 +40,7 @@ pub(super) fn hardware(model: &Model, config: &EngineConfig) -> HardwareInfo {
 /// As [`LlamaRunner::new`].
 pub fn start_resolved(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Engine> {
     tracing::info!("{}", config.summary);
-    model.log_scaling(&config.rope);
+    model.log_scaling(&config.settings.rope);
     let (model, limits) = (Arc::clone(model), config.limits);
     if model.is_encoder() {
         return Engine::start(limits, move || Ok(EncoderOnlyRunner { model }));

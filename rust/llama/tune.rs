@@ -99,7 +99,7 @@ pub fn measure(
     let config = resolve(model, &config, None)?;
     let attentions: &[Option<bool>] = if config.kernels.attention && !memory::is_offloaded(model) {
         &[None]
-    } else if config.type_v.is_quantized() {
+    } else if config.settings.type_v.is_quantized() {
         &[Some(true)]
     } else {
         &[Some(false), Some(true)]

@@ -15,6 +15,7 @@ use super::diversity;
 use super::errors::InvalidRequestError;
 use super::media::{self, PyMixedPrompt};
 use super::output_rules::{self, OutputRules};
+use crate::config::Named;
 use crate::error::Result;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Token};
@@ -242,8 +243,8 @@ pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &s
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     let names: Vec<String> = field("samplers", "a sequence of sampler names", value)?;
     let kind = |name: &String| {
-        SamplerKind::named(name).ok_or_else(|| {
-            let known = SamplerKind::NAMES.map(|(name, _)| name).join(", ");
+        SamplerKind::parse(name).ok_or_else(|| {
+            let known = SamplerKind::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             InvalidRequestError::new_err(("samplers", format!("samplers has '{name}'; each must be one of {known}")))
         })
     };

@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use super::logprobs::PyCompactLogprobs;
 use super::prefix;
+use crate::config::Named;
 use crate::request::{
     Cause, ComputedRun, EarlierRequest, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
     TokenEvent, Usage,

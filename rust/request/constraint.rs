@@ -1,5 +1,3 @@
-//! Constraints of a completion's tokens, for example to a grammar.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,7 +14,6 @@ pub trait Constraint: Send {
     /// Advances past `token`, which [`Constraint::allows`] has just allowed.
     fn accept(&mut self, token: Token);
 
-    /// Returns an independent copy in the same state.
     fn copy(&self) -> Box<dyn Constraint>;
 
     /// Returns whether `token` may come next without its first `n_skipped` bytes; a constraint on ids allows whole tokens only.
@@ -60,12 +57,10 @@ impl Clone for Box<dyn Constraint> {
     }
 }
 
-/// Creates the constraints of a request's branches.
 pub trait ConstraintSource: fmt::Debug + Send + Sync {
     /// Returns a constraint in its initial state, for one branch.
     fn start(&self) -> Box<dyn Constraint>;
 
-    /// As [`Constraint::n_bytes`].
     fn n_bytes(&self) -> usize {
         0
     }

@@ -1,5 +1,5 @@
 use crate::error::Result;
-use crate::request::{Mirostat, Request, SamplerKind, reject};
+use crate::request::{Mirostat, Request, SamplerKind, reject, reject_value};
 
 /// Minimum width of a [`BeamSearch`]; the maximum is the number of slots.
 pub const MIN_BEAMS: u32 = 2;
@@ -63,14 +63,14 @@ impl BeamSearch {
     fn validate(&self, request: &Request) -> Result<()> {
         let Self { width, length_penalty, is_stochastic } = *self;
         if width < MIN_BEAMS {
-            return reject("beam_width", format!("beam_width is {width}; it must be {MIN_BEAMS} or more"));
+            return reject_value("beam_width", width, format_args!("{MIN_BEAMS} or more"));
         }
         if request.n > width {
-            return reject("n", format!("n is {}; it must be at most beam_width, which is {width}", request.n));
+            return reject_value("n", request.n, format_args!("at most beam_width, which is {width}"));
         }
         if !(-MAX_LENGTH_PENALTY..=MAX_LENGTH_PENALTY).contains(&length_penalty) {
-            let limits = format!("it must be {} to {MAX_LENGTH_PENALTY}", -MAX_LENGTH_PENALTY);
-            return reject("length_penalty", format!("length_penalty is {length_penalty}; {limits}"));
+            let valid = format_args!("{} to {MAX_LENGTH_PENALTY}", -MAX_LENGTH_PENALTY);
+            return reject_value("length_penalty", length_penalty, valid);
         }
         if is_stochastic && length_penalty.to_bits() != 1.0_f32.to_bits() {
             let remedy = "a stochastic beam search supports only 1: leave length_penalty out";

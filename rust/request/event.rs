@@ -35,14 +35,11 @@ pub struct Progress {
     pub n_cached: u32,
     /// Prompt tokens available so far, cached ones included.
     pub n_processed: u32,
-    /// Milliseconds since the request got a slot.
     pub ms: f64,
 }
 
-/// Logprobs of a range of the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptLogprobs {
-    /// Index of the first prompt token of the range.
     pub start: u32,
     /// Logprobs of each token given all preceding tokens; `None` for the first token of the prompt.
     pub logprobs: Vec<Option<Logprobs>>,
@@ -58,7 +55,6 @@ pub struct TokenEvent {
     pub slot: u32,
     /// Tokens of this branch so far, this one included.
     pub n_predicted: u32,
-    /// Logprobs, if [`SamplingParams::logprobs`] is set.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
@@ -66,9 +62,7 @@ pub struct TokenEvent {
 /// [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs), of the one after the samplers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
-    /// The sampled token, or the token of the prompt.
     pub chosen: Logprob,
-    /// The most likely tokens, most likely first.
     pub top: Vec<Logprob>,
 }
 
@@ -127,19 +121,15 @@ pub enum FinishReason {
     Stop(String),
     /// A limit of the request was reached: tokens, time, or indentation.
     Length,
-    /// The context was full before any limit was reached.
     ContextFull,
     /// The branch alone was cancelled, by [`Completions::cancel_branch`](crate::engine::Completions::cancel_branch).
     Cancelled,
 }
 
-/// Token counts and times of one branch.
-///
 /// `n_computed + n_cached` is the available part of the prompt. Only the branch that computed a token counts it in
 /// `n_computed`: the sum over all branches is the number of tokens really computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// Prompt tokens that this branch computed.
     pub n_computed: u32,
     /// Prompt tokens that were cached or computed by another branch.
     pub n_cached: u32,

@@ -1,11 +1,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::config::named_variants;
+
 /// Explains why the computed part of a prompt was not cached, from the start of the first branch on, if
 /// [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Id of the request, assigned in order of submission.
     pub request_id: u64,
     pub n_prompt: u32,
     pub n_found: u32,
@@ -34,7 +35,6 @@ impl Explanation {
     }
 }
 
-/// A range of a prompt that was computed, with its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComputedRun {
     pub range: Range<u32>,
@@ -44,9 +44,7 @@ pub struct ComputedRun {
     /// Byte offset of `at` in the prompt's text; images and audio have no text.
     pub byte: u64,
     pub character: u64,
-    /// A few tokens of text before `at`.
     pub before: String,
-    /// Some more tokens of text from `at` on.
     pub here: String,
     /// The request of the same owner that reveals the cause, if any.
     pub earlier: Option<EarlierRequest>,
@@ -60,7 +58,6 @@ impl ComputedRun {
     }
 }
 
-/// An earlier request of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
     pub request_id: u64,
@@ -81,19 +78,15 @@ pub enum Cause {
     NeverSeen,
     /// New text after the cached prefix: no earlier request contains it.
     New,
-    /// The prompt differs here from an earlier prompt or its answer.
     Differs,
-    /// The text occurs in an earlier request, in other tokens.
     Retokenized,
     /// The text matches an earlier prompt that differs within the first [`BEGINNING`] tokens.
     Beginning,
-    /// The prompt differs from an earlier one in its system message.
     SystemChanged,
     /// The prompt differs from an earlier one only in the BOS token: one of the two lacks it or has it twice.
     Opening,
     /// The common prefix is too short to share: fewer than 16 tokens.
     TooShort,
-    /// The prefix is cached for another adapter set.
     OtherAdapters,
     /// The range was evicted; with cause and age, if they are remembered.
     Evicted(Option<(EvictionCause, Duration)>),
@@ -112,26 +105,16 @@ pub enum Cause {
     Unfinished,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EvictionCause {
-    /// Its cells or its id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
-    DeviceCache,
-    /// Its host cache bytes were needed.
-    HostCache,
-    Erased,
-    /// Its state became invalid: a decode failed, or cells were lost.
-    Failed,
-}
-
-impl EvictionCause {
-    /// Returns the name in responses.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::DeviceCache => "pool",
-            Self::HostCache => "store",
-            Self::Erased => "erased",
-            Self::Failed => "failed",
-        }
+named_variants! {
+    /// With the names in responses.
+    pub enum EvictionCause {
+        /// Its cells or its id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
+        DeviceCache = "pool",
+        /// Its host cache bytes were needed.
+        HostCache = "store",
+        Erased = "erased",
+        /// Its state became invalid: a decode failed, or cells were lost.
+        Failed = "failed",
     }
 }
 
@@ -139,7 +122,6 @@ impl EvictionCause {
 pub const BEGINNING: u32 = 32;
 
 impl Cause {
-    /// Returns the name in responses.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LastToken => "last_token",

@@ -1,5 +1,3 @@
-//! Images and audio in a prompt: embeddings at positions of the context.
-
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -28,7 +26,6 @@ pub trait Medium: fmt::Debug + Send + Sync {
     /// have equal ids.
     fn first_id(&self) -> Token;
 
-    /// Returns the number of cells that it occupies; at least 1.
     fn n_tokens(&self) -> u32;
 
     /// Returns how far it advances the position counter: less than `n_tokens` under M-RoPE (Qwen2-VL,
@@ -50,7 +47,6 @@ pub trait Medium: fmt::Debug + Send + Sync {
     /// Returns whether each of its cells attends to all of them, so that one decode must compute all.
     fn sees_ahead(&self) -> bool;
 
-    /// Returns whether it can only be cached as a whole.
     fn is_whole(&self) -> bool {
         self.sees_ahead() || self.has_positions()
     }
@@ -61,11 +57,9 @@ pub trait Medium: fmt::Debug + Send + Sync {
     /// Returns the state of its embeddings. The first call starts their computation.
     fn encoding(&self) -> Encoding;
 
-    /// Returns its embeddings, one after the other, once they are available.
     fn embeddings(&self) -> Option<Arc<[f32]>>;
 }
 
-/// A medium that requests share.
 #[derive(Debug, Clone)]
 pub struct Media(pub Arc<dyn Medium>);
 
@@ -99,7 +93,6 @@ pub struct PlacedMedia {
 }
 
 impl PlacedMedia {
-    /// Returns the index after its last cell.
     pub fn end(&self) -> u32 {
         self.start + self.media.n_tokens()
     }

@@ -11,6 +11,7 @@ mod sampler_kind;
 mod sampling;
 mod trigger;
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +39,9 @@ pub const MAX_COMPLETIONS: u32 = 256;
 /// Maximum length of [`Request::stop`]; every token is checked against all of them.
 pub const MAX_STOPS: usize = 256;
 
-/// Maximum total size of [`Request::stop`], in bytes.
 pub const MAX_STOP_BYTES: usize = 65_536;
 
-/// Most logprobs of one prompt, top ones included: some hundreds of megabytes if a slow consumer leaves them buffered.
+/// Logprobs of one prompt, top ones included: some hundreds of megabytes if a slow consumer leaves them buffered.
 pub const MAX_PROMPT_PROBS: usize = 1 << 21;
 
 /// Highest [`Request::priority`]; the lowest is `-MAX_PRIORITY`.
@@ -53,7 +53,6 @@ pub const MAX_CHECKPOINTS: usize = 16;
 
 pub const MAX_PRESERVED: usize = 256;
 
-/// A contiguous part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Run {
@@ -62,7 +61,6 @@ pub enum Run {
 }
 
 impl Run {
-    /// Returns the number of context positions that the run occupies.
     pub fn n_tokens(&self) -> usize {
         match self {
             Self::Tokens(tokens) => tokens.len(),
@@ -91,7 +89,6 @@ impl Prompt {
         }
     }
 
-    /// Returns the number of context positions that the prompt occupies.
     pub fn n_tokens(&self) -> usize {
         self.runs.iter().map(Run::n_tokens).sum()
     }
@@ -112,7 +109,6 @@ impl Prompt {
         self.runs.iter().any(|run| matches!(run, Run::Media(_)))
     }
 
-    /// Iterates over the ids that [`Prompt::into_tokens`] returns.
     pub fn ids(&self) -> impl Iterator<Item = Token> {
         self.runs.iter().flat_map(|run| {
             let (tokens, media) = match run {
@@ -136,14 +132,11 @@ impl Prompt {
 pub enum Task {
     #[default]
     Complete,
-    /// Keep the prompt computed until it is unpinned.
     Pin,
-    /// Copy the computed prompt out of the cache.
     Save {
         /// If false, only the cached prefix is copied.
         computes: bool,
     },
-    /// Import the computed prompt from this copy.
     Load(Arc<SavedPrefix>),
 }
 
@@ -159,7 +152,6 @@ pub struct SavedPrefix {
     pub invoked_at: Option<u32>,
 }
 
-/// The computed state of a range of tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedPiece {
     pub range: Range<u32>,
@@ -167,10 +159,8 @@ pub struct SavedPiece {
     pub bytes: Arc<[u8]>,
 }
 
-/// A prefix that stays computed until it is unpinned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PinnedPrefix {
-    /// Id of the pin; assigned in increasing order.
     pub id: u64,
     pub tokens: Vec<Token>,
     /// Size of the computed state in the device cache or the host cache, in bytes, shared cells included.
@@ -179,7 +169,6 @@ pub struct PinnedPrefix {
     pub invoked_at: Option<u32>,
 }
 
-/// The computed tokens of the last sequence of a slot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SlotContents {
     pub tokens: Vec<Token>,
@@ -237,20 +226,17 @@ pub struct Request {
     pub max_predict_time: Option<Duration>,
     /// Ends a completion at a line, after its first, with fewer characters of indentation than this; 0 is off.
     pub n_indent: u32,
-    /// Uses the cached prefix of the prompt; if false, the whole prompt is computed.
     pub uses_cache: bool,
     /// Top logprobs per prompt token, beside its own; at most [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in total.
     pub prompt_logprobs: Option<u32>,
     /// First prompt token whose logprobs are reported; tokens before its predecessor can come from the cache.
     pub prompt_logprobs_from: u32,
-    /// Publishes prefill progress on the stream.
     pub reports_progress: bool,
     /// Positions of further checkpoints in the prompt, in order, at most [`MAX_CHECKPOINTS`], for memories that cannot be
     /// truncated: a prompt that shares only the tokens before one resumes there.
     pub checkpoints_at: Vec<u32>,
     /// Replaces text of the prompt that was generated for the same owner by the generated tokens, to match the cache.
     pub keeps_answers: bool,
-    /// Reports why the computed part of the prompt was not cached, see [`Explanation`].
     pub explains_cache: bool,
     /// Owner of the request; `None` is one owner too. An explanation contains no text of other owners.
     pub owner: Option<Arc<str>>,
@@ -264,6 +250,10 @@ pub struct Request {
 
 fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
     Err(Error::InvalidRequest { param, message: message.into() })
+}
+
+fn reject_value<T>(param: &'static str, value: impl Display, valid: impl Display) -> Result<T> {
+    reject(param, format!("{param} is {value}; it must be {valid}"))
 }
 
 fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result<()> {
@@ -301,7 +291,6 @@ impl Request {
         Self { prompt, seed, n: 1, uses_cache: true, ..Self::default() }
     }
 
-    /// Returns the number of tokens of prompt and suffix.
     pub fn n_tokens(&self) -> usize {
         self.prompt.n_tokens() + self.suffix.len()
     }
@@ -334,7 +323,7 @@ impl Request {
         self.validate_task()?;
         self.validate_media()?;
         if !(1..=MAX_COMPLETIONS).contains(&self.n) {
-            return reject("n", format!("n is {}; it must be 1 to {MAX_COMPLETIONS}", self.n));
+            return reject_value("n", self.n, format_args!("1 to {MAX_COMPLETIONS}"));
         }
         let n_stop_bytes: usize = self.stop.iter().map(String::len).sum();
         if self.stop.len() > MAX_STOPS || n_stop_bytes > MAX_STOP_BYTES {
@@ -345,15 +334,14 @@ impl Request {
             return reject("stop", "stop has an empty string; remove it");
         }
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
-            return reject("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
+            return reject_value("prompt_logprobs", n, format_args!("0 to {MAX_PROBS}"));
         }
         let (from, n_prompt) = (self.prompt_logprobs_from, self.n_tokens());
         if from > 0 && self.prompt_logprobs.is_none() {
             return reject("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too");
         }
         if from as usize >= n_prompt {
-            let limit = format!("it must be below the prompt's {n_prompt} tokens");
-            return reject("prompt_logprobs_from", format!("prompt_logprobs_from is {from}; {limit}"));
+            return reject_value("prompt_logprobs_from", from, format_args!("below the prompt's {n_prompt} tokens"));
         }
         let n_logprobs = self.prompt_logprobs.map_or(0, |n| (n as usize + 1) * (n_prompt - from as usize));
         if n_logprobs > MAX_PROMPT_PROBS {
@@ -361,15 +349,14 @@ impl Request {
             return reject("prompt_logprobs", format!("prompt_logprobs asks for {n_logprobs} log-probabilities; {limit}"));
         }
         if self.priority.checked_abs().is_none_or(|priority| priority > MAX_PRIORITY) {
-            let limits = format!("it must be {} to {MAX_PRIORITY}", -MAX_PRIORITY);
-            return reject("priority", format!("priority is {}; {limits}", self.priority));
+            return reject_value("priority", self.priority, format_args!("{} to {MAX_PRIORITY}", -MAX_PRIORITY));
         }
         if let Some(gap) = self.max_token_gap.filter(|gap| !(Duration::from_millis(1)..=LONGEST_GAP).contains(gap)) {
-            let limits = format!("it must be 1 to {}", LONGEST_GAP.as_millis());
-            return reject("max_token_gap_ms", format!("max_token_gap_ms is {}; {limits}", gap.as_secs_f64() * 1e3));
+            let valid = format_args!("1 to {}", LONGEST_GAP.as_millis());
+            return reject_value("max_token_gap_ms", gap.as_secs_f64() * 1e3, valid);
         }
         if self.max_chunk == Some(0) {
-            return reject("n_batch", "n_batch is 0; it must be at least 1");
+            return reject_value("n_batch", 0, "at least 1");
         }
         self.validate_checkpoints()?;
         validate_len("preserved_tokens", self.preserved_tokens.len(), "tokens", MAX_PRESERVED)?;

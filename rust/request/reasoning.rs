@@ -4,10 +4,8 @@ use crate::request::{Token, reject, validate_tokens};
 /// Maximum length of [`Reasoning::starts`], and of [`Reasoning::ends`].
 pub const MAX_MARKERS: usize = 16;
 
-/// Maximum size of one marker, in bytes.
 pub const MAX_MARKER_BYTES: usize = 256;
 
-/// Maximum length of [`Reasoning::closing`].
 pub const MAX_CLOSING: usize = 4_096;
 
 /// Markers that delimit reasoning, and its token budget.

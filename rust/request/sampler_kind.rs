@@ -1,19 +1,22 @@
-/// A sampler of the chain. Each may occur anywhere in the chain, several times or not at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is described where its parameters are")]
-pub enum SamplerKind {
-    Penalties,
-    Dry,
-    TopNSigma,
-    TopK,
-    TfsZ,
-    TypicalP,
-    TopP,
-    MinP,
-    Xtc,
-    Temperature,
-    AdaptiveP,
-    Infill,
+use crate::config::{Named, named_variants};
+
+named_variants! {
+    /// A sampler of the chain. Each may occur anywhere in the chain, several times or not at all.
+    #[derive(Hash)]
+    pub enum SamplerKind {
+        Penalties = "penalties",
+        Dry = "dry",
+        TopNSigma = "top_n_sigma",
+        TopK = "top_k",
+        TfsZ = "tfs_z",
+        TypicalP = "typ_p",
+        TopP = "top_p",
+        MinP = "min_p",
+        Xtc = "xtc",
+        Temperature = "temperature",
+        AdaptiveP = "adaptive_p",
+        Infill = "infill",
+    }
 }
 
 impl SamplerKind {
@@ -31,26 +34,11 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    pub const NAMES: [(&'static str, Self); 12] = [
-        ("penalties", Self::Penalties),
-        ("dry", Self::Dry),
-        ("top_n_sigma", Self::TopNSigma),
-        ("top_k", Self::TopK),
-        ("tfs_z", Self::TfsZ),
-        ("typ_p", Self::TypicalP),
-        ("top_p", Self::TopP),
-        ("min_p", Self::MinP),
-        ("xtc", Self::Xtc),
-        ("temperature", Self::Temperature),
-        ("adaptive_p", Self::AdaptiveP),
-        ("infill", Self::Infill),
-    ];
-
-    /// llama.cpp's letters, in the order of [`SamplerKind::NAMES`], and `f` for tail-free sampling.
+    /// llama.cpp's letters, in the order of [`Named::NAMES`], and `f` for tail-free sampling.
     pub const LETTERS: &str = "edskfypmxtai";
 
     /// Parses a name (in any case, also with hyphens or nothing for underscores), llama-server's alias, or a letter.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn parse(name: &str) -> Option<Self> {
         let mut characters = name.chars();
         if let (Some(letter), None) = (characters.next(), characters.next()) {
             return Self::LETTERS.find(letter).map(|at| Self::NAMES[at].1);
@@ -76,9 +64,9 @@ mod tests {
 
     #[test]
     fn every_llama_server_name_selects_its_sampler() {
-        for (name, kind) in SamplerKind::NAMES {
+        for &(name, kind) in SamplerKind::NAMES {
             for spelt in [name.to_owned(), name.replace('_', "-"), name.replace('_', ""), name.to_uppercase()] {
-                assert_eq!(SamplerKind::named(&spelt), Some(kind), "{spelt}");
+                assert_eq!(SamplerKind::parse(&spelt), Some(kind), "{spelt}");
             }
         }
         let others = [
@@ -90,16 +78,16 @@ mod tests {
             ("tfs", SamplerKind::TfsZ),
         ];
         for (name, kind) in others {
-            assert_eq!(SamplerKind::named(name), Some(kind), "{name}");
+            assert_eq!(SamplerKind::parse(name), Some(kind), "{name}");
         }
         for unknown in ["", "top", "top_q", "top__k", "mirostat", "K", "q", " top_k"] {
-            assert_eq!(SamplerKind::named(unknown), None, "{unknown}");
+            assert_eq!(SamplerKind::parse(unknown), None, "{unknown}");
         }
     }
 
     #[test]
     fn letters_select_their_samplers() {
-        let chain = |letters: &str| letters.chars().map(|letter| SamplerKind::named(&letter.to_string())).collect::<Vec<_>>();
+        let chain = |letters: &str| letters.chars().map(|letter| SamplerKind::parse(&letter.to_string())).collect::<Vec<_>>();
         assert_eq!(chain("edskfypmxt"), SamplerKind::DEFAULT.map(Some));
         assert_eq!(chain("aiqT"), [Some(SamplerKind::AdaptiveP), Some(SamplerKind::Infill), None, None]);
     }

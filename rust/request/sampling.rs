@@ -1,7 +1,7 @@
+use crate::config::with_defaults;
 use crate::error::Result;
-use crate::request::{SamplerKind, Token, reject, validate_len, validate_tokens};
+use crate::request::{SamplerKind, Token, reject, reject_value, validate_len, validate_tokens};
 
-/// Maximum of [`SamplingParams::logprobs`].
 pub const MAX_PROBS: u32 = 1_000;
 
 pub const MAX_SAMPLERS: usize = 64;
@@ -14,28 +14,29 @@ pub const MAX_BREAKER_BYTES: usize = 1_024;
 /// Version of Mirostat (Basu et al., 2020) that replaces the sampler chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mirostat {
-    /// The sampler chain is used.
     #[default]
     Off,
-    /// Version 1, which estimates the exponent of the tokens' distribution.
+    /// Estimates the exponent of the tokens' distribution.
     V1,
-    /// Version 2, which removes tokens above a surprise threshold.
+    /// Removes tokens above a surprise threshold.
     V2,
 }
 
-/// The penalty on tokens that would extend a repetition ("Don't repeat yourself", p-e-w, text-generation-webui#5677).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Dry {
-    /// Strength of the penalty; 0 is off.
-    pub multiplier: f32,
-    /// Base that is raised to the length of the repetition beyond `allowed_length`; below 1 is off.
-    pub base: f32,
-    /// Repetitions of at most this many tokens are not penalized.
-    pub allowed_length: i32,
-    /// Window in tokens that is searched for repetitions; 0 is off, −1 the whole context.
-    pub penalty_last_n: i32,
-    /// Strings that end a repetition, at most [`MAX_BREAKERS`] of [`MAX_BREAKER_BYTES`] each.
-    pub sequence_breakers: Vec<String>,
+with_defaults! {
+    /// The penalty on tokens that would extend a repetition ("Don't repeat yourself", p-e-w, text-generation-webui#5677).
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Dry {
+        /// 0 is off.
+        pub multiplier: f32 = 0.0,
+        /// Base that is raised to the length of the repetition beyond `allowed_length`; below 1 is off.
+        pub base: f32 = 1.75,
+        /// Repetitions of at most this many tokens are not penalized.
+        pub allowed_length: i32 = 2,
+        /// Window in tokens that is searched for repetitions; 0 is off, −1 the whole context.
+        pub penalty_last_n: i32 = 64,
+        /// Strings that end a repetition, at most [`MAX_BREAKERS`] of [`MAX_BREAKER_BYTES`] each.
+        pub sequence_breakers: Vec<String> = ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+    }
 }
 
 impl Dry {
@@ -44,112 +45,63 @@ impl Dry {
     }
 }
 
-impl Default for Dry {
-    fn default() -> Self {
-        Self {
-            multiplier: 0.0,
-            base: 1.75,
-            allowed_length: 2,
-            penalty_last_n: 64,
-            sequence_breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
-        }
-    }
-}
-
-/// Parameters that select a token. Defaults and order are llama-server's: logit bias, `samplers`, the draw.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplingParams {
-    pub samplers: Vec<SamplerKind>,
-    /// Divides the logits before the draw; 0 or less selects the most likely token.
-    pub temperature: f32,
-    /// Range of the dynamic temperature around `temperature`, which increases with entropy; 0 is off.
-    pub dynatemp_range: f32,
-    /// Exponent of the mapping from entropy to temperature.
-    pub dynatemp_exponent: f32,
-    /// Keeps the k most likely tokens; 0 or less keeps all.
-    pub top_k: i32,
-    /// Keeps the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
-    pub min_p: f32,
-    /// Keeps the tokens whose surprise is closest to the entropy, up to this sum of probabilities; 1 keeps all.
-    pub typical_p: f32,
-    /// Keeps tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all.
-    pub top_n_sigma: f32,
-    /// Tail-free sampling: removes the tail where the curve of probabilities is flat; 1 keeps all.
-    pub tfs_z: f32,
-    /// Probability of removing the most likely tokens; 0 and less is never, 1 and more always.
-    pub xtc_probability: f32,
-    /// XTC removes all but the least likely of the tokens with at least this probability; above 0.5 is off.
-    pub xtc_threshold: f32,
-    /// Minimum number of tokens that each filter keeps; at least 1 is kept in any case.
-    pub min_keep: u32,
-    /// Divides (or, for negative logits, multiplies) the logits of tokens seen in the window; 1 is off.
-    pub repeat_penalty: f32,
-    /// Window of the repeat, presence and frequency penalties in tokens; 0 is off, −1 is the whole context.
-    pub repeat_last_n: i32,
-    /// Subtracted once from the logit of every token seen in the window.
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token for each time it is seen in the window.
-    pub frequency_penalty: f32,
-    /// Applies the penalties to newlines too.
-    pub penalize_nl: bool,
-    /// Tokens that the penalties count instead of the prompt; at most as many as a slot's context.
-    pub penalty_prompt: Option<Vec<Token>>,
-    pub dry: Dry,
-    /// Mirostat version that replaces the chain.
-    pub mirostat: Mirostat,
-    /// Target surprise of Mirostat, in bits per token.
-    pub mirostat_tau: f32,
-    /// Learning rate of Mirostat.
-    pub mirostat_eta: f32,
-    /// Target probability of [`SamplerKind::AdaptiveP`], 0 to 1; below 0 is off, above 1 is 1.
-    pub adaptive_target: f32,
-    /// Decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 − decay) tokens.
-    pub adaptive_decay: f32,
-    /// Added to the logits; entries of one token add up; −∞ bans it. At most as many as the vocabulary has tokens: 0.3 ms per
-    /// sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
-    pub logit_bias: Vec<(Token, f32)>,
-    pub ignore_eos: bool,
-    /// Number of top logprobs to report, in addition to that of the sampled token; `None` reports no logprobs.
-    pub logprobs: Option<u32>,
-    /// Reports logprobs of the distribution after the chain, instead of the model's.
-    pub post_sampling_probs: bool,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            samplers: SamplerKind::DEFAULT.to_vec(),
-            temperature: 0.8,
-            dynatemp_range: 0.0,
-            dynatemp_exponent: 1.0,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            typical_p: 1.0,
-            top_n_sigma: -1.0,
-            tfs_z: 1.0,
-            xtc_probability: 0.0,
-            xtc_threshold: 0.1,
-            min_keep: 0,
-            repeat_penalty: 1.0,
-            repeat_last_n: 64,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalize_nl: true,
-            penalty_prompt: None,
-            dry: Dry::default(),
-            mirostat: Mirostat::Off,
-            mirostat_tau: 5.0,
-            mirostat_eta: 0.1,
-            adaptive_target: -1.0,
-            adaptive_decay: 0.9,
-            logit_bias: Vec::new(),
-            ignore_eos: false,
-            logprobs: None,
-            post_sampling_probs: false,
-        }
+with_defaults! {
+    /// Parameters that select a token. Defaults and order are llama-server's: logit bias, `samplers`, the draw.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SamplingParams {
+        pub samplers: Vec<SamplerKind> = SamplerKind::DEFAULT.to_vec(),
+        /// Divides the logits before the draw; 0 or less selects the most likely token.
+        pub temperature: f32 = 0.8,
+        /// Range of the dynamic temperature around `temperature`, which increases with entropy; 0 is off.
+        pub dynatemp_range: f32 = 0.0,
+        pub dynatemp_exponent: f32 = 1.0,
+        /// Keeps the k most likely tokens; 0 or less keeps all.
+        pub top_k: i32 = 40,
+        /// Keeps the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all.
+        pub top_p: f32 = 0.95,
+        /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
+        pub min_p: f32 = 0.05,
+        /// Keeps the tokens whose surprise is closest to the entropy, up to this sum of probabilities; 1 keeps all.
+        pub typical_p: f32 = 1.0,
+        /// Keeps tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all.
+        pub top_n_sigma: f32 = -1.0,
+        /// Tail-free sampling: removes the tail where the curve of probabilities is flat; 1 keeps all.
+        pub tfs_z: f32 = 1.0,
+        /// Probability of removing the most likely tokens; 0 and less is never, 1 and more always.
+        pub xtc_probability: f32 = 0.0,
+        /// XTC removes all but the least likely of the tokens with at least this probability; above 0.5 is off.
+        pub xtc_threshold: f32 = 0.1,
+        /// Minimum number of tokens that each filter keeps; at least 1 is kept in any case.
+        pub min_keep: u32 = 0,
+        /// Divides (or, for negative logits, multiplies) the logits of tokens seen in the window; 1 is off.
+        pub repeat_penalty: f32 = 1.0,
+        /// Window of the repeat, presence and frequency penalties in tokens; 0 is off, −1 is the whole context.
+        pub repeat_last_n: i32 = 64,
+        /// Subtracted once from the logit of every token seen in the window.
+        pub presence_penalty: f32 = 0.0,
+        /// Subtracted from the logit of a token for each time it is seen in the window.
+        pub frequency_penalty: f32 = 0.0,
+        /// Applies the penalties to newlines too.
+        pub penalize_nl: bool = true,
+        /// Tokens that the penalties count instead of the prompt; at most as many as a slot's context.
+        pub penalty_prompt: Option<Vec<Token>> = None,
+        pub dry: Dry = Dry::default(),
+        pub mirostat: Mirostat = Mirostat::Off,
+        /// Target surprise of Mirostat, in bits per token.
+        pub mirostat_tau: f32 = 5.0,
+        pub mirostat_eta: f32 = 0.1,
+        /// Target probability of [`SamplerKind::AdaptiveP`], 0 to 1; below 0 is off, above 1 is 1.
+        pub adaptive_target: f32 = -1.0,
+        /// Decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 − decay) tokens.
+        pub adaptive_decay: f32 = 0.9,
+        /// Added to the logits; entries of one token add up; −∞ bans it. At most as many as the vocabulary has tokens: 0.3 ms per
+        /// sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
+        pub logit_bias: Vec<(Token, f32)> = Vec::new(),
+        pub ignore_eos: bool = false,
+        /// Number of top logprobs to report, in addition to that of the sampled token; `None` reports no logprobs.
+        pub logprobs: Option<u32> = None,
+        /// Reports logprobs after the chain, instead of the model's.
+        pub post_sampling_probs: bool = false,
     }
 }
 
@@ -159,30 +111,26 @@ impl SamplingParams {
     }
 
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
-        if let Some(n) = self.logprobs
-            && n > MAX_PROBS
-        {
-            return reject("logprobs", format!("logprobs is {n}; it must be 0 to {MAX_PROBS}"));
+        if let Some(n) = self.logprobs.filter(|&n| n > MAX_PROBS) {
+            return reject_value("logprobs", n, format_args!("0 to {MAX_PROBS}"));
         }
         validate_len("samplers", self.samplers.len(), "entries", MAX_SAMPLERS)?;
         let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
         if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
-            return reject(param, format!("{param} is {value}; it must be −1 or more"));
+            return reject_value(param, value, "−1 or more");
         }
         // The penalties also divide by its inverse, which must be finite too.
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
-            let message = format!("repeat_penalty is {}; it must be a finite number above 0", self.repeat_penalty);
-            return reject("repeat_penalty", message);
+            return reject_value("repeat_penalty", self.repeat_penalty, "a finite number above 0");
         }
         if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
-            return reject(param, format!("{param} is {value}; it must be a finite number"));
+            return reject_value(param, value, "a finite number");
         }
         if self.dry.allowed_length < 0 {
-            let message = format!("dry_allowed_length is {}; it must be 0 or more", self.dry.allowed_length);
-            return reject("dry_allowed_length", message);
+            return reject_value("dry_allowed_length", self.dry.allowed_length, "0 or more");
         }
         if !(0.0..=0.99).contains(&self.adaptive_decay) {
-            return reject("adaptive_decay", format!("adaptive_decay is {}; it must be 0 to 0.99", self.adaptive_decay));
+            return reject_value("adaptive_decay", self.adaptive_decay, "0 to 0.99");
         }
         validate_len("dry_sequence_breakers", self.dry.sequence_breakers.len(), "strings", MAX_BREAKERS)?;
         if let Some(text) = self.dry.sequence_breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {

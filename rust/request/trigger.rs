@@ -1,5 +1,3 @@
-//! Triggers of lazy grammars.
-
 use crate::request::Token;
 
 /// Condition that starts a lazy grammar.

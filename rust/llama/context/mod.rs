@@ -154,7 +154,7 @@ impl Context {
             n_positions: model.n_positions(),
             outputs_all: false,
         });
-        let mut thread_configs = vec![config.threads.clone(), config.threads_batch.clone()];
+        let mut thread_configs = vec![config.settings.threads.clone(), config.settings.threads_batch.clone()];
         thread_configs.dedup();
         let mut context = Self {
             raw,
@@ -573,17 +573,17 @@ pub(in crate::llama) fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::
         FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
         FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
     };
-    params.type_k = ggml_type(config.type_k);
-    params.type_v = ggml_type(config.type_v);
+    params.type_k = ggml_type(config.settings.type_k);
+    params.type_v = ggml_type(config.settings.type_v);
     params
 }
 
 pub(super) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params {
     // SAFETY: plain data.
     let mut params = unsafe { sys::llama_context_default_params() };
-    params.offload_kqv = config.offload_kqv;
-    params.op_offload = config.op_offload;
-    rope::apply(&config.rope, &mut params);
+    params.offload_kqv = config.settings.offload_kqv;
+    params.op_offload = config.settings.op_offload;
+    rope::apply(&config.settings.rope, &mut params);
     params.kv_unified = true;
     // Makes a sliding window's cache as large as the other one: a smaller one can be full while our count of cells says
     // otherwise.

@@ -73,10 +73,10 @@ pub struct PrefixFiles {
 impl PrefixFiles {
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Self {
         // No sequence is longer than the number of positions, however large the context is.
-        let n_tokens = config.limits.n_ctx.min(model.reach(&config.rope));
+        let n_tokens = config.limits.n_ctx.min(model.reach(&config.settings.rope));
         // Without rotations, overrides have no effect.
-        let positions = if model.has_rotations() { config.rope.describe() } else { String::new() };
-        Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }
+        let positions = if model.has_rotations() { config.settings.rope.describe() } else { String::new() };
+        Self { model, type_k: config.settings.type_k, type_v: config.settings.type_v, positions, n_tokens }
     }
 
     /// Writes `prefix` to `path` atomically; returns the number of bytes. Removes partial files of ended processes from the folder if

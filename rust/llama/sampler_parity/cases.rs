@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::config::Named;
 use crate::request::{Dry, SamplerKind, SamplingParams, Token};
 use crate::sampling::draw::rng::Mt19937;
 
@@ -129,7 +130,7 @@ impl Cases {
     pub(super) fn kinds(&mut self) -> Vec<SamplerKind> {
         let n = self.below(10);
         let all: Vec<SamplerKind> =
-            SamplerKind::NAMES.map(|(_, kind)| kind).into_iter().filter(|&kind| kind != SamplerKind::TfsZ).collect();
+            SamplerKind::NAMES.iter().map(|&(_, kind)| kind).filter(|&kind| kind != SamplerKind::TfsZ).collect();
         (0..n).map(|_| self.one_of(&all)).collect()
     }
 

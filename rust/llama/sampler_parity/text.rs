@@ -50,7 +50,7 @@ fn the_same_seed_and_prompt_generate_the_text_of_llama_cpps_chain() {
         dry,
         ..default.clone()
     };
-    let kind_of = |letter: char| SamplerKind::named(&letter.to_string()).expect("llama.cpp's letters");
+    let kind_of = |letter: char| SamplerKind::parse(&letter.to_string()).expect("llama.cpp's letters");
     let chain_of = |letters: &str| letters.chars().map(kind_of).collect();
     let cases = [
         ("llama-server's own parameters", default.clone()),
