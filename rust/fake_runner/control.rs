@@ -1,11 +1,8 @@
-//! A test's handle on a fake runner.
-
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::engine::runner::Plan;
 
-/// Maximum time that a decode waits for permission.
 const MAX_WAIT: Duration = Duration::from_secs(15);
 
 /// A test's handle on a [`FakeRunner`](super::FakeRunner): observes and controls it.
@@ -16,22 +13,17 @@ pub struct FakeControl {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Minimum duration of each reload.
     pub(super) reload_duration: Duration,
-    /// Minimum duration of each row of a decode.
     pub(super) row_duration: Duration,
     pub(super) plans: Vec<Plan>,
     /// Number of decodes that may still run; `None` is unlimited.
     n_allowed: Option<u64>,
-    /// True while a decode waits for permission.
     is_blocked: bool,
-    /// Decodes that fail from now on.
     pub(super) failing: Option<FailureMode>,
     pub(super) n_cells_used: usize,
     pub(super) n_cells_reached: usize,
     pub(super) n_saves: usize,
     pub(super) n_reloads: usize,
-    /// Makes saving and reloading fail from now on.
     pub(super) fails_state_io: bool,
     /// From now on, relocating cells loses them if at least this many sequence ids share them.
     pub(super) min_ids_to_lose: Option<usize>,
@@ -40,9 +32,7 @@ pub(super) struct State {
 /// Selects the decodes that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureMode {
-    /// Decodes of more than this many rows.
     MoreRowsThan(usize),
-    /// All decodes.
     All,
 }
 
@@ -71,14 +61,11 @@ impl FakeControl {
         drop(self.wait_while(|state| !state.is_blocked));
     }
 
-    /// Returns whether a decode is waiting for permission.
-    #[must_use]
     pub fn is_waiting(&self) -> bool {
         let state = self.lock();
         state.is_blocked && state.n_allowed == Some(0)
     }
 
-    /// Waits until a decode may run.
     pub(super) fn wait_for_permission(&self) {
         let mut state = self.lock();
         if state.n_allowed == Some(0) {
@@ -93,48 +80,35 @@ impl FakeControl {
         }
     }
 
-    /// Selects the decodes that fail from now on; `None` disables failures.
     pub fn fail(&self, failing: Option<FailureMode>) {
         self.lock().failing = failing;
     }
 
-    /// Number of tokens computed so far.
-    #[must_use]
     pub fn n_computed(&self) -> usize {
         self.lock().plans.iter().map(|plan| plan.rows.len()).sum()
     }
 
-    /// Every plan that was decoded.
-    #[must_use]
     pub fn plans(&self) -> Vec<Plan> {
         self.lock().plans.clone()
     }
 
-    /// Number of cells in use.
-    #[must_use]
     pub fn n_cells_used(&self) -> usize {
         self.lock().n_cells_used
     }
 
     /// The highest cell in use, plus one.
-    #[must_use]
     pub fn n_cells_reached(&self) -> usize {
         self.lock().n_cells_reached
     }
 
-    /// Number of saves so far.
-    #[must_use]
     pub fn n_saves(&self) -> usize {
         self.lock().n_saves
     }
 
-    /// Number of reloads so far.
-    #[must_use]
     pub fn n_reloads(&self) -> usize {
         self.lock().n_reloads
     }
 
-    /// Makes relocation lose cells from now on.
     pub fn lose_cells(&self) {
         self.lock().min_ids_to_lose = Some(1);
     }
@@ -144,12 +118,10 @@ impl FakeControl {
         self.lock().min_ids_to_lose = Some(2);
     }
 
-    /// Sets the minimum duration of each reload from now on.
     pub fn slow_reloads(&self, each: Duration) {
         self.lock().reload_duration = each;
     }
 
-    /// Sets the minimum duration of each row of a decode from now on.
     pub fn slow_rows(&self, each: Duration) {
         self.lock().row_duration = each;
     }

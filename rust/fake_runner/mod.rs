@@ -3,6 +3,7 @@
 //! For tests and benchmarks. It is as strict as llama.cpp: a gap in the positions, a sequence id in use, or a full cache is a
 //! panic or an error. It places tokens in cells as llama.cpp does. Saved state includes a digest of the preceding text:
 //! reloading it at the wrong position changes everything that is sampled afterwards.
+#![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod control;
 mod vocabulary;
@@ -21,13 +22,14 @@ use crate::engine::runner::{
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::TokenStrings;
+use control::State;
 use vocabulary::FakeVocabulary;
 
 /// A runner without a model, see the [module](self).
+#[must_use]
 pub struct FakeRunner {
     control: FakeControl,
     sequences: Vec<FakeSequence>,
-    /// Number of sequences that share each cell.
     n_owners: Vec<u16>,
     logits: Vec<Option<Vec<f32>>>,
     /// A sequence of this many tokens is followed by [`END`].
@@ -43,7 +45,6 @@ pub struct FakeRunner {
 #[derive(Debug, Clone, Default)]
 struct FakeSequence {
     tokens: Vec<FakeToken>,
-    /// Number of grouped tokens at the beginning.
     n_grouped: u32,
     /// First position from which everything that a sliding window sees is present; 0 for other memories.
     whole_from: u32,
@@ -54,7 +55,6 @@ impl FakeSequence {
         u32::try_from(self.tokens.len()).expect("a context has fewer than 2³² tokens")
     }
 
-    /// Digest of all tokens.
     fn digest(&self) -> u64 {
         self.tokens.last().map_or(0, |token| token.digest)
     }
@@ -67,7 +67,6 @@ impl FakeSequence {
 #[derive(Debug, Clone, Copy)]
 struct FakeToken {
     cell: usize,
-    /// Digest of the tokens up to this one.
     digest: u64,
 }
 
@@ -89,8 +88,6 @@ pub const MEMORY: MemoryKind = MemoryKind {
 };
 
 impl FakeRunner {
-    /// Creates a runner with `n_cells` cells and `n_ids` sequence ids.
-    #[must_use]
     pub fn new(n_cells: u32, n_ids: u32) -> (Self, FakeControl) {
         let control = FakeControl::default();
         let runner = Self {
@@ -108,29 +105,22 @@ impl FakeRunner {
         (runner, control)
     }
 
-    /// Makes [`END`] follow every sequence of `n_tokens` tokens.
-    #[must_use]
     pub fn ending_at(mut self, n_tokens: usize) -> Self {
         self.ends_at = Some(n_tokens);
         self
     }
 
-    /// Removes the end token from the end tokens.
-    #[must_use]
     pub fn without_end(mut self) -> Self {
         self.token_strings = TokenStrings::new(FakeVocabulary { end_tokens: &[] });
         self
     }
 
-    /// Sets the kind of memory.
-    #[must_use]
     pub fn with_memory(mut self, memory: MemoryKind) -> Self {
         self.memory = memory;
         self
     }
 
     /// Adds adapters with these scales, which are active by default.
-    #[must_use]
     pub fn with_adapters(mut self, scales: &[f32]) -> Self {
         self.adapters = (0..).zip(scales.iter().copied()).collect();
         self.invocations = vec![Vec::new(); scales.len()];
@@ -138,27 +128,22 @@ impl FakeRunner {
     }
 
     /// Makes this adapter an activated `LoRA` with these invocation tokens.
-    #[must_use]
     pub fn invoked_by(mut self, adapter: usize, tokens: &[Token]) -> Self {
         self.invocations[adapter] = tokens.to_vec();
         self
     }
 
     /// Disables the record of plans, for benchmarks.
-    #[must_use]
     pub fn without_record(mut self) -> Self {
         self.keeps_plans = false;
         self
     }
 
     /// The token that follows `tokens` under greedy sampling.
-    #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
         Self::next_token_with(&AdapterSchedule::default(), tokens)
     }
 
-    /// Returns the token that follows `tokens` under greedy sampling, computed with these adapters.
-    #[must_use]
     pub fn next_token_with(adapters: &AdapterSchedule, tokens: &[Token]) -> Token {
         let digest = (0..)
             .zip(tokens)
@@ -167,7 +152,6 @@ impl FakeRunner {
     }
 
     /// Returns the token that follows `tokens` under greedy sampling, with a prompt of `n_prompt` tokens and this grouping.
-    #[must_use]
     pub fn next_token_grouped(grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Token {
         let (mut digest, mut n_grouped) = (0, 0);
         for (position, &token) in (0..).zip(tokens) {
@@ -181,8 +165,6 @@ impl FakeRunner {
         greedy_token(digest)
     }
 
-    /// Returns the logits after `tokens`.
-    #[must_use]
     pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
         row(tokens.iter().fold(0, |digest, &token| extend_digest(digest, token)), false)
     }
@@ -215,7 +197,6 @@ impl FakeRunner {
         self.count_cells();
     }
 
-    /// Finds `n` free cells, in llama.cpp's order.
     fn free_cells(&self, n: usize) -> Option<Vec<usize>> {
         let free = (0..self.n_owners.len()).filter(|&cell| self.n_owners[cell] == 0);
         let cells: Vec<usize> = free.take(n).collect();
@@ -236,7 +217,6 @@ impl FakeRunner {
     }
 }
 
-/// Asserts that the media of a plan match its rows.
 fn check_media(plan: &Plan) {
     let listed: Vec<usize> = plan.media.iter().flat_map(|media| media.rows.clone()).collect();
     let is_media_row = |n: &usize| is_of_medium(plan.rows[*n].token);
@@ -279,10 +259,7 @@ impl Runner for FakeRunner {
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.control.wait_for_permission();
-        let (failing, row_duration) = {
-            let state = self.control.lock();
-            (state.failing, state.row_duration)
-        };
+        let State { failing, row_duration, .. } = *self.control.lock();
         std::thread::sleep(row_duration * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
         let fails = match failing {
             Some(FailureMode::All) => true,
@@ -499,7 +476,6 @@ impl Runner for FakeRunner {
     }
 }
 
-/// Returns the change that adapters make to every digest: 0 if none is active.
 fn adapter_change(adapter_set: &AdapterSet) -> u64 {
     adapter_set.adapters().fold(0, |change, (id, scale)| extend_digest(change ^ u64::from(scale.to_bits()), id.cast_signed()))
 }
@@ -512,7 +488,6 @@ fn extend_digest(digest: u64, token: Token) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the digest of a text after `n_grouped` of its tokens were grouped.
 fn group_digest(digest: u64, n_grouped: u32, n: u32) -> u64 {
     extend_digest(extend_digest(digest, n_grouped.cast_signed()), n.cast_signed())
 }

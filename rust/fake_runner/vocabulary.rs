@@ -1,5 +1,3 @@
-//! The vocabulary of a fake runner: one byte for each token.
-
 use std::borrow::Cow;
 
 use crate::request::Token;
@@ -9,7 +7,6 @@ use crate::sampling::Vocabulary;
 /// characters.
 pub const N_VOCAB: usize = 96;
 
-/// The end token.
 pub const END: Token = 0;
 
 /// A token that is never sampled, however likely.
@@ -18,7 +15,6 @@ pub const SUPPRESSED: Token = 3;
 /// The BOS token, if a test puts it at the beginning: `{`.
 pub const OPENING: Token = 94;
 
-/// A new line.
 pub const NEWLINE: Token = 95;
 
 /// Spelling of every token but [`END`].
@@ -43,10 +39,6 @@ fn token_of(byte: u8) -> Option<Token> {
 }
 
 /// Returns the tokens of ASCII `text` without control characters except newlines.
-///
-/// # Panics
-/// If `text` contains any other character.
-#[must_use]
 pub fn tokens_of(text: &str) -> Vec<Token> {
     text.bytes().map(|byte| token_of(byte).expect("the text has only bytes of the vocabulary")).collect()
 }
