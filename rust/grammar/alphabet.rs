@@ -5,9 +5,7 @@ use super::rules::Class;
 /// A partition of the code points into ranges, each of which is entirely inside or outside of every class of the grammar.
 #[derive(Debug)]
 pub(super) struct Alphabet {
-    /// Start of each range; the first is 0.
     starts: Vec<u32>,
-    /// Symbols of the characters below 128, which are the most frequent.
     ascii: [u32; 128],
     classes: Vec<Box<[(u32, u32)]>>,
 }
@@ -41,7 +39,7 @@ impl Alphabet {
         u32::try_from(index).expect("there are fewer ranges than code points")
     }
 
-    /// Returns whether the class contains one of the symbols from `low` to `high`, inclusive.
+    /// True if the class contains one of the symbols from `low` to `high`, inclusive.
     pub(super) fn overlaps(&self, class: u32, low: u32, high: u32) -> bool {
         let ranges = &self.classes[class as usize];
         let next = ranges.partition_point(|&(_, end)| end < low);

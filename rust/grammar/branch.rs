@@ -1,5 +1,3 @@
-//! The state of one branch in its grammar.
-
 use std::sync::Arc;
 
 use super::matcher::{Matcher, State};
@@ -8,12 +6,12 @@ use super::spellings::{Entry, Spellings};
 use super::utf8::PartialChar;
 use crate::request::{Constraint, Token};
 
+/// The state of one branch in its grammar.
 #[derive(Debug, Clone)]
 pub(super) struct Branch {
     pub(super) spellings: Arc<Spellings>,
     pub(super) matcher: Matcher,
     pub(super) state: State,
-    /// The incomplete character at the end of the last token.
     pub(super) partial: PartialChar,
 }
 
@@ -22,7 +20,6 @@ impl Branch {
         self.partial.is_none() && self.matcher.may_end(self.state)
     }
 
-    /// Returns the state after `spelling`, or `None` if the grammar does not allow it.
     fn read(&mut self, spelling: &[u8]) -> Option<(State, PartialChar)> {
         // Like llama.cpp, tokens that are spelt empty or begin with NUL are never text.
         if matches!(spelling, [] | [0, ..]) {
@@ -35,12 +32,12 @@ impl Branch {
         self.matcher.may_complete(state, partial).then_some((state, partial))
     }
 
-    /// Returns whether the token is in `named`; like llama.cpp, a token without text never is.
+    /// Like in llama.cpp, a token without text is never accepted.
     fn accepts_by_id(&self, named: &NamedTokens, token: Token) -> bool {
         named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 
-    /// Returns the state after `token` without its first `n_skipped` bytes, or `None` if the grammar does not allow it.
+    /// The state after `token` without its first `n_skipped` bytes; `None` if the grammar does not allow it.
     fn after(&mut self, token: Token, n_skipped: usize) -> Option<(State, PartialChar)> {
         self.state = self.matcher.begin_token(self.state);
         let unchanged = (self.state, self.partial);

@@ -1,10 +1,9 @@
 //! A JSON parser that records the position of every value.
 
-use super::parse_error::{ParseError, Refusal, refuse_at};
+use super::parse_error::{ParseError, Result, refuse_at};
 
 const MAX_DEPTH: usize = 256;
 
-/// A value and its byte offset in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Value {
     pub(super) at: usize,
@@ -15,16 +14,15 @@ pub(super) struct Value {
 pub(super) enum ValueKind {
     Null,
     Bool(bool),
-    /// The value and its spelling.
+    /// With its spelling.
     Number(f64, String),
     String(String),
     Array(Vec<Value>),
-    /// In the order of the text.
     Object(Vec<(String, Value)>),
 }
 
 impl Value {
-    /// Returns the member of this name, the last of several; `None` if there is no such member or the value is not an object.
+    /// The last of several members of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         self.members()?.iter().rev().find_map(|(key, value)| (key == name).then_some(value))
     }
@@ -61,12 +59,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn refuse<T>(&self, expected: &str) -> Result<T, Refusal> {
+    fn refuse<T>(&self, expected: &str) -> Result<T> {
         let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
         refuse_at(self.at, format!("{expected}, found {found}"))
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, Refusal> {
+    fn value(&mut self, depth: usize) -> Result<Value> {
         self.skip_space();
         let at = self.at;
         if depth == MAX_DEPTH {
@@ -85,7 +83,7 @@ impl Reader<'_> {
         Ok(Value { at, kind })
     }
 
-    fn member(&mut self, depth: usize) -> Result<(String, Value), Refusal> {
+    fn member(&mut self, depth: usize) -> Result<(String, Value)> {
         self.skip_space();
         if self.peek() != Some(b'"') {
             return self.refuse("expected the name of a property in quotation marks");
@@ -98,7 +96,7 @@ impl Reader<'_> {
         Ok((name, self.value(depth + 1)?))
     }
 
-    fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
+    fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         self.at += 1;
         self.skip_space();
         let mut items = Vec::new();
@@ -113,7 +111,7 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    fn number(&mut self) -> Result<ValueKind, Refusal> {
+    fn number(&mut self) -> Result<ValueKind> {
         let start = self.at;
         self.skip("-");
         if !self.skip("0") {
@@ -135,14 +133,14 @@ impl Reader<'_> {
         }
     }
 
-    fn digits(&mut self) -> Result<(), Refusal> {
+    fn digits(&mut self) -> Result<()> {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
         self.at += length;
         if length > 0 { Ok(()) } else { self.refuse("expected a digit") }
     }
 
-    fn string(&mut self) -> Result<String, Refusal> {
+    fn string(&mut self) -> Result<String> {
         let start = self.at;
         let mut text = String::new();
         self.at += 1;
@@ -164,7 +162,7 @@ impl Reader<'_> {
         Ok(text)
     }
 
-    fn escape(&mut self) -> Result<char, Refusal> {
+    fn escape(&mut self) -> Result<char> {
         let start = self.at;
         let unknown = || (start, "this escape is invalid in JSON".to_owned());
         let escaped = self.text.as_bytes().get(self.at + 1).copied();

@@ -13,7 +13,7 @@ use super::rules::{Element, Rules};
 use super::utf8::{PartialChar, Utf8Step};
 use crate::request::Token;
 
-/// A stack: its top element and the stack below. [`EMPTY`] requires nothing more.
+/// [`EMPTY`] requires nothing more.
 type Stack = u32;
 const EMPTY: Stack = 0;
 
@@ -23,18 +23,17 @@ pub(super) const DEAD: State = 0;
 
 const UNKNOWN: State = State::MAX;
 
-/// Most stacks that are created for one token: some tenths of a second and tens of megabytes. Ordinary grammars need at most a
-/// few per cent of this.
+/// Stacks created for one token: some tenths of a second and tens of megabytes. Ordinary grammars need a few per cent of this.
 const MAX_STEPS: usize = 1 << 20;
 
-/// Most stacks whose tops are inspected for one token: also some tenths of a second. A list of thousands of words that each
-/// begin with a different character takes a quarter of this.
+/// Stacks inspected for one token: also some tenths of a second. A list of thousands of words that each begin with a different
+/// character takes a quarter of this.
 const MAX_INSPECTED: usize = 1 << 26;
 
-/// Size of the cache, in numbers, above which it is cleared before the next token.
+/// Numbers in the cache above which it is cleared before the next token.
 pub(super) const MAX_CACHED: usize = 1 << 20;
 
-/// Most symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
+/// Symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
 const ROW: usize = 256;
 
 #[derive(Debug)]
@@ -46,14 +45,12 @@ pub(super) struct Language {
 #[derive(Debug, Clone)]
 pub(super) struct Matcher {
     language: Arc<Language>,
-    /// The index of each stack's top element, and the stack below.
     stacks: Vec<(u32, Stack)>,
     stack_numbers: HashMap<(u32, Stack), Stack>,
     states: Vec<Box<[Stack]>>,
     state_numbers: HashMap<Box<[Stack]>, State>,
     /// Transitions on the first [`ROW`] symbols: a row per state.
     next: Vec<State>,
-    /// Computed transitions on the other symbols.
     next_rare: HashMap<(State, u32), State>,
     completable: HashMap<(State, PartialChar), bool>,
     visited_in: Vec<u32>,
@@ -66,7 +63,7 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// Also returns the start state; [`DEAD`] if there are too many ways to begin.
+    /// With the start state; [`DEAD`] if there are too many ways to begin.
     pub(super) fn new(language: Arc<Language>) -> (Self, State) {
         let root = language.rules.root;
         let mut matcher = Self::empty(language);
@@ -76,7 +73,6 @@ impl Matcher {
         (matcher, start)
     }
 
-    /// Creates a matcher whose cache has only [`DEAD`].
     fn empty(language: Arc<Language>) -> Self {
         let mut matcher = Self {
             language,
@@ -100,13 +96,12 @@ impl Matcher {
         matcher
     }
 
-    /// Returns whether the grammar was abandoned because a token took too many steps. No token is allowed any more.
+    /// True once a token took too many steps: no token is allowed any more.
     pub(super) fn is_exhausted(&self) -> bool {
         self.n_steps > MAX_STEPS || self.n_inspected > MAX_INSPECTED
     }
 
-    /// Resets the step counters for the next token. If the cache is full, it is cleared except for `state`, whose new number is
-    /// returned.
+    /// Resets the step counters. If the cache is full, it is cleared except for `state`, whose new number is returned.
     pub(super) fn begin_token(&mut self, state: State) -> State {
         if self.is_exhausted() {
             self.clear();
@@ -176,7 +171,6 @@ impl Matcher {
         self.language.alphabet.len().min(ROW)
     }
 
-    /// Returns the state and partial character after one more byte, or `None` if the grammar does not allow it.
     pub(super) fn feed(&mut self, state: State, partial: PartialChar, byte: u8) -> Option<(State, PartialChar)> {
         let next = match partial.feed(byte) {
             Utf8Step::Character(code) => (self.step(state, code), PartialChar::default()),
@@ -186,7 +180,6 @@ impl Matcher {
         (next.0 != DEAD).then_some(next)
     }
 
-    /// Returns whether the partial character may be completed in `state`; always true if it is empty.
     pub(super) fn may_complete(&mut self, state: State, partial: PartialChar) -> bool {
         if partial.is_none() {
             return true;
@@ -210,7 +203,7 @@ impl Matcher {
         NamedTokens::new(self.tops(state))
     }
 
-    /// Returns the state after a token that `state` accepts by its id.
+    /// The state after a token that `state` accepts by its id.
     pub(super) fn step_token(&mut self, state: State, token: Token) -> State {
         self.advance(state, |_, element| match element {
             Element::Token(named) => named == token,
@@ -231,7 +224,6 @@ impl Matcher {
         stacks.map(|&stack| self.language.rules.element(self.stacks[stack as usize].0))
     }
 
-    /// Returns the state after an input that matches the elements for which `is_match` is true.
     fn advance(&mut self, state: State, is_match: impl Fn(&Language, Element) -> bool) -> State {
         if self.is_exhausted() {
             return DEAD;
@@ -255,7 +247,6 @@ impl Matcher {
         self.settled.clear();
     }
 
-    /// The stack that continues after the element at `at`.
     fn after(&mut self, at: u32, below: Stack) -> Stack {
         // A finished alternative is popped, so that a rule that ends with itself does not grow the stack.
         if self.language.rules.element(at + 1) == Element::End { below } else { self.push(at + 1, below) }
@@ -272,7 +263,6 @@ impl Matcher {
         })
     }
 
-    /// Adds the alternatives of a rule on top of `below` to the pending stacks.
     fn expand(&mut self, rule: u32, below: Stack) {
         let language = Arc::clone(&self.language);
         for &start in language.rules.alternatives(rule) {

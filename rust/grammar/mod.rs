@@ -14,6 +14,7 @@
 //! - Bytes that are not valid UTF-8 are never allowed. A text cannot end inside a character, and `[^é]` allows the first byte
 //!   of another character that shares it with é.
 //! - Token ids (`<[7]>`) are matched only at the start of a token.
+#![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod alphabet;
 mod branch;
@@ -49,16 +50,15 @@ use branch::Branch;
 use matcher::{Language, Matcher};
 use utf8::PartialChar;
 
-/// Most bytes of a grammar.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Most elements that the repetitions of a grammar are unrolled to.
+/// Elements that the repetitions of a grammar are unrolled to.
 pub const MAX_ELEMENTS: usize = 1 << 20;
 
-/// Maximum nesting depth of parentheses.
+/// Of parentheses.
 pub const MAX_DEPTH: usize = 256;
 
-/// Most rules that the repetitions of one item may make; llama.cpp's limit.
+/// Rules that the repetitions of one item may make; llama.cpp's limit.
 const MAX_REPETITIONS: usize = 2_000;
 
 /// A parsed grammar for the vocabulary of one model.
@@ -85,12 +85,6 @@ impl Grammar {
         }
         Ok(Self { start: Branch { spellings, matcher, state, partial: PartialChar::default() } })
     }
-
-    /// Approximate bytes of the grammar, without the data that it shares with other grammars of its model.
-    #[must_use]
-    pub fn n_bytes(&self) -> usize {
-        self.start.matcher.n_bytes()
-    }
 }
 
 impl ConstraintSource for Grammar {
@@ -98,6 +92,7 @@ impl ConstraintSource for Grammar {
         Box::new(self.start.clone())
     }
 
+    /// Without the data that it shares with other grammars of its model.
     fn n_bytes(&self) -> usize {
         self.start.matcher.n_bytes()
     }

@@ -1,9 +1,7 @@
-//! Tokens that a grammar refers to by their ids.
-
 use super::rules::Element;
 use crate::request::Token;
 
-/// The token ids that a state accepts.
+/// The tokens that a state accepts by their ids.
 #[derive(Debug)]
 pub(super) struct NamedTokens {
     tokens: Vec<Token>,

@@ -1,15 +1,13 @@
-//! Errors of a text with their positions.
-
 use std::borrow::Cow;
 
 /// An error of a text and its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
 pub struct ParseError {
-    /// Line, counted from 1.
+    /// Counted from 1.
     pub line: usize,
     /// Character in that line, counted from 1.
     pub column: usize,
-    /// The error and its remedy.
     pub message: String,
 }
 
@@ -24,22 +22,17 @@ impl ParseError {
     }
 }
 
-impl std::fmt::Display for ParseError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "line {}, column {}: {}", self.line, self.column, self.message)
-    }
-}
-
-/// A byte offset in the input, and an error message.
+/// A byte offset and a message.
 pub(super) type Refusal = (usize, String);
 
-pub(super) fn refuse_at<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
+pub(super) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
+pub(super) fn refuse_at<T>(at: usize, message: impl Into<String>) -> Result<T> {
     Err((at, message.into()))
 }
 
 const MAX_EXCERPT: usize = 200;
 
-/// The start of the input, as a message quotes it.
 pub(super) fn excerpt(given: &str) -> Cow<'_, str> {
     match given.char_indices().nth(MAX_EXCERPT) {
         Some((end, _)) => Cow::Owned(format!("{}…", &given[..end])),

@@ -2,7 +2,7 @@
 
 pub(super) type Ranges = Vec<(u32, u32)>;
 
-/// Sorts and merges ranges. A range whose end precedes its start is empty.
+/// A range whose end precedes its start is empty.
 pub(super) fn merged(mut ranges: Ranges) -> Ranges {
     ranges.retain(|&(low, high)| low <= high);
     ranges.sort_unstable();
@@ -16,7 +16,6 @@ pub(super) fn merged(mut ranges: Ranges) -> Ranges {
     ranges
 }
 
-/// Returns the code points up to `last` that are not in `ranges`.
 pub(super) fn complement(ranges: &[(u32, u32)], last: u32) -> Ranges {
     let starts = [Some(0)].into_iter().chain(ranges.iter().map(|&(_, high)| high.checked_add(1)));
     let ends = ranges.iter().map(|&(low, _)| low.checked_sub(1)).chain([Some(last)]);

@@ -5,17 +5,16 @@
 
 use std::collections::HashMap;
 
-use super::parse_error::{ParseError, Refusal, excerpt, refuse_at};
+use super::parse_error::{ParseError, Result, excerpt, refuse_at};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
 use crate::request::Token;
 
-/// The parts of the vocabulary that a grammar refers to.
+/// The vocabulary that a grammar refers to.
 pub trait TokenLookup {
     /// Returns the token if the text is exactly one token, such as `<think>`.
     fn spelt(&self, text: &str) -> Option<Token>;
 
-    /// Size of the vocabulary.
     fn n_vocab(&self) -> usize;
 }
 
@@ -47,7 +46,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn grammar(mut self) -> Result<(Rules, Vec<Class>), Refusal> {
+    fn grammar(mut self) -> Result<(Rules, Vec<Class>)> {
         if let Some(at) = self.text.find('\0') {
             return refuse_at(at, "a grammar cannot contain a NUL character; write \\x00");
         }
@@ -70,8 +69,7 @@ impl<'a> Reader<'a> {
         Ok((Rules::new(&rules, root), self.classes.list))
     }
 
-    /// Parses `name ::= alternatives`, up to the end of the line.
-    fn rule(&mut self) -> Result<(), Refusal> {
+    fn rule(&mut self) -> Result<()> {
         let name = self.name()?;
         let at = self.at - name.len();
         let id = self.id_of(name, at);
@@ -89,8 +87,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Parses the alternatives of `id`, which belongs to the rule `name`, inside of `depth` parentheses.
-    fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<(), Refusal> {
+    fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<()> {
         let mut alternatives = vec![self.sequence(name, depth)?];
         while self.skip("|") {
             self.skip_space();
@@ -100,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>, Refusal> {
+    fn sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>> {
         let mut elements = Vec::new();
         // The item that a repetition applies to: the elements from `last` on, and the number of rules that they are made of.
         let (mut last, mut n_rules) = (0, 1);
@@ -144,9 +141,8 @@ impl<'a> Reader<'a> {
                     }
                     n_rules = n_rules.saturating_mul(max.unwrap_or(min).max(min).max(1));
                     if n_rules > MAX_REPETITIONS {
-                        let message =
-                            format!("this repetition expands to {n_rules} rules; at most {MAX_REPETITIONS} are allowed");
-                        return refuse_at(start, message);
+                        let limit = format!("at most {MAX_REPETITIONS} are allowed");
+                        return refuse_at(start, format!("this repetition expands to {n_rules} rules; {limit}"));
                     }
                     self.repeat(&mut elements, last, name, (start, min, max))?;
                 }
@@ -165,7 +161,7 @@ impl<'a> Reader<'a> {
         last: usize,
         name: &'a str,
         (at, min, max): (usize, usize, Option<usize>),
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let item = elements.split_off(last);
         let n_optional = max.map_or(1, |max| max - min);
         self.n_unrolled += item.len() * min + (item.len() + 2) * n_optional;
@@ -187,8 +183,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Parses the bounds of a repetition; `None` is unbounded.
-    fn bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>), Refusal> {
+    /// `None` is unbounded.
+    fn bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>)> {
         let start = self.at;
         let byte = self.peek();
         self.at += 1;
@@ -198,9 +194,7 @@ impl<'a> Reader<'a> {
             Some(b'?') => return Ok((0, Some(1))),
             _ => self.skip_after(depth),
         }
-        let Some(min) = self.number() else {
-            return self.refuse_next("a number of repetitions");
-        };
+        let Some(min) = self.number() else { return self.refuse_next("a number of repetitions") };
         self.skip_after(depth);
         let mut max = Some(min);
         if self.skip(",") {
@@ -221,8 +215,7 @@ impl<'a> Reader<'a> {
         Ok((min, max))
     }
 
-    /// Parses `"text"`: one class per character.
-    fn literal(&mut self, elements: &mut Vec<Element>) -> Result<(), Refusal> {
+    fn literal(&mut self, elements: &mut Vec<Element>) -> Result<()> {
         let start = self.at;
         self.at += 1;
         while !self.skip("\"") {
@@ -232,8 +225,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Parses `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
-    fn class(&mut self) -> Result<Option<Element>, Refusal> {
+    /// `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
+    fn class(&mut self) -> Result<Option<Element>> {
         let start = self.at;
         let unfinished = "this character class is not closed";
         self.at += 1;
@@ -249,8 +242,7 @@ impl<'a> Reader<'a> {
         Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.number(ranges, is_negated))))
     }
 
-    /// Parses `<[7]>`, `<think>`, `!<[7]>` or `!<think>`.
-    fn token(&mut self) -> Result<Element, Refusal> {
+    fn token(&mut self) -> Result<Element> {
         let is_negated = self.skip("!");
         let start = self.at;
         if self.peek() != Some(b'<') {
@@ -275,8 +267,7 @@ impl<'a> Reader<'a> {
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
     }
 
-    /// Parses one character of a string or a class; returns `None` at the end of the text.
-    fn character(&mut self) -> Result<Option<u32>, Refusal> {
+    fn character(&mut self) -> Result<Option<u32>> {
         let start = self.at;
         let Some(character) = self.text[start..].chars().next() else { return Ok(None) };
         self.at += character.len_utf8();
@@ -304,7 +295,7 @@ impl<'a> Reader<'a> {
         Ok(Some(code))
     }
 
-    fn name(&mut self) -> Result<&'a str, Refusal> {
+    fn name(&mut self) -> Result<&'a str> {
         let (start, length) = (self.at, self.length_of(is_word));
         if length == 0 {
             return self.refuse_next("the name of a rule");
@@ -313,7 +304,7 @@ impl<'a> Reader<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Parses digits; a number that does not fit becomes `usize::MAX`.
+    /// A number that does not fit becomes `usize::MAX`.
     fn number(&mut self) -> Option<usize> {
         let (start, length) = (self.at, self.length_of(|byte| byte.is_ascii_digit()));
         self.at += length;
@@ -321,12 +312,11 @@ impl<'a> Reader<'a> {
     }
 
     fn id_of(&mut self, name: &'a str, at: usize) -> RuleId {
-        if let Some(&id) = self.ids.get(name) {
-            return id;
-        }
-        let id = self.new_rule(name, at);
-        self.ids.insert(name, id);
-        id
+        self.ids.get(name).copied().unwrap_or_else(|| {
+            let id = self.new_rule(name, at);
+            self.ids.insert(name, id);
+            id
+        })
     }
 
     fn new_rule(&mut self, name: &'a str, at: usize) -> RuleId {
@@ -344,14 +334,13 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Skips `word` if it comes next; returns whether it did.
     fn skip(&mut self, word: &str) -> bool {
         let is_next = self.text[self.at..].starts_with(word);
         self.at += if is_next { word.len() } else { 0 };
         is_next
     }
 
-    fn refuse_next<T>(&self, expected: &str) -> Result<T, Refusal> {
+    fn refuse_next<T>(&self, expected: &str) -> Result<T> {
         let found = match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),
             Some('\n' | '\r') => "the end of the line".to_owned(),
@@ -360,12 +349,11 @@ impl<'a> Reader<'a> {
         refuse_at(self.at, format!("expected {expected}, found {found}"))
     }
 
-    /// Skips the separator of two items; inside of parentheses, it may contain new lines.
+    /// Inside of parentheses, the separator of two items may contain new lines.
     fn skip_after(&mut self, depth: usize) {
         if depth > 0 { self.skip_space() } else { self.skip_blanks() }
     }
 
-    /// Skips blanks, new lines and comments.
     fn skip_space(&mut self) {
         self.skip_blanks();
         while matches!(self.peek(), Some(b'\r' | b'\n')) {

@@ -1,5 +1,3 @@
-//! The rules of a grammar as tables.
-
 use std::collections::HashMap;
 
 use super::ranges::{Ranges, complement, merged};
@@ -30,7 +28,6 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Returns the number of the class of the characters in `ranges`, or of all others if `is_negated`.
     pub(super) fn number(&mut self, ranges: Ranges, is_negated: bool) -> u32 {
         let ranges = merged(ranges);
         let class: Class = if is_negated { complement(&ranges, u32::MAX).into() } else { ranges.into() };
@@ -46,7 +43,7 @@ impl Classes {
 
 pub(super) type Alternatives = Vec<Vec<Element>>;
 
-/// The rules of a grammar. An alternative is identified by the index of its first element and terminated by [`Element::End`].
+/// An alternative is identified by the index of its first element and terminated by [`Element::End`].
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) elements: Vec<Element>,

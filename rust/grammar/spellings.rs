@@ -9,23 +9,18 @@ pub struct Spellings {
     /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     end_tokens: Vec<Token>,
-    /// Tokens that may occur in a text, sorted by spelling.
     pub(super) order: Vec<Entry>,
 }
 
-/// A token in the sorted vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) token: Token,
+    /// Bytes in common with the preceding entry.
     pub(super) n_common: u32,
 }
 
 impl Spellings {
-    /// Creates the table from the spellings of the tokens, from token 0 on. `end_tokens` are the tokens that end a text.
-    ///
-    /// # Panics
-    /// If the spellings take 4 GiB or more.
-    #[must_use]
+    /// `spellings` are those of all tokens, from token 0 on.
     pub fn new<'a>(spellings: impl IntoIterator<Item = &'a [u8]>, end_tokens: &[Token]) -> Self {
         let mut vocabulary = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
         for spelling in spellings {
@@ -49,13 +44,11 @@ impl Spellings {
         vocabulary
     }
 
-    /// Size of the vocabulary.
-    #[must_use]
     pub fn n_vocab(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The bytes of the token; empty for an id outside of the vocabulary.
+    /// Empty for an id outside of the vocabulary.
     pub(super) fn spelling(&self, token: Token) -> &[u8] {
         let range = usize::try_from(token).ok().and_then(|token| self.starts.get(token..token.checked_add(2)?));
         match range {

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct PartialChar {
     value: u32,
-    /// Number of missing bytes; 0 before the first byte of a character.
+    /// Missing bytes; 0 before the first byte of a character.
     n_missing: u32,
     /// The smallest character that an encoding of this length may represent.
     min: u32,
@@ -50,7 +50,7 @@ impl PartialChar {
         }
     }
 
-    /// The characters that it may become, as an inclusive range.
+    /// The inclusive range of characters that it may become.
     pub(super) fn range(self) -> (u32, u32) {
         let n_bits = self.n_missing * 6;
         let low = self.value << n_bits;

@@ -24,10 +24,10 @@ use super::spellings::Spellings;
 use crate::request::{Constraint, ConstraintSource, SharedConstraint, Token};
 use search::Search;
 
-/// Most bytes before the triggering token that a grammar parses.
+/// Bytes before the triggering token that a grammar parses.
 pub const MAX_REACH: usize = 65_536;
 
-/// Number of the likeliest tokens that a mask checks one by one. It masks all other tokens.
+/// The likeliest tokens, which a mask checks one by one. It masks all others.
 const MAX_CHECKED: usize = 256;
 
 const MAX_STARTS: usize = 4;
@@ -41,8 +41,7 @@ pub struct LazyGrammar {
 }
 
 impl LazyGrammar {
-    /// Applies `source` from the first match of `triggers` on. `spellings` belong to its vocabulary.
-    #[must_use]
+    /// `spellings` belong to the vocabulary of `source`.
     pub fn new(source: SharedConstraint, triggers: Triggers, spellings: Arc<Spellings>) -> Self {
         Self { source, triggers: Arc::new(triggers), spellings }
     }
@@ -85,7 +84,7 @@ struct UntriggeredBranch {
     recent_tokens: VecDeque<ReadToken>,
     /// The token that was searched last, without how many of its first bytes, and its effect.
     last_search: Option<((Token, usize), Effect)>,
-    /// The last positions at which a token would have started the grammar, had it been allowed.
+    /// The last positions at which a token would have started the grammar.
     starts: Vec<GrammarStart>,
 }
 
@@ -115,7 +114,6 @@ struct GrammarStart {
 }
 
 impl UntriggeredBranch {
-    /// Returns the effect of `token` without its first `n_skipped` bytes.
     fn search_token(&mut self, token: Token, n_skipped: usize) -> &Effect {
         if self.last_search.as_ref().is_none_or(|(searched, _)| *searched != (token, n_skipped)) {
             self.last_search = Some(((token, n_skipped), self.effect(token, n_skipped)));
@@ -147,7 +145,7 @@ impl UntriggeredBranch {
         constraint.is_some_and(|constraint| constraint.allows_rest(token, n_skipped + n_before))
     }
 
-    /// The constraint that starts at `at`, after the text so far; `None` if the grammar does not allow the text.
+    /// Starts at `at`, after the text so far; `None` if the grammar does not allow the text.
     fn constraint_from(&mut self, at: usize) -> &mut Option<Box<dyn Constraint>> {
         let index = self.starts.iter().position(|start| start.at == at).unwrap_or_else(|| {
             if self.starts.len() == MAX_STARTS {

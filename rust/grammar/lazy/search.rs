@@ -1,5 +1,3 @@
-//! An incremental search of a growing text for a regular expression.
-
 use std::sync::Arc;
 
 use regex_automata::nfa::thompson::{NFA, State, Transition};
@@ -34,18 +32,15 @@ pub(super) struct Search {
     threads: ThreadSet,
     at: usize,
     before: Option<u8>,
-    /// Start of the grammar according to the match that ended in the last bytes.
     start_of_match: Option<usize>,
 }
 
-/// NFA states to advance with the next byte, each with the positions of its groups.
 #[derive(Debug, Clone, Default)]
 struct ThreadSet {
     states: Vec<StateID>,
     slots: Vec<usize>,
 }
 
-/// A pending step of the epsilon closure of a thread's state.
 enum PendingState {
     Explore(StateID),
     RestoreSlot(usize, usize),
@@ -58,22 +53,20 @@ impl Search {
         Self { pattern, threads, at: 0, before: None, start_of_match: None }
     }
 
-    /// Returns whether no match is in progress and these bytes start none.
+    /// True if no match is in progress and these bytes start none.
     pub(super) fn can_skip(&self, bytes: &[u8]) -> bool {
         let Some(skippable) = &self.pattern.skippable else { return false };
         let has_begun = self.threads.states != [self.pattern.nfa.start_unanchored()];
         self.before.is_some() && !has_begun && bytes.iter().all(|&byte| skippable[usize::from(byte)])
     }
 
-    /// Skips the bytes of a token that [does not start a match](Self::can_skip).
     pub(super) fn skip(&mut self, bytes: &[u8]) {
         self.at += bytes.len();
         self.before = bytes.last().copied().or(self.before);
     }
 
-    /// Reads the bytes of a token and returns the start of the grammar if the expression matches the text up to here.
-    ///
-    /// Of all matches, the leftmost counts, as in a search of the whole text; there was none before this token.
+    /// Returns the start of the grammar if the expression matches the text up to the end of this token. Of all matches, the
+    /// leftmost counts, as in a search of the whole text; there was none before this token.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         self.start_of_match = None;
         for &byte in bytes {
@@ -85,7 +78,7 @@ impl Search {
         self.start_of_match.take()
     }
 
-    /// Returns the threads after the next byte; `None` is the end of the text.
+    /// `None` is the end of the text.
     fn step(&mut self, next: Option<u8>) -> ThreadSet {
         let nfa = &self.pattern.nfa;
         let n_slots = nfa.group_info().slot_len();
@@ -149,8 +142,7 @@ impl Search {
     }
 }
 
-/// The start of the grammar: the first non-empty group, or the whole match. Each group has two slots, and the match comes
-/// first.
+/// The first non-empty group, or the whole match. Each group has two slots, and the match comes first.
 fn grammar_start(slots: &[usize]) -> usize {
     let is_nonempty = |group: &&[usize]| group[0] != NONE && group[1] != NONE && group[0] < group[1];
     slots.chunks_exact(2).skip(1).find(is_nonempty).map_or(slots[0], |group| group[0])

@@ -1,5 +1,3 @@
-//! The triggers of a lazy grammar, compiled once for all branches.
-
 use std::sync::Arc;
 
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
@@ -9,16 +7,16 @@ use super::super::parse_error::excerpt;
 use super::search::{CompiledPattern, Search};
 use crate::request::{Token, Trigger};
 
-/// Most triggers of a grammar; each token is searched for all of them.
+/// Each token is searched for all triggers.
 pub const MAX_TRIGGERS: usize = 64;
 
-/// Most bytes of all words and patterns of a grammar.
+/// All words and patterns of a grammar.
 pub const MAX_TRIGGER_BYTES: usize = 16_384;
 
-/// Most bytes of all compiled patterns; this bounds the cost per byte of the text.
+/// All compiled patterns; this bounds the cost per byte of the text.
 const MAX_COMPILED_BYTES: usize = 1 << 19;
 
-/// The triggers of a lazy grammar.
+/// The triggers of a lazy grammar, compiled once for all branches.
 #[derive(Debug)]
 pub struct Triggers {
     pub(super) tokens: Vec<Token>,
@@ -27,8 +25,6 @@ pub struct Triggers {
 }
 
 impl Triggers {
-    /// Compiles the triggers; at least one.
-    ///
     /// # Errors
     /// A message if there is no trigger, the limits are exceeded, a pattern is invalid, or a pattern requires a search whose
     /// cost grows with the text.
@@ -59,8 +55,6 @@ impl Triggers {
         Ok(Self { tokens, patterns })
     }
 
-    /// Checks the number and length of the triggers.
-    ///
     /// # Errors
     /// A message if there is no trigger or the limits are exceeded.
     pub fn check_size(triggers: &[Trigger]) -> Result<(), String> {

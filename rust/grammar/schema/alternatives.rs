@@ -8,30 +8,15 @@ use super::super::parse_error::excerpt;
 use super::keywords::{check_name, own_shape, text};
 use super::negation::unmet_property;
 use super::shape::{ALL, ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
-use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Refusal, ensure, refuse};
+use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Result, ensure, refuse};
 
 const MAX_STEPS: usize = 2_000_000;
 
 /// Keywords that are no constraints by themselves. Keywords that JSON Schema does not define are ignored, too.
-pub(super) const ANNOTATIONS: [&str; 19] = [
-    "$schema",
-    "$comment",
-    "$defs",
-    "definitions",
-    "$anchor",
-    "$vocabulary",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "example",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "contentEncoding",
-    "contentMediaType",
-    "contentSchema",
-    "discriminator",
+#[rustfmt::skip]
+const ANNOTATIONS: [&str; 19] = [
+    "$schema", "$comment", "$defs", "definitions", "$anchor", "$vocabulary", "title", "description", "default", "examples",
+    "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema", "discriminator",
     "$id",
 ];
 
@@ -41,7 +26,7 @@ const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org
 #[derive(Debug, Clone)]
 pub(super) struct SchemaAlternatives<'a> {
     pub(super) shapes: Vec<Shape<'a>>,
-    /// True if the list is complete, so that a value that fits none does not fit the schema.
+    /// A value that fits no shape does not fit the schema.
     pub(super) is_exact: bool,
 }
 
@@ -78,7 +63,7 @@ pub(super) fn keys(parts: &[Part]) -> Vec<Key> {
 
 pub(super) struct Reader<'a> {
     pub(super) root: &'a Value,
-    /// True if a part of the schema has an id, to which references in that part would be relative.
+    /// References in a part with an id would be relative to it.
     has_inner_id: bool,
     read_schemas: HashMap<Key, Rc<SchemaAlternatives<'a>>>,
     /// Schemas that are being read, each referring to the next.
@@ -92,7 +77,7 @@ impl<'a> Reader<'a> {
         Self { root, has_inner_id, read_schemas: HashMap::new(), path: Vec::new(), n_steps: 0 }
     }
 
-    pub(super) fn of_all(&mut self, parts: &[Part<'a>]) -> Result<SchemaAlternatives<'a>, Refusal> {
+    pub(super) fn of_all(&mut self, parts: &[Part<'a>]) -> Result<SchemaAlternatives<'a>> {
         let mut alternatives = SchemaAlternatives::anything();
         for part in parts {
             let more = self.of(*part)?;
@@ -101,11 +86,7 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    pub(super) fn of_any(
-        &mut self,
-        parts: impl Iterator<Item = Part<'a>>,
-        at: &Value,
-    ) -> Result<SchemaAlternatives<'a>, Refusal> {
+    pub(super) fn of_any(&mut self, parts: impl Iterator<Item = Part<'a>>, at: &Value) -> Result<SchemaAlternatives<'a>> {
         let mut alternatives = SchemaAlternatives::none();
         for part in parts {
             alternatives.or(&*self.of(part)?);
@@ -114,7 +95,7 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    pub(super) fn of(&mut self, part: Part<'a>) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+    pub(super) fn of(&mut self, part: Part<'a>) -> Result<Rc<SchemaAlternatives<'a>>> {
         let key = key(&part);
         if let Some(alternatives) = self.read_schemas.get(&key) {
             return Ok(Rc::clone(alternatives));
@@ -136,21 +117,18 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    pub(super) fn alternatives_of(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+    pub(super) fn alternatives_of(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>> {
         self.of(Part::new(schema))
     }
 
-    pub(super) fn negated(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+    pub(super) fn negated(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>> {
         self.of(Part::new(schema).negated())
     }
 
-    pub(super) fn count_work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
+    pub(super) fn count_work(&mut self, n: usize, at: &Value) -> Result<()> {
         self.n_steps += n + 1;
-        if self.n_steps > MAX_STEPS {
-            refuse(at, "the schema is too complex: its subschemas have too many combinations")
-        } else {
-            Ok(())
-        }
+        let message = || "the schema is too complex: its subschemas have too many combinations".to_owned();
+        ensure(self.n_steps <= MAX_STEPS, at.at, message)
     }
 
     pub(super) fn intersection(
@@ -158,7 +136,7 @@ impl<'a> Reader<'a> {
         one: &SchemaAlternatives<'a>,
         other: &SchemaAlternatives<'a>,
         at: &Value,
-    ) -> Result<SchemaAlternatives<'a>, Refusal> {
+    ) -> Result<SchemaAlternatives<'a>> {
         let mut combined = SchemaAlternatives { shapes: Vec::new(), is_exact: one.is_exact && other.is_exact };
         for mine in &one.shapes {
             for theirs in &other.shapes {
@@ -170,7 +148,7 @@ impl<'a> Reader<'a> {
         Ok(combined)
     }
 
-    fn read(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    fn read(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>> {
         match &schema.kind {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::anything()),
             ValueKind::Bool(false) => return Ok(SchemaAlternatives::none()),
@@ -210,12 +188,8 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    /// Adds the constraints of `if` and of keywords that depend on a property.
-    fn conditions(
-        &mut self,
-        schema: &'a Value,
-        mut alternatives: SchemaAlternatives<'a>,
-    ) -> Result<SchemaAlternatives<'a>, Refusal> {
+    /// Of `if`, and of keywords that depend on a property.
+    fn conditions(&mut self, schema: &'a Value, mut alternatives: SchemaAlternatives<'a>) -> Result<SchemaAlternatives<'a>> {
         if let Some(condition) = schema.get("if").filter(|_| schema.get("then").is_some() || schema.get("else").is_some()) {
             let mut either = SchemaAlternatives::none();
             for (condition, keyword) in [(Part::new(condition), "then"), (Part::new(condition).negated(), "else")] {
@@ -254,19 +228,16 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    pub(super) fn target(&self, reference: &'a Value) -> Result<&'a Value, Refusal> {
+    pub(super) fn target(&self, reference: &'a Value) -> Result<&'a Value> {
         let name = text(reference, "$ref")?;
         let own_id = self.root.get("$id").and_then(Value::text).map(|id| id.trim_end_matches('#'));
         let local = own_id.and_then(|id| name.strip_prefix(id)).filter(|rest| rest.is_empty() || rest.starts_with('#'));
         let path = local.unwrap_or(name).trim_start_matches('#');
         let is_local = local.is_some() || name.starts_with('#');
         if !is_local || !(path.is_empty() || path.starts_with('/')) || path.len() > MAX_NAME_BYTES {
-            return refuse(
-                reference,
-                format!(
-                    "$ref must be # or begin with #/, since only references within this schema are supported, and have at most {MAX_NAME_BYTES} bytes"
-                ),
-            );
+            let reason = "since only references within this schema are supported";
+            let message = format!("$ref must be # or begin with #/, {reason}, and have at most {MAX_NAME_BYTES} bytes");
+            return refuse(reference, message);
         }
         if self.has_inner_id {
             return refuse(reference, "$ref is not supported in a schema with a nested $id; remove the nested $id");
@@ -287,7 +258,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Follows references as long as the schema has no other constraint.
-    pub(super) fn resolved(&self, mut schema: &'a Value) -> Result<&'a Value, Refusal> {
+    pub(super) fn resolved(&self, mut schema: &'a Value) -> Result<&'a Value> {
         for _ in 0..MAX_SCHEMA_DEPTH {
             match only(schema, "$ref") {
                 Some(reference) => schema = self.target(reference)?,
@@ -297,7 +268,7 @@ impl<'a> Reader<'a> {
         refuse(schema, "this $ref is part of a cycle of references")
     }
 
-    fn one_of(&mut self, schema: &'a Value, value: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    fn one_of(&mut self, schema: &'a Value, value: &'a Value) -> Result<SchemaAlternatives<'a>> {
         let parts = list(schema, "oneOf")?;
         let mut choices = Vec::new();
         for part in parts {
@@ -322,18 +293,12 @@ impl<'a> Reader<'a> {
             choices[other] = self.intersection(&choices[other], &theirs, value)?;
         }
         let mut all = SchemaAlternatives::none();
-        for alternatives in &choices {
-            all.or(alternatives);
-        }
+        choices.iter().for_each(|alternatives| all.or(alternatives));
         Ok(all)
     }
 
     /// Requires a property that distinguishes the schemas of `oneOf`, if there is one.
-    fn tagged(
-        &mut self,
-        schema: &'a Value,
-        choices: &[SchemaAlternatives<'a>],
-    ) -> Result<Option<Vec<SchemaAlternatives<'a>>>, Refusal> {
+    fn tagged(&mut self, schema: &'a Value, choices: &[SchemaAlternatives<'a>]) -> Result<Option<Vec<SchemaAlternatives<'a>>>> {
         let declared = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
         let names = choices.iter().flat_map(|choice| &choice.shapes).flat_map(|shape| shape.object.property_names());
         let mut tried = HashSet::new();
@@ -344,9 +309,7 @@ impl<'a> Reader<'a> {
             }
             if self.common(&tagged)?.is_empty() {
                 // Without the property, a value may still fit exactly one of them.
-                for alternatives in &mut tagged {
-                    alternatives.is_exact = false;
-                }
+                tagged.iter_mut().for_each(|alternatives| alternatives.is_exact = false);
                 return Ok(Some(tagged));
             }
         }
@@ -354,7 +317,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Pairs of alternatives that may have a common value.
-    fn common(&mut self, choices: &[SchemaAlternatives<'a>]) -> Result<Vec<(usize, usize)>, Refusal> {
+    fn common(&mut self, choices: &[SchemaAlternatives<'a>]) -> Result<Vec<(usize, usize)>> {
         let mut common = Vec::new();
         for (one, mine) in choices.iter().enumerate() {
             for (other, theirs) in choices.iter().enumerate().skip(one + 1) {
@@ -367,11 +330,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn refuse_non_schema<T>(value: &Value) -> Result<T, Refusal> {
+pub(super) fn refuse_non_schema<T>(value: &Value) -> Result<T> {
     refuse(value, "a schema must be an object, for example {\"type\": \"string\"}, or true or false")
 }
 
-pub(super) fn check_n_alternatives(n: usize, at: &Value) -> Result<(), Refusal> {
+pub(super) fn check_n_alternatives(n: usize, at: &Value) -> Result<()> {
     ensure(n <= MAX_ALTERNATIVES, at.at, || format!("the schema expands to more than {MAX_ALTERNATIVES} alternatives"))
 }
 
@@ -394,10 +357,8 @@ fn unescaped(name: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
-        let code = after
-            .get(..2)
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         let escaped = code.filter(|_| byte == b'%');
         bytes.push(escaped.unwrap_or(byte));
         rest = if escaped.is_some() { &after[2..] } else { after };
@@ -405,8 +366,7 @@ fn unescaped(name: &str) -> String {
     String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
 }
 
-/// The non-empty list of schemas of a keyword; empty if the keyword is absent.
-pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value], Refusal> {
+pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value]> {
     match schema.get(name).map(|value| (value, value.items())) {
         None => Ok(&[]),
         Some((value, Some([]) | None)) => refuse(value, format!("{name} must be a list of at least one schema")),

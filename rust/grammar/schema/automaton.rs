@@ -6,24 +6,24 @@ use std::rc::Rc;
 
 use super::super::ranges::Ranges;
 use super::pattern::{LAST, Node};
-use super::shape::CountRange;
+use super::shape::{CountRange, add};
 
 pub(super) const MAX_STATES: usize = 8_192;
 
-/// Most NFA points of all patterns of a DFA.
+/// NFA points of all patterns of a DFA.
 const MAX_POINTS: usize = 1 << 15;
 
-/// Most NFA points that are visited for one DFA.
+/// NFA points that are visited for one DFA.
 const MAX_WORK: usize = 1 << 22;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct StringConstraint {
-    /// Patterns, each with whether it must match or must not.
+    /// Each with whether it must match or must not.
     pub(super) patterns: Vec<(Rc<Node>, bool)>,
     pub(super) length: CountRange,
 }
 
-/// The states of a DFA. The first is the start, and each can be reached from it.
+/// The first state is the start, and each can be reached from it.
 pub(super) type Dfa = Vec<State>;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ enum Edge {
     Class(Ranges, usize),
 }
 
-/// A pattern as an NFA: points with edges. A text matches if it reaches `goal`.
+/// A text matches if it reaches `goal`.
 #[derive(Debug, Default)]
 struct Nfa {
     points: Vec<Vec<Edge>>,
@@ -75,7 +75,7 @@ impl Nfa {
         }
     }
 
-    /// Adds `node` after the point `from` and returns the point after it. None of its edges leads back to `from`.
+    /// Returns the point after `node`. None of its edges leads back to `from`.
     fn add(&mut self, node: &Node, from: usize) -> Result<usize, String> {
         let to = self.point()?;
         match node {
@@ -169,11 +169,7 @@ type SubsetState = (Vec<Vec<usize>>, usize);
 impl StringConstraint {
     pub(super) fn and(&mut self, other: &Self) {
         self.length.and(&other.length);
-        for pattern in &other.patterns {
-            if !self.patterns.contains(pattern) {
-                self.patterns.push(pattern.clone());
-            }
-        }
+        add(&mut self.patterns, &other.patterns);
     }
 
     pub(super) fn dfa(&self) -> Result<Dfa, String> {

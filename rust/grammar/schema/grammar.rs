@@ -1,5 +1,3 @@
-//! The rules of a generated grammar, and their text in GBNF.
-
 use std::fmt::Write;
 
 use super::super::ranges::{Ranges, merged};
@@ -25,10 +23,10 @@ const NAMED: [(&str, &str); 9] = [
     ("space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}"),
 ];
 
-/// Largest number in one repetition of the grammar; larger ones are nested.
+/// Larger numbers of repetitions are nested.
 const MAX_REPEAT: usize = 1_000;
 
-/// Larger upper bounds count as unbounded: no completion is that long.
+/// No completion is that long.
 pub(super) const UNBOUNDED: usize = 1_000_000_000;
 
 pub(super) const MAX_TIMES: usize = 1_000_000;
@@ -40,9 +38,9 @@ pub(super) enum Expr {
     Rule(RuleNumber),
     Named(&'static str),
     Sequence(Vec<Expr>),
-    /// One of these; an empty choice never matches.
+    /// An empty choice never matches.
     Choice(Vec<Expr>),
-    /// At least the first and at most the second number of times: see [`Rules::repeat`].
+    /// From the first to the second number of times, see [`Rules::repeat`].
     Repeat(Box<Expr>, usize, Option<usize>),
 }
 
@@ -59,7 +57,6 @@ impl Expr {
         Self::Choice(Vec::new())
     }
 
-    /// `inner` between brackets or braces, with optional white space.
     pub(super) fn enclosed(open: &str, inner: Self, close: &str) -> Self {
         Self::Sequence(vec![Self::text(open), Self::Named("space"), inner, Self::Named("space"), Self::text(close)])
     }
@@ -75,11 +72,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn add(&mut self) -> RuleNumber {
-        self.add_all(1)
-    }
-
-    /// Adds `n` rules that are set later, and returns the first.
+    /// Adds `n` rules, to be set later; returns the first.
     pub(super) fn add_all(&mut self, n: usize) -> RuleNumber {
         let first = self.list.len();
         self.list.resize(first + n, Expr::never());
@@ -94,9 +87,8 @@ impl Rules {
         self.list.len()
     }
 
-    /// Adds a rule for `expr` and returns a reference to it.
     pub(super) fn rule_of(&mut self, expr: Expr) -> Expr {
-        let rule = self.add();
+        let rule = self.add_all(1);
         self.set(rule, expr);
         Expr::Rule(rule)
     }
@@ -126,7 +118,6 @@ impl Rules {
         Expr::Sequence(parts)
     }
 
-    /// Adds rules for the inside of a string whose text the DFA accepts.
     pub(super) fn texts(&mut self, dfa: &Dfa) -> Expr {
         let first = self.add_all(dfa.len());
         for (number, state) in dfa.iter().enumerate() {
@@ -137,7 +128,7 @@ impl Rules {
         Expr::Rule(first)
     }
 
-    /// Writes the grammar in GBNF, starting with `root`; `None` if no text matches.
+    /// `None` if no text matches.
     pub(super) fn gbnf(&self, root: RuleNumber) -> Option<String> {
         let is_live = self.live();
         if !is_live[root] {

@@ -1,18 +1,16 @@
-//! The constraints of a single schema.
-
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
 use super::super::parse_error::excerpt;
 use super::pattern::{self, Node};
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, Block, Contains, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING,
-    Shape, Types, is_same, part,
+    ARRAY, BOOLEAN, Block, Contains, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Part, STRING, Shape, Types, is_same,
+    part,
 };
-use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, ensure, refuse, refuse_at};
+use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Result, ensure, refuse, refuse_at};
 
-/// The shape of the values that fit a schema, without the schemas that it refers to or combines; `None` if no value fits.
-pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
+/// Without the schemas that it refers to or combines; `None` if no value fits.
+pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>> {
     let mut shape = Shape::anything();
     if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
         shape.types = types(value)?;
@@ -30,7 +28,7 @@ pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
     Ok(Some(shape))
 }
 
-fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
     let number = &mut shape.number;
     for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
         let Some((_, bound)) = bound(schema, name)? else { continue };
@@ -52,7 +50,7 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
     shape.string.constraint.length = counts(schema, "minLength", "maxLength")?;
     if let Some(pattern) = schema.get("pattern") {
         shape.string.constraint.patterns = lookaheads(pattern)?;
@@ -69,8 +67,8 @@ fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
-    let array: &mut Arrays<'a> = &mut shape.array;
+fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
+    let array = &mut shape.array;
     array.count = counts(schema, "minItems", "maxItems")?;
     let items = schema.get("items");
     let listed = items.filter(|items| items.items().is_some());
@@ -99,8 +97,8 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
-    let object: &mut Objects<'a> = &mut shape.object;
+fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
+    let object = &mut shape.object;
     let mut block = Block::default();
     if let Some(properties) = schema.get("properties") {
         let Some(members) = properties.members() else { return refuse(properties, "properties must be an object") };
@@ -138,31 +136,24 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         object.names = part(names);
     }
     object.count = counts(schema, "minProperties", "maxProperties")?;
+    #[rustfmt::skip]
     let keywords = [
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "required",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
+        "properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties", "maxProperties",
         "unevaluatedProperties",
     ];
     mention(OBJECT, shape, schema, &keywords);
     Ok(())
 }
 
-/// Adds the type that these keywords apply to, if the schema has one of them.
 fn mention(types: Types, shape: &mut Shape, schema: &Value, keywords: &[&str]) {
     shape.mentioned |= if keywords.iter().any(|keyword| schema.get(keyword).is_some()) { types } else { 0 };
 }
 
-pub(super) fn check_n_properties(n: usize, at: usize) -> Result<(), Refusal> {
+pub(super) fn check_n_properties(n: usize, at: usize) -> Result<()> {
     ensure(n <= MAX_PROPERTIES, at, || format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
 }
 
-/// A minimum and a maximum, checked against each other.
-fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange, Refusal> {
+fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange> {
     let (least, most) = (count(schema, min)?, count(schema, max)?);
     let at = schema.get(min).map_or(0, |value| value.at);
     match (least, most) {
@@ -173,23 +164,23 @@ fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange, Refusal> {
     }
 }
 
-pub(super) fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Refusal> {
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str> {
     value.text().map_or_else(|| refuse(value, format!("{name} must be a string")), Ok)
 }
 
-pub(super) fn count(schema: &Value, name: &str) -> Result<Option<usize>, Refusal> {
+pub(super) fn count(schema: &Value, name: &str) -> Result<Option<usize>> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let number = value.number().filter(|n| *n >= 0.0 && *n <= f64::from(i32::MAX) && n.fract() == 0.0);
     let count = number.and_then(|number| number.to_string().parse().ok());
     count.map_or_else(|| refuse(value, format!("{name} must be an integer from 0 to {}", i32::MAX)), |count| Ok(Some(count)))
 }
 
-pub(super) fn check_name(name: &str, at: &Value) -> Result<(), Refusal> {
+pub(super) fn check_name(name: &str, at: &Value) -> Result<()> {
     let message = || format!("the name of this property is longer than {MAX_NAME_BYTES} bytes");
     ensure(name.len() <= MAX_NAME_BYTES, at.at, message)
 }
 
-pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
+pub(super) fn types(value: &Value) -> Result<Types> {
     let one = |value: &Value| match value.text() {
         Some("null") => Ok(NULL),
         Some("boolean") => Ok(BOOLEAN),
@@ -211,7 +202,7 @@ pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
     }
 }
 
-fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
+fn values(schema: &Value) -> Result<Option<Vec<&Value>>> {
     let mut values: Option<Vec<&Value>> = match schema.get("enum").map(|value| (value, value.items())) {
         None => None,
         Some((value, None | Some([]))) => return refuse(value, "enum must be a list of at least one value"),
@@ -223,7 +214,7 @@ fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
     Ok(values)
 }
 
-fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, Refusal> {
+fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let is_low = name == "minimum" || name == "exclusiveMinimum";
     match value.number() {
@@ -237,25 +228,24 @@ fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, 
     }
 }
 
-/// A pattern as expressions, each with whether it must match.
-pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>, Refusal> {
+/// Each expression with whether it must match.
+pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>> {
     let text = text(pattern, "pattern")?;
     check_pattern(text, pattern)?;
     let parts = pattern::read_with_lookaheads(text).or_else(|why| refuse_pattern(text, pattern, &why))?;
     Ok(parts.into_iter().map(|(node, must_match)| (Rc::new(node), must_match)).collect())
 }
 
-/// A pattern of property names, at the position of `at`.
-fn node(text: &str, at: &Value) -> Result<Rc<Node>, Refusal> {
+fn node(text: &str, at: &Value) -> Result<Rc<Node>> {
     check_pattern(text, at)?;
     pattern::read(text).map(Rc::new).or_else(|why| refuse_pattern(text, at, &why))
 }
 
-fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
+fn check_pattern(text: &str, at: &Value) -> Result<()> {
     let n = text.len();
     ensure(n <= MAX_PATTERN_BYTES, at.at, || format!("the pattern of {n} bytes is longer than {MAX_PATTERN_BYTES} bytes"))
 }
 
-fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
+fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T> {
     refuse(at, format!("the pattern {:?} is invalid or not supported: {why}", excerpt(text)))
 }

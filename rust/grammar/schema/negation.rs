@@ -1,5 +1,3 @@
-//! Negations of schemas.
-
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
@@ -10,10 +8,18 @@ use super::pattern::Node;
 use super::shape::{
     ALL, ARRAY, BOOLEAN, BOOLEANS, Block, Contains, CountRange, NEVER, NUMBER, OBJECT, Part, Parts, STRING, Shape, part, type_of,
 };
-use super::{Refusal, refuse};
+use super::{Result, refuse};
+
+/// Constraints whose negation is not a schema, or not always.
+#[rustfmt::skip]
+const NOT_NEGATABLE: [&str; 19] = [
+    "multipleOf", "items", "prefixItems", "additionalItems", "contains", "minContains", "maxContains", "uniqueItems",
+    "additionalProperties", "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+    "unevaluatedProperties", "unevaluatedItems", "if", "then", "else",
+];
 
 impl<'a> Reader<'a> {
-    pub(super) fn complement(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    pub(super) fn complement(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>> {
         let members = match &schema.kind {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::none()),
             ValueKind::Bool(false) => return Ok(SchemaAlternatives::anything()),
@@ -33,18 +39,17 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    /// The alternatives that do not fit one keyword of a schema; `None` if the keyword is no constraint.
+    /// `None` if the keyword is no constraint.
     fn negated_keyword(
         &mut self,
         schema: &'a Value,
         keyword: &'a str,
         value: &'a Value,
-    ) -> Result<Option<SchemaAlternatives<'a>>, Refusal> {
+    ) -> Result<Option<SchemaAlternatives<'a>>> {
         Ok(Some(match keyword {
             "type" if value.kind != ValueKind::Null => SchemaAlternatives::exactly([Shape::typed(ALL & !types(value)?)]),
-            "enum" | "const" => {
-                all_values_except(value.items().filter(|_| keyword == "enum").unwrap_or(std::slice::from_ref(value)))
-            }
+            "enum" => all_values_except(value.items().unwrap_or_default()),
+            "const" => all_values_except(std::slice::from_ref(value)),
             "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" => {
                 let mut shape = Shape::typed(NUMBER);
                 let (bound, strict) = (value.number().unwrap_or_default(), !keyword.starts_with('e'));
@@ -95,46 +100,23 @@ impl<'a> Reader<'a> {
             "anyOf" => self.not_any_of(list(schema, "anyOf")?)?,
             "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
             "not" => drop_annotations((*self.alternatives_of(value)?).clone(), value)?,
-            "$ref" => {
-                let target = self.target(value)?;
-                (*self.negated(target)?).clone()
-            }
+            "$ref" => (*self.negated(self.target(value)?)?).clone(),
             "if" if schema.get("then").is_none() && schema.get("else").is_none() => return Ok(None),
             "then" | "else" if schema.get("if").is_none() => return Ok(None),
             "additionalProperties" | "unevaluatedProperties" | "unevaluatedItems" if value.kind == ValueKind::Bool(true) => {
                 return Ok(None);
             }
             "uniqueItems" if value.kind == ValueKind::Bool(false) => return Ok(None),
-            "multipleOf"
-            | "items"
-            | "prefixItems"
-            | "additionalItems"
-            | "contains"
-            | "minContains"
-            | "maxContains"
-            | "uniqueItems"
-            | "additionalProperties"
-            | "patternProperties"
-            | "propertyNames"
-            | "dependentRequired"
-            | "dependentSchemas"
-            | "dependencies"
-            | "unevaluatedProperties"
-            | "unevaluatedItems"
-            | "if"
-            | "then"
-            | "else" => {
-                return refuse_negation(value, keyword);
-            }
+            _ if NOT_NEGATABLE.contains(&keyword) => return refuse_negation(value, keyword),
             _ => return Ok(None),
         }))
     }
 
-    fn not_any_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
+    fn not_any_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>> {
         self.of_all(&parts.iter().map(|schema| Part::new(schema).negated()).collect::<Parts>())
     }
 
-    fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>> {
         let mut alternatives = self.not_any_of(parts)?;
         for (one, part) in parts.iter().enumerate() {
             for other in &parts[one + 1..] {
@@ -148,12 +130,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn refuse_negation<T>(at: &Value, keyword: &str) -> Result<T, Refusal> {
+fn refuse_negation<T>(at: &Value, keyword: &str) -> Result<T> {
     refuse(at, format!("{keyword} cannot be negated; do not use it within not, if, or overlapping schemas of oneOf"))
 }
 
-/// Drops the annotations of a schema, since `unevaluatedProperties` and `unevaluatedItems` ignore annotations inside `not`.
-fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+/// `unevaluatedProperties` and `unevaluatedItems` ignore annotations inside `not`.
+fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>> {
     for shape in &mut alternatives.shapes {
         if !shape.array.prefix.is_empty() {
             return refuse_negation(at, "prefixItems");
@@ -172,7 +154,7 @@ pub(super) fn unmet_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
     shape
 }
 
-fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternatives<'a>, Refusal> {
+fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternatives<'a>> {
     let n = count(schema, keyword)?.unwrap_or(0);
     let is_min = keyword.starts_with("min");
     if is_min && n == 0 {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::grammar::{Expr, RuleNumber, Rules};
-use super::shape::{FRACTION, INTEGER, Types};
+use super::shape::{FRACTION, INTEGER, Types, add};
 
 /// Most digits of a number with bounds, so that distinct numbers stay distinct as binary floating-point numbers.
 const MAX_DIGITS: usize = 15;
@@ -19,11 +19,9 @@ const MAX_DECIMALS: usize = 40;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NumberConstraint {
-    /// The lower bound, and whether it is exclusive.
+    /// A bound, and whether it is exclusive.
     pub(super) least: Option<(f64, bool)>,
-    /// The upper bound, and whether it is exclusive.
     pub(super) most: Option<(f64, bool)>,
-    /// The number must be a multiple of each of these.
     pub(super) divisors: Vec<f64>,
 }
 
@@ -39,8 +37,7 @@ impl NumberConstraint {
         if let Some((bound, strict)) = other.most {
             self.at_most(bound, strict);
         }
-        self.divisors
-            .extend(other.divisors.iter().filter(|divisor| !self.divisors.contains(divisor)).copied().collect::<Vec<_>>());
+        add(&mut self.divisors, &other.divisors);
     }
 
     pub(super) fn at_least(&mut self, bound: f64, strict: bool) {
@@ -63,7 +60,7 @@ impl NumberConstraint {
         is_above && is_below && self.is_multiple(number)
     }
 
-    /// Returns whether no number fits, or no integer.
+    /// True if no number fits, or no integer.
     pub(super) fn is_empty(&self, is_integer: bool) -> bool {
         let (Some((low, is_low_strict)), Some((high, is_high_strict))) = (self.least, self.most) else { return false };
         if !is_integer {
@@ -74,7 +71,6 @@ impl NumberConstraint {
         first > last
     }
 
-    /// Compiles the numbers that fit and are of these types; the error names the unsupported constraint.
     pub(super) fn expr(&self, types: Types, rules: &mut Rules) -> Result<Expr, String> {
         let mut step = self.step()?;
         if let Some((divisor, places)) = step.filter(|_| types == INTEGER) {
@@ -129,7 +125,7 @@ fn too_fine() -> String {
     format!("multipleOf has too many digits: without decimal point, all divisors together must be at most {MAX_DIVISOR}")
 }
 
-/// The digits of a number before and after the decimal point.
+/// Before and after the decimal point.
 fn digits(number: f64) -> (Vec<u8>, Vec<u8>) {
     let text = number.abs().to_string();
     let (whole, after) = text.split_once('.').unwrap_or((&text, ""));
@@ -157,7 +153,6 @@ fn lcm(one: u64, other: u64) -> Option<u64> {
     (one / a).checked_mul(other)
 }
 
-/// A bound: its digits before and after the decimal point, and whether it is exclusive.
 struct Bound {
     whole: Vec<u8>,
     after: Vec<u8>,
@@ -177,7 +172,6 @@ impl Bound {
         self.after.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns whether all digits from this index after the decimal point on are 0.
     fn is_zero_from(&self, index: usize) -> bool {
         self.after.iter().skip(index).all(|&digit| digit == 0)
     }
@@ -194,7 +188,6 @@ struct Digits {
     rules_by_state: HashMap<DigitState, RuleNumber>,
 }
 
-/// The state of a number that is generated digit by digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct DigitState {
     /// Digits before the decimal point while the number equals one of its bounds so far; 0 otherwise.
@@ -202,10 +195,10 @@ struct DigitState {
     n_left: usize,
     n_after: usize,
     most_after: usize,
-    /// True if the number equals its lower or its upper bound so far.
+    /// The number equals its lower or its upper bound so far.
     is_least: bool,
     is_most: bool,
-    /// True if all digits after the decimal point are 0.
+    /// All digits after the decimal point are 0.
     is_whole: bool,
     remainder: u64,
 }
@@ -265,7 +258,6 @@ impl Digits {
         Ok(Expr::Choice(choices.into_iter().map(choice).collect()))
     }
 
-    /// Returns the rule of what may follow `state`.
     fn rule(&mut self, state: DigitState, rules: &mut Rules) -> Result<RuleNumber, String> {
         if let Some(&rule) = self.rules_by_state.get(&state) {
             return Ok(rule);
@@ -273,7 +265,7 @@ impl Digits {
         if self.rules_by_state.len() > MAX_STATES {
             return Err(format!("the bounds and multipleOf of this number need more than {MAX_STATES} states; use fewer digits"));
         }
-        let rule = rules.add();
+        let rule = rules.add_all(1);
         self.rules_by_state.insert(state, rule);
         let mut choices = Vec::new();
         if state.n_left > 0 {

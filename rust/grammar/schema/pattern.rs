@@ -4,8 +4,7 @@ use super::super::ranges::{Ranges, complement, merged};
 
 pub(super) const LAST: u32 = 0x10_FFFF;
 
-/// Maximum nesting depth of groups.
-const MAX_GROUPS: usize = 64;
+const MAX_GROUP_DEPTH: usize = 64;
 
 const MAX_TIMES: usize = 2_000;
 
@@ -19,13 +18,12 @@ pub(super) enum Node {
     End,
 }
 
-/// Parses a pattern; the error describes the unsupported part.
+/// The error describes the unsupported part.
 pub(super) fn read(pattern: &str) -> Result<Node, String> {
     Reader { rest: pattern.chars().collect(), at: 0 }.whole()
 }
 
-/// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`. Returns expressions, each with whether it must
-/// match.
+/// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`; each expression with whether it must match.
 pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let mut parts = Vec::new();
@@ -84,8 +82,8 @@ impl Reader {
     }
 
     fn choice(&mut self, depth: usize) -> Result<Node, String> {
-        if depth > MAX_GROUPS {
-            return Err(format!("groups are nested more than {MAX_GROUPS} deep"));
+        if depth > MAX_GROUP_DEPTH {
+            return Err(format!("groups are nested more than {MAX_GROUP_DEPTH} deep"));
         }
         let mut choices = vec![self.sequence(depth)?];
         while self.skip('|') {
@@ -151,7 +149,6 @@ impl Reader {
         Ok(Node::Repeat(Box::new(item), min, max))
     }
 
-    /// Parses the bounds in braces, up to the closing one.
     fn bounds(&mut self) -> Result<(usize, Option<usize>), String> {
         self.at += 1;
         let Some(min) = self.number()? else {
@@ -242,7 +239,7 @@ impl Reader {
         })
     }
 
-    /// Parses four digits, and four more if they are the first half of a surrogate pair.
+    /// One code unit, or a surrogate pair.
     fn unit(&mut self) -> Result<Ranges, String> {
         let high = self.code(4)?;
         let (code, before) = (high[0].0, self.at);

@@ -20,7 +20,6 @@ pub(super) const ARRAY: Types = 32;
 pub(super) const OBJECT: Types = 64;
 pub(super) const ALL: Types = 127;
 
-/// A schema that a value must fit, or must not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) schema: &'a Value,
@@ -48,24 +47,27 @@ pub(super) fn part(schema: &Value) -> Parts<'_> {
     vec![Part::new(schema)]
 }
 
-/// Adds `more` to `parts` without duplicates.
-pub(super) fn add<'a>(parts: &mut Parts<'a>, more: &[Part<'a>]) {
-    for part in more {
-        let is_same = |other: &Part| std::ptr::eq(other.schema, part.schema) && other.is_negated == part.is_negated;
-        if !parts.iter().any(is_same) {
-            parts.push(*part);
+impl PartialEq for Part<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.schema, other.schema) && self.is_negated == other.is_negated
+    }
+}
+
+/// Adds `more` to `list` without duplicates.
+pub(super) fn add<T: Clone + PartialEq>(list: &mut Vec<T>, more: &[T]) {
+    for item in more {
+        if !list.contains(item) {
+            list.push(item.clone());
         }
     }
 }
 
-/// One alternative of a schema: the common constraints of its values.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shape<'a> {
     pub(super) types: Types,
-    /// True if the schema restricts its types or values.
+    /// The schema restricts its types or values.
     pub(super) is_typed: bool,
     pub(super) mentioned: Types,
-    /// The only allowed values, if restricted.
     pub(super) values: Option<Vec<&'a Value>>,
     pub(super) number: number::NumberConstraint,
     pub(super) string: Strings<'a>,
@@ -94,13 +96,11 @@ pub(super) struct Strings<'a> {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arrays<'a> {
     pub(super) prefix: Vec<Parts<'a>>,
-    /// Schemas for all items after the prefix.
     pub(super) rest: Parts<'a>,
     pub(super) has_rest_schema: bool,
-    /// True if `unevaluatedItems` applies to no item.
+    /// `unevaluatedItems` applies to no item.
     pub(super) is_evaluated: bool,
     pub(super) count: CountRange,
-    /// Schemas that a bounded number of items must fit.
     pub(super) contains: Vec<Contains<'a>>,
     /// Position of the keyword that requires distinct items.
     pub(super) unique: Option<usize>,
@@ -114,7 +114,6 @@ pub(super) struct Contains<'a> {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Objects<'a> {
-    /// One for each schema with properties.
     pub(super) blocks: Vec<Block<'a>>,
     pub(super) required: Vec<&'a str>,
     pub(super) names: Parts<'a>,
@@ -125,9 +124,9 @@ pub(super) struct Objects<'a> {
 pub(super) struct Block<'a> {
     pub(super) properties: Vec<(&'a str, Parts<'a>)>,
     pub(super) patterns: Vec<NamePattern<'a>>,
-    /// Schemas for all other properties, if the schema has one.
+    /// For all other properties.
     pub(super) rest: Option<Parts<'a>>,
-    /// True if the block is a negation, whose properties count as unevaluated.
+    /// Its properties count as unevaluated.
     pub(super) is_negation: bool,
 }
 
@@ -167,7 +166,7 @@ impl Shape<'_> {
         Self { types, is_typed: true, ..Self::default() }
     }
 
-    /// The shape of the values that fit both; `None` if it is obvious that no value fits both.
+    /// `None` if it is obvious that no value fits both.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut combined = self.clone();
         combined.types &= other.types;
@@ -196,11 +195,7 @@ impl Strings<'_> {
     fn and(&mut self, other: &Self) {
         self.constraint.and(&other.constraint);
         self.at = self.at.or(other.at);
-        for format in &other.formats {
-            if !self.formats.contains(format) {
-                self.formats.push(format);
-            }
-        }
+        add(&mut self.formats, &other.formats);
     }
 }
 
@@ -230,30 +225,23 @@ impl<'a> Arrays<'a> {
 impl<'a> Objects<'a> {
     fn and(&mut self, other: &Self) {
         self.blocks.extend(other.blocks.iter().cloned());
-        for &name in &other.required {
-            self.require(name);
-        }
+        add(&mut self.required, &other.required);
         add(&mut self.names, &other.names);
         self.count.and(&other.count);
     }
 
     pub(super) fn require(&mut self, name: &'a str) {
-        if !self.required.contains(&name) {
-            self.required.push(name);
-        }
+        add(&mut self.required, &[name]);
     }
 
-    /// Distinct names of the properties that the schema mentions, in order.
     pub(super) fn property_names(&self) -> Vec<&'a str> {
         let named = self.blocks.iter().flat_map(|block| block.properties.iter().map(|&(name, _)| name));
-        let mut property_names = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        property_names.extend(named.chain(self.required.iter().copied()).filter(|name| seen.insert(*name)));
-        property_names
+        named.chain(self.required.iter().copied()).filter(|name| seen.insert(*name)).collect()
     }
 }
 
-/// Returns whether two values are equal; numbers by value if that is exact.
+/// Numbers are compared by value if that is exact.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     match (&one.kind, &other.kind) {
         (ValueKind::Number(one, text), ValueKind::Number(other, other_text)) => {

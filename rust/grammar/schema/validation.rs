@@ -1,5 +1,3 @@
-//! Checks whether a value fits a schema, and whether any value does.
-
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
@@ -7,22 +5,20 @@ use super::super::parse_error::excerpt;
 use super::alternatives::{Reader, SchemaAlternatives};
 use super::automaton::{Dfa, StringConstraint};
 use super::shape::{
-    ARRAY, BOOLEAN, CountRange, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same,
-    type_of,
+    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same, type_of,
 };
-use super::{Refusal, refuse, refuse_at};
+use super::{Result, refuse, refuse_at};
 
-/// Maximum depth of the check whether two schemas are disjoint.
 const MAX_DISJOINT_DEPTH: usize = 6;
 
 impl<'a> Reader<'a> {
-    /// Returns whether it is certain that no value fits both schemas.
+    /// True if it is certain that no value fits both schemas.
     pub(super) fn is_disjoint(
         &mut self,
         one: &SchemaAlternatives<'a>,
         other: &SchemaAlternatives<'a>,
         depth: usize,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool> {
         if !one.is_exact || !other.is_exact {
             return Ok(false);
         }
@@ -39,8 +35,8 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Returns whether it is certain that no value fits.
-    fn is_empty(&mut self, shape: &Shape<'a>, depth: usize) -> Result<bool, Refusal> {
+    /// True if it is certain that no value fits.
+    fn is_empty(&mut self, shape: &Shape<'a>, depth: usize) -> Result<bool> {
         self.count_work(10, self.root)?;
         if let Some(values) = &shape.values
             && values.iter().all(|value| type_of(value) & shape.types == 0)
@@ -82,7 +78,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    fn is_never(&mut self, parts: &Parts<'a>, depth: usize) -> Result<bool, Refusal> {
+    fn is_never(&mut self, parts: &Parts<'a>, depth: usize) -> Result<bool> {
         if depth > MAX_DISJOINT_DEPTH {
             return Ok(false);
         }
@@ -95,7 +91,7 @@ impl<'a> Reader<'a> {
         Ok(alternatives.is_exact)
     }
 
-    pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool, Refusal> {
+    pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool> {
         for shape in self.of_all(parts)?.shapes {
             if self.fits(value, &shape)? {
                 return Ok(true);
@@ -104,7 +100,7 @@ impl<'a> Reader<'a> {
         Ok(false)
     }
 
-    pub(super) fn fits(&mut self, value: &'a Value, shape: &Shape<'a>) -> Result<bool, Refusal> {
+    pub(super) fn fits(&mut self, value: &'a Value, shape: &Shape<'a>) -> Result<bool> {
         self.count_work(1, value)?;
         let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|other| is_same(value, other)));
         if type_of(value) & shape.types == 0 || !is_listed {
@@ -137,8 +133,7 @@ impl<'a> Reader<'a> {
                             n_unfitting += usize::from(self.fits_all(item, &vec![contains.part.negated()])?);
                         }
                     }
-                    let CountRange { max, .. } = contains.count;
-                    if n_fitting < contains.count.min() || max.is_some_and(|max| items.len() - n_unfitting > max) {
+                    if n_fitting < contains.count.min() || contains.count.max.is_some_and(|max| items.len() - n_unfitting > max) {
                         return Ok(false);
                     }
                 }
@@ -166,7 +161,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool, Refusal> {
+    pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool> {
         let is_name = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
         for shape in self.of_all(parts)?.shapes {
             let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| is_name(value)));
@@ -181,8 +176,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The schemas that the property of this name must fit.
-pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>, Refusal> {
+pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>> {
     let mut parts = Parts::new();
     for block in &object.blocks {
         let property = block.properties.iter().rev().find(|(other, _)| *other == name);
@@ -201,7 +195,7 @@ pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>
     Ok(parts)
 }
 
-pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
+pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool> {
     let constraint = StringConstraint { patterns: vec![(Rc::clone(&pattern.node), true)], ..StringConstraint::default() };
     let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} is not supported: {why}", excerpt(pattern.text)));
     constraint.fits(name).or_else(refuse)

@@ -1,5 +1,3 @@
-//! Writes the alternatives of a schema as a grammar of JSON.
-
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
@@ -10,13 +8,12 @@ use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
 use super::keywords::check_n_properties;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, Strings,
-    add, part,
+    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, OBJECT, Objects, Part, Parts, STRING, Shape, Strings, add, part,
 };
 use super::validation::property;
-use super::{MAX_SCHEMA_DEPTH, Refusal, ensure, refuse, refuse_at};
+use super::{MAX_SCHEMA_DEPTH, Result, ensure, refuse, refuse_at};
 
-/// Most counted positions of a list with `contains`.
+/// Counted positions of a list with `contains`.
 const MAX_POSITIONS: usize = 256;
 
 const MAX_NAME_PATTERNS: usize = 5;
@@ -30,10 +27,10 @@ pub(super) struct Writer<'a> {
     pending: VecDeque<(RuleNumber, Parts<'a>, usize)>,
 }
 
-pub(super) fn write(root: &Value) -> Result<String, Refusal> {
+pub(super) fn write(root: &Value) -> Result<String> {
     let mut writer =
         Writer { reader: Reader::new(root), rules: Rules::default(), rule_of_parts: HashMap::new(), pending: VecDeque::new() };
-    let first = writer.rules.add();
+    let first = writer.rules.add_all(1);
     let all = writer.of_all(part(root), 0)?;
     writer.rules.set(first, all);
     while let Some((rule, parts, depth)) = writer.pending.pop_front() {
@@ -47,8 +44,7 @@ pub(super) fn write(root: &Value) -> Result<String, Refusal> {
 }
 
 impl<'a> Writer<'a> {
-    /// A value at nesting depth `depth` that fits all of these schemas.
-    fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
+    fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr> {
         let mut resolved = Parts::new();
         for Part { schema, is_negated } in parts {
             let part = Part { schema: if is_negated { schema } else { self.reader.resolved(schema)? }, is_negated };
@@ -64,14 +60,14 @@ impl<'a> Writer<'a> {
         }
         let (rules, pending) = (&mut self.rules, &mut self.pending);
         let rule = *self.rule_of_parts.entry(keys(&resolved)).or_insert_with(|| {
-            let rule = rules.add();
+            let rule = rules.add_all(1);
             pending.push_back((rule, resolved, depth));
             rule
         });
         Ok(Expr::Rule(rule))
     }
 
-    fn body(&mut self, parts: &Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
+    fn body(&mut self, parts: &Parts<'a>, depth: usize) -> Result<Expr> {
         if let &[Part { schema, is_negated: false }] = &parts[..]
             && let Some(choices) = only(schema, "anyOf").and_then(Value::items)
         {
@@ -86,7 +82,7 @@ impl<'a> Writer<'a> {
         Ok(Expr::Choice(choices?))
     }
 
-    fn shape(&mut self, shape: &Shape<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+    fn shape(&mut self, shape: &Shape<'a>, at: usize, depth: usize) -> Result<Expr> {
         if let Some(values) = &shape.values {
             let (mut choices, mut written) = (Vec::new(), HashSet::new());
             for value in values {
@@ -128,7 +124,7 @@ impl<'a> Writer<'a> {
         Ok(Expr::Choice(choices))
     }
 
-    fn string(&mut self, string: &Strings<'a>, at: usize) -> Result<Expr, Refusal> {
+    fn string(&mut self, string: &Strings<'a>, at: usize) -> Result<Expr> {
         let StringConstraint { patterns, length } = &string.constraint;
         if patterns.is_empty() && string.formats.is_empty() {
             if length.min() == 0 && length.max.is_none() {
@@ -150,12 +146,12 @@ impl<'a> Writer<'a> {
         self.texts(&constraint, position)
     }
 
-    fn texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr, Refusal> {
+    fn texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr> {
         let dfa = constraint.dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
         Ok(Expr::in_quotes(self.rules.texts(&dfa)))
     }
 
-    fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+    fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr> {
         let n_prefix = array.prefix.len();
         // A list with a schema per position has exactly these positions, unless the schema has a keyword for others.
         let CountRange { min, max, .. } = array.count;
@@ -177,7 +173,7 @@ impl<'a> Writer<'a> {
         Ok(Expr::enclosed("[", items, "]"))
     }
 
-    fn items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr, Refusal> {
+    fn items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr> {
         let n_prefix = array.prefix.len().min(max.unwrap_or(usize::MAX));
         let rest = self.of_all(array.rest.clone(), depth + 1)?;
         let left = |n: usize| max.map(|max| max - n);
@@ -207,14 +203,7 @@ impl<'a> Writer<'a> {
         Ok(all)
     }
 
-    /// Items of which a bounded number must fit another schema.
-    fn counted_items(
-        &mut self,
-        array: &Arrays<'a>,
-        (min, max): (usize, Option<usize>),
-        at: usize,
-        depth: usize,
-    ) -> Result<Expr, Refusal> {
+    fn counted_items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), at: usize, depth: usize) -> Result<Expr> {
         let [contains] = &array.contains[..] else {
             return refuse_at(at, "an array with more than one contains is not supported");
         };
@@ -268,18 +257,15 @@ impl<'a> Writer<'a> {
         Ok(Expr::Rule(rule(0, 0)))
     }
 
-    fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+    fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr> {
         let names_in_schema = object.property_names();
         check_n_properties(names_in_schema.len(), at)?;
         let mut members = Vec::new();
         for &name in &names_in_schema {
             let parts = property(object, name)?;
             let is_required = object.required.contains(&name);
-            let value = if object.names.is_empty() || self.reader.fits_name(name, &object.names)? {
-                self.of_all(parts, depth + 1)?
-            } else {
-                Expr::never()
-            };
+            let is_allowed = object.names.is_empty() || self.reader.fits_name(name, &object.names)?;
+            let value = if is_allowed { self.of_all(parts, depth + 1)? } else { Expr::never() };
             members.push((member(Expr::text(quoted(name)), value), is_required));
         }
         let extra = self.extra(object, &names_in_schema, at, depth)?;
@@ -333,23 +319,14 @@ impl<'a> Writer<'a> {
     }
 
     /// A member whose name is not in `names_in_schema`, if the schema allows one.
-    fn extra(
-        &mut self,
-        object: &Objects<'a>,
-        names_in_schema: &[&str],
-        at: usize,
-        depth: usize,
-    ) -> Result<Option<Expr>, Refusal> {
+    fn extra(&mut self, object: &Objects<'a>, names_in_schema: &[&str], at: usize, depth: usize) -> Result<Option<Expr>> {
         let blocks = &object.blocks;
         // Negations and keywords that depend on a property do not introduce names.
         let has_names = blocks.iter().any(|block| !block.is_negation && !block.properties.is_empty());
         let is_open = blocks.iter().any(|block| block.rest.is_some()) || !has_names;
-        let mut patterns: Vec<_> = Vec::new();
-        for pattern in blocks.iter().flat_map(|block| &block.patterns) {
-            if !patterns.iter().any(|other: &&NamePattern| other.text == pattern.text) {
-                patterns.push(pattern);
-            }
-        }
+        let mut seen = HashSet::new();
+        let all_patterns = blocks.iter().flat_map(|block| &block.patterns);
+        let patterns: Vec<_> = all_patterns.filter(|pattern| seen.insert(pattern.text)).collect();
         if patterns.len() > MAX_NAME_PATTERNS {
             let n = patterns.len();
             return refuse_at(at, format!("patternProperties has {n} patterns; at most {MAX_NAME_PATTERNS} are supported"));
@@ -386,10 +363,10 @@ impl<'a> Writer<'a> {
             let name = self.names(&constraint, &object.names, at)?;
             choices.push(member(name, value));
         }
-        Ok(if choices.is_empty() { None } else { Some(Expr::Choice(choices)) })
+        Ok((!choices.is_empty()).then_some(Expr::Choice(choices)))
     }
 
-    fn names(&mut self, constraint: &StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
+    fn names(&mut self, constraint: &StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr> {
         if parts.is_empty() {
             return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(constraint, at) };
         }
@@ -416,7 +393,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal> {
+fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<()> {
     let max_times = max.filter(|&max| max < UNBOUNDED).unwrap_or(0).max(min);
     let limit = format!("it must be at most {MAX_TIMES} characters, items or properties");
     ensure(max_times <= MAX_TIMES, at, || format!("a length of {max_times} is not supported; {limit}"))
@@ -430,7 +407,6 @@ fn member(name: Expr, value: Expr) -> Expr {
     Expr::Sequence(vec![name, Expr::text(":"), Expr::Named("space"), value])
 }
 
-/// A value, with optional white space.
 fn constant(value: &Value) -> Expr {
     let listed = |items: Vec<Expr>| {
         let separated = |(position, item)| if position > 0 { after_comma(item) } else { item };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, Triggers, to_gbnf};
 use crate::llama::model::Model;
-use crate::request::{SharedConstraint, Token, Trigger};
+use crate::request::{ConstraintSource, SharedConstraint, Token, Trigger};
 
 pub const MAX_GRAMMARS: usize = 64;
 
