@@ -1,5 +1,3 @@
-//! `LoRA` adapters of a model.
-
 use pyo3::prelude::*;
 
 use super::convert;
@@ -19,7 +17,7 @@ pub(super) struct PyAdapter {
 }
 
 impl PyAdapter {
-    /// Lists the adapters of `model`, with the default scales `set`.
+    /// `set` has the default scales.
     pub(super) fn list(model: &Model, set: &[AdapterScale]) -> Vec<Self> {
         let adapter = |(id, adapter): (u32, &crate::llama::Adapter)| Self {
             id,
@@ -41,7 +39,6 @@ impl PyAdapter {
     }
 }
 
-/// Parses an adapter set, as pairs of index and scale.
 pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
     convert::field("adapters", "a sequence of pairs of an adapter's id, from 0, and its scale, or None", value)
 }

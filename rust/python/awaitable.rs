@@ -17,22 +17,21 @@ use crate::engine::ReadyEvents;
 /// event loop is blocked for about a millisecond: some two thousand tokens, or five with a thousand logprobs each.
 const MAX_BATCH_BYTES: usize = 256 << 10;
 
-/// An answer that is taken once.
 pub(super) trait Answer: Awaitable {
-    /// Takes the answer; `None` until it is ready.
+    /// Takes the answer, once; `None` until it is ready.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
 }
 
-/// Result that an `await` of a stream waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitTarget {
-    /// One event; `StopAsyncIteration` after the last.
+    /// `StopAsyncIteration` after the last.
     Event,
     /// A list of all ready events; an empty one after the last. With `is_compact`, logprobs are one object each.
-    Batch { is_compact: bool },
+    Batch {
+        is_compact: bool,
+    },
     /// Readiness of an event, or of the end; the event stays in the stream.
     Readiness,
-    /// No result: ready immediately.
     Nothing,
 }
 
@@ -54,7 +53,6 @@ enum AwaitSource {
     Answer(Arc<dyn Answer>),
 }
 
-/// The future that the task waits for, and the watch that resolves it.
 struct Wait {
     watch: Py<Watch>,
     future: Py<PyAny>,
@@ -87,7 +85,6 @@ impl PyNext {
         })
     }
 
-    /// Returns the result if it is ready.
     fn poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let (stream, target) = match &self.source {
             AwaitSource::Stream(stream, target) => (stream.get().stream()?, target),

@@ -58,13 +58,13 @@ impl ProgressCallback {
         Self { function, raised: Mutex::default() }
     }
 
-    /// Calls the function; returns false if it raises.
+    /// Returns false if the function raises.
     pub(super) fn call(&self, fraction: f64) -> bool {
         let Some(function) = &self.function else { return true };
         self.store(Python::attach(|py| function.call1(py, (fraction,)).map(drop)))
     }
 
-    /// Runs the signal handlers of the main thread, for Ctrl-C; returns false if one raises.
+    /// Runs signal handlers, for Ctrl-C; returns false if one raises.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
     pub(super) fn check_signals(&self) -> bool {
         self.store(Python::attach(|py| py.check_signals()))
@@ -82,7 +82,6 @@ impl ProgressCallback {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises the first exception of the calls.
     pub(super) fn raise(&self) -> PyResult<()> {
         self.lock().take().map_or(Ok(()), Err)
     }

@@ -25,27 +25,24 @@ const MAX_VALUES: usize = 1 << 16;
 /// Maximum size of a string, in bytes, that stays in the JSON for Python, which would scan every byte.
 const MAX_STRING_BYTES: usize = 64 << 10;
 
-/// Placeholder of such a string.
 const PLACEHOLDER: &str = "\u{2026}";
 
-/// Result in Python: the remaining JSON, the extracted lists, and the extracted strings with their paths.
+/// The remaining JSON, the extracted lists, and the extracted strings with their paths.
 type Read<'py> = (Bound<'py, PyBytes>, Bound<'py, PyDict>, Vec<(Bound<'py, PyTuple>, String)>);
 
-/// The remaining JSON of a body, and the values extracted from it.
 struct Parts<'a> {
     rest: String,
     lists: Vec<(&'a str, Compact)>,
     strings: Vec<(Vec<Step>, String)>,
 }
 
-/// A field's value that becomes one Python object, or one per prompt.
+/// Becomes one Python object, or one per prompt.
 enum Compact {
     Tokens(Vec<Token>),
     Prompts(Vec<Vec<Token>>),
     Biases(Vec<(Token, f32)>),
 }
 
-/// A step of a path into a value: the name of a field, or the index in a list.
 #[derive(Clone, Debug, PartialEq, IntoPyObject)]
 enum Step {
     Name(String),
@@ -131,7 +128,6 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
 }
 
 impl Parts<'_> {
-    /// Appends the value of a field, which is JSON, without its long strings.
     fn append_without_long_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
         let bytes = raw.as_bytes();
         let mut path = vec![Step::Name(name.to_owned())];
@@ -178,7 +174,6 @@ fn unquote(text: &str) -> Result<String, String> {
     serde_json::from_str(text).map_err(|error| format!("the body is no JSON in UTF-8: {error}"))
 }
 
-/// Parses token ids, or lists of them.
 fn parse_token_lists(raw: &str) -> Option<Compact> {
     if !raw.starts_with('[') {
         return None;
@@ -232,7 +227,7 @@ fn check(text: &str) -> Result<usize, String> {
     Ok(n_values)
 }
 
-/// Returns the index of the quote that ends a string, or of the end of the text.
+/// The end is the closing quote, or else the end of the text.
 fn find_string_end(bytes: &[u8], mut at: usize) -> Result<usize, String> {
     while at < bytes.len() && bytes[at] != b'"' {
         if bytes[at] != b'\\' {

@@ -1,5 +1,3 @@
-//! [`CachedNode`] for Python.
-
 use pyo3::prelude::*;
 
 use crate::engine::{CachedNode, Tier};

@@ -1,5 +1,3 @@
-//! [`Cancellation`] for Python.
-
 use pyo3::prelude::*;
 
 use crate::cancellation::Cancellation;

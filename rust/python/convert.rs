@@ -12,7 +12,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::diversity;
-use super::errors::InvalidRequestError;
+use super::errors::{InvalidRequestError, invalid_request};
 use super::media::{self, PyMixedPrompt};
 use super::output_rules::{self, OutputRules};
 use crate::config::Named;
@@ -20,15 +20,12 @@ use crate::error::Result;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Token};
 
-/// A prompt as the caller passed it.
 pub(super) enum PromptInput {
     Text(Text),
     Tokens(Vec<Token>),
-    /// Token ids that are shared with the caller.
     Shared(Arc<Vec<Token>>),
-    /// Texts, token ids and media.
     Parts(Vec<media::Part>),
-    /// The same, tokenized.
+    /// Parts, tokenized.
     Mixed(Py<PyMixedPrompt>),
 }
 
@@ -37,7 +34,6 @@ impl PromptInput {
         matches!(self, Self::Text(_) | Self::Parts(_))
     }
 
-    /// Returns the prompt, tokenized if necessary.
     pub(super) fn read(self, model: &Model) -> Result<Prompt> {
         Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
@@ -49,7 +45,6 @@ impl PromptInput {
         })
     }
 
-    /// Returns the tokens of an input that continues other text; `parses_special` parses control tokens in it.
     pub(super) fn read_continuation(self, parses_special: bool, model: &Model) -> Result<Vec<Token>> {
         match self {
             Self::Text(text) => model.tokenize_on(text.as_bytes(), parses_special),
@@ -67,7 +62,6 @@ pub(super) struct RequestInput {
 }
 
 impl RequestInput {
-    /// Builds the request for the continuation of `prompt`. `constraints` caches constraints that other branches share.
     pub(super) fn complete(
         self,
         prompt: Prompt,
@@ -108,10 +102,8 @@ fn with_bos_kept(shift: ContextShift, model: &Model) -> ContextShift {
     ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(adds_bos.into())), ..shift }
 }
 
-/// Output constraint as the caller passed it.
 #[derive(PartialEq)]
 enum OutputConstraint {
-    /// In GBNF.
     Grammar(PyBackedStr),
     JsonSchema(PyBackedStr),
 }
@@ -125,7 +117,7 @@ pub(super) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyStr
 
 /// Converts the attribute `$name` of a `weft.Request`; `$what` describes its valid values.
 macro_rules! request_field {
-    ($request:expr, $name:literal, $what:literal) => {{
+    ($request:expr, $name:literal, $what:expr) => {{
         use $crate::python::convert::{attribute, field};
         field($name, $what, &attribute($request, intern!($request.py(), $name))?)?
     }};
@@ -133,87 +125,87 @@ macro_rules! request_field {
 
 pub(super) use request_field;
 
-/// Converts the prompt of a `weft.Request`.
 pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     prompt(&attribute(object, intern!(object.py(), "prompt"))?)
 }
 
-/// Converts a `weft.Request` without its prompt. [`Request::validate`] checks the ranges of its fields.
+const COUNT: &str = "an integer from 0 to 2³² − 1";
+const NUMBER: &str = "a number";
+const SWITCH: &str = "True or False";
+
+/// Converts all but the prompt; [`Request::validate`] checks the ranges.
 pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| attribute(object, name);
-    let seed: Option<u32> = request_field!(object, "seed", "an integer from 0 to 2³² − 1");
+    let seed: Option<u32> = request_field!(object, "seed", COUNT);
     let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
-    let context_shift: bool = request_field!(object, "context_shift", "True or False");
-    let n_keep: Option<u32> = request_field!(object, "n_keep", "an integer from 0 to 2³² − 1");
+    let context_shift: bool = request_field!(object, "context_shift", SWITCH);
+    let n_keep: Option<u32> = request_field!(object, "n_keep", COUNT);
     // Only `weft.request.internal.InternalRequest` has these fields.
     let internal = |name| object.getattr_opt(name).map(|value| value.unwrap_or_else(|| py.None().into_bound(py)));
     let owner: Option<PyBackedStr> = field("owner", "a string", &internal(intern!(py, "owner"))?)?;
-    let system_end: Option<u32> = field("system_end", "an integer from 0 to 2³² − 1", &internal(intern!(py, "system_end"))?)?;
+    let system_end: Option<u32> = field("system_end", COUNT, &internal(intern!(py, "system_end"))?)?;
     let n: u32 = request_field!(object, "n", "a positive integer");
     let n_batch: Option<u32> = request_field!(object, "n_batch", "a count");
-    let max_predict_ms: Option<f64> = request_field!(object, "max_predict_ms", "a number");
+    let max_predict_ms: Option<f64> = request_field!(object, "max_predict_ms", NUMBER);
     let max_token_gap_ms: Option<f64> = request_field!(object, "max_token_gap_ms", "a number from 1 to 60000");
     let request = Request {
         n,
         diversity: diversity::read(object, n)?,
-        max_tokens: request_field!(object, "max_tokens", "an integer from 0 to 2³² − 1"),
+        max_tokens: request_field!(object, "max_tokens", COUNT),
         stop: request_field!(object, "stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
         sampling: SamplingParams {
             samplers: samplers(&get(intern!(py, "samplers"))?)?,
-            temperature: request_field!(object, "temperature", "a number"),
-            dynatemp_range: request_field!(object, "dynatemp_range", "a number"),
-            dynatemp_exponent: request_field!(object, "dynatemp_exponent", "a number"),
+            temperature: request_field!(object, "temperature", NUMBER),
+            dynatemp_range: request_field!(object, "dynatemp_range", NUMBER),
+            dynatemp_exponent: request_field!(object, "dynatemp_exponent", NUMBER),
             top_k: request_field!(object, "top_k", "an integer below 2³¹"),
-            top_p: request_field!(object, "top_p", "a number"),
-            min_p: request_field!(object, "min_p", "a number"),
-            typical_p: request_field!(object, "typical_p", "a number"),
-            top_n_sigma: request_field!(object, "top_n_sigma", "a number"),
-            tfs_z: request_field!(object, "tfs_z", "a number"),
-            xtc_probability: request_field!(object, "xtc_probability", "a number"),
-            xtc_threshold: request_field!(object, "xtc_threshold", "a number"),
-            min_keep: request_field!(object, "min_keep", "an integer from 0 to 2³² − 1"),
-            repeat_penalty: request_field!(object, "repeat_penalty", "a number"),
+            top_p: request_field!(object, "top_p", NUMBER),
+            min_p: request_field!(object, "min_p", NUMBER),
+            typical_p: request_field!(object, "typical_p", NUMBER),
+            top_n_sigma: request_field!(object, "top_n_sigma", NUMBER),
+            tfs_z: request_field!(object, "tfs_z", NUMBER),
+            xtc_probability: request_field!(object, "xtc_probability", NUMBER),
+            xtc_threshold: request_field!(object, "xtc_threshold", NUMBER),
+            min_keep: request_field!(object, "min_keep", COUNT),
+            repeat_penalty: request_field!(object, "repeat_penalty", NUMBER),
             repeat_last_n: request_field!(object, "repeat_last_n", "an integer from −1 to 2³¹ − 1"),
-            presence_penalty: request_field!(object, "presence_penalty", "a number"),
-            frequency_penalty: request_field!(object, "frequency_penalty", "a number"),
-            penalize_nl: request_field!(object, "penalize_nl", "True or False"),
+            presence_penalty: request_field!(object, "presence_penalty", NUMBER),
+            frequency_penalty: request_field!(object, "frequency_penalty", NUMBER),
+            penalize_nl: request_field!(object, "penalize_nl", SWITCH),
             penalty_prompt: penalty_prompt.map(|ids| tokens("penalty_prompt", &ids)).transpose()?,
             dry: Dry {
-                multiplier: request_field!(object, "dry_multiplier", "a number"),
-                base: request_field!(object, "dry_base", "a number"),
+                multiplier: request_field!(object, "dry_multiplier", NUMBER),
+                base: request_field!(object, "dry_base", NUMBER),
                 allowed_length: request_field!(object, "dry_allowed_length", "an integer below 2³¹"),
                 penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
                 sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
             },
             mirostat: mirostat(&get(intern!(py, "mirostat"))?)?,
-            mirostat_tau: request_field!(object, "mirostat_tau", "a number"),
-            mirostat_eta: request_field!(object, "mirostat_eta", "a number"),
-            adaptive_target: request_field!(object, "adaptive_target", "a number"),
-            adaptive_decay: request_field!(object, "adaptive_decay", "a number"),
+            mirostat_tau: request_field!(object, "mirostat_tau", NUMBER),
+            mirostat_eta: request_field!(object, "mirostat_eta", NUMBER),
+            adaptive_target: request_field!(object, "adaptive_target", NUMBER),
+            adaptive_decay: request_field!(object, "adaptive_decay", NUMBER),
             logit_bias: biases(&get(intern!(py, "logit_bias"))?)?,
-            ignore_eos: request_field!(object, "ignore_eos", "True or False"),
+            ignore_eos: request_field!(object, "ignore_eos", SWITCH),
             logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
-            post_sampling_probs: request_field!(object, "post_sampling_probs", "True or False"),
+            post_sampling_probs: request_field!(object, "post_sampling_probs", SWITCH),
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
-        context_shift: context_shift
-            .then_some(ContextShift {
-                n_keep, n_discard: request_field!(object, "n_discard", "an integer from 0 to 2³² − 1")
-            }),
+        context_shift: context_shift.then_some(ContextShift { n_keep, n_discard: request_field!(object, "n_discard", COUNT) }),
         priority: request_field!(object, "priority", "an integer from −100 to 100"),
         max_token_gap: max_token_gap_ms.map(|ms| milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
         max_chunk: n_batch,
         max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
-        n_indent: request_field!(object, "n_indent", "an integer from 0 to 2³² − 1"),
-        uses_cache: request_field!(object, "use_cache", "True or False"),
+        n_indent: request_field!(object, "n_indent", COUNT),
+        uses_cache: request_field!(object, "use_cache", SWITCH),
         prompt_logprobs: request_field!(object, "prompt_logprobs", "an integer from 0 to 1000"),
-        prompt_logprobs_from: request_field!(object, "prompt_logprobs_from", "an integer from 0 to 2³² − 1"),
-        reports_progress: request_field!(object, "report_progress", "True or False"),
+        prompt_logprobs_from: request_field!(object, "prompt_logprobs_from", COUNT),
+        reports_progress: request_field!(object, "report_progress", SWITCH),
         checkpoints_at: request_field!(object, "checkpoints_at", "a sequence of integers from 0 to 2³² − 1"),
-        keeps_answers: request_field!(object, "cache_answers", "True or False"),
-        explains_cache: request_field!(object, "explain_cache", "True or False"),
+        keeps_answers: request_field!(object, "cache_answers", SWITCH),
+        explains_cache: request_field!(object, "explain_cache", SWITCH),
         owner: owner.as_deref().map(Into::into),
         system_end,
         slot: slot(&get(intern!(py, "slot"))?)?,
@@ -235,9 +227,9 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     Ok(RequestInput { suffix, request, constraint_input, output_rules })
 }
 
-/// Converts the value of the parameter `name`, which must be `what`: no other type, no number beyond its Rust type.
+/// Converts the value of the parameter `name`, which must be `what`.
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
-    value.extract().map_err(|_| InvalidRequestError::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
+    value.extract().map_err(|_| invalid_request(name, shown(value), what))
 }
 
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
@@ -256,16 +248,14 @@ fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
         Ok(0) => Ok(Mirostat::Off),
         Ok(1) => Ok(Mirostat::V1),
         Ok(2) => Ok(Mirostat::V2),
-        _ => Err(InvalidRequestError::new_err(("mirostat", format!("mirostat is {}; it must be 0, 1 or 2", shown(value))))),
+        _ => Err(invalid_request("mirostat", shown(value), "0, 1 or 2")),
     }
 }
 
 fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
-    let reject = |_| InvalidRequestError::new_err((name, format!("{name} is {ms}; it must be {limits}")));
-    Duration::try_from_secs_f64(ms / 1000.0).map_err(reject)
+    Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| invalid_request(name, ms, limits))
 }
 
-/// Converts the index of a slot, or an optional one.
 pub(super) fn slot<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     field("slot", "the index of a slot, from 0", value)
 }
@@ -274,7 +264,6 @@ pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("index", "the index of a branch, from 0", value)
 }
 
-/// Converts a prompt: text, token ids, or a list of texts, token ids and media.
 pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     if value.is_instance_of::<PyString>() {
         return text("prompt", value).map(PromptInput::Text);
@@ -291,7 +280,6 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     tokens("prompt", value).map(PromptInput::Tokens)
 }
 
-/// Converts what follows a prompt: text, token ids, or `None`.
 pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
@@ -325,15 +313,14 @@ impl Text {
     }
 }
 
-/// Converts the text of the parameter `name`. A string with a lone surrogate is not UTF-8.
+/// A string with a lone surrogate is not UTF-8.
 pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
         let what = if value.is_instance_of::<PyString>() { "a string without lone surrogates" } else { "a string" };
-        InvalidRequestError::new_err((name, format!("{name} is {}; it must be {what}", shown(value))))
+        invalid_request(name, shown(value), what)
     })
 }
 
-/// Converts the token ids of the parameter `name`.
 pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(ids.get().tokens.to_vec());
@@ -344,8 +331,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
         Ok(tokens) if !is_bytes => Ok(tokens),
         _ => {
             let or_text = if matches!(name, "prompt" | "suffix_prompt" | "append") { "a string or " } else { "" };
-            let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
-            Err(InvalidRequestError::new_err((name, message)))
+            Err(invalid_request(name, shown(value), &format!("{or_text}a sequence of token ids below 2³¹")))
         }
     }
 }
@@ -361,7 +347,6 @@ pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// Returns a seed from the operating system.
 fn random_seed(py: Python<'_>) -> PyResult<u32> {
     let bytes = py.import(intern!(py, "os"))?.call_method1(intern!(py, "urandom"), (size_of::<u32>(),))?;
     Ok(u32::from_ne_bytes(bytes.extract()?))

@@ -1,14 +1,11 @@
-//! Conversion of the diversity fields of a request.
-
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
 use super::convert::{request_field, shown};
-use super::errors::InvalidRequestError;
+use super::errors::{InvalidRequestError, invalid_request};
 use crate::request::{BeamSearch, Diversity};
 
-/// Converts the diversity fields of a `weft.Request` for `n` completions.
 pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let is_distinct: bool = request_field!(object, "distinct", "True or False");
     let diverse: Option<PyBackedStr> = request_field!(object, "diverse", "'arithmetic' or 'beam'");
@@ -21,7 +18,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
         Some("beam") => (false, true),
         Some(_) => {
             let given = shown(&object.getattr(intern!(object.py(), "diverse"))?);
-            return reject("diverse", &format!("diverse is {given}; it must be 'arithmetic' or 'beam'"));
+            return Err(invalid_request("diverse", given, "'arithmetic' or 'beam'"));
         }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {

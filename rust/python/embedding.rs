@@ -1,5 +1,3 @@
-//! Embeddings for Python.
-
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
@@ -17,7 +15,6 @@ use crate::llama::Model;
 use crate::llama::vocabulary::rerank;
 use crate::request::Prompt;
 
-/// Embeddings that are being computed, and the event loops that wait for them.
 struct EmbeddingFuture {
     pending: PendingEmbeddings,
     wakers: Arc<LoopWakers>,
@@ -42,7 +39,6 @@ impl Answer for EmbeddingFuture {
     }
 }
 
-/// Queues texts of a model for embedding.
 pub(super) struct TextQueue<'a> {
     pub(super) embedder: &'a Embedder,
     pub(super) model: &'a Model,
@@ -70,7 +66,6 @@ impl TextQueue<'_> {
         self.submit(prompts.collect::<Result<_>>()?, normalization, dimensions)
     }
 
-    /// Queues the pair of the query and each text.
     pub(super) fn rank(&self, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
         if self.embedder.shape().pooling != Pooling::Rank {
             let message = "pooling is not rank, so the model cannot score texts; load a reranker, or set pooling to rank";
@@ -100,7 +95,6 @@ impl TextQueue<'_> {
     }
 }
 
-/// `weft._native.CompactEmbeddings`.
 #[pyclass(frozen, module = "weft._native", name = "CompactEmbeddings")]
 pub(super) struct PyCompactEmbeddings(Embeddings);
 
@@ -116,7 +110,7 @@ impl PyCompactEmbeddings {
 
 #[pymethods]
 impl PyCompactEmbeddings {
-    /// Creates embeddings from the values that another process read from [`PyCompactEmbeddings::data`] and the getters.
+    /// As another process has them from [`PyCompactEmbeddings::data`] and the getters.
     #[new]
     fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
         let n_rows = starts.last().copied().unwrap_or_default();
@@ -128,7 +122,6 @@ impl PyCompactEmbeddings {
         Ok(Self(Embeddings { numbers, width, starts, n_tokens }))
     }
 
-    /// Pickles the arguments of the constructor.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let (py, embeddings) = (slf.py(), slf.get());
         let Embeddings { width, starts, n_tokens, .. } = &embeddings.0;
@@ -181,7 +174,6 @@ fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4
     })
 }
 
-/// `weft._native.EmbeddingStats`.
 #[pyclass(frozen, get_all, module = "weft._native", name = "EmbeddingStats")]
 pub(super) struct PyEmbeddingStats {
     pooling: &'static str,

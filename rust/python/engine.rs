@@ -1,5 +1,3 @@
-//! The engine for Python.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,30 +11,26 @@ use super::background::detached;
 use super::cached_nodes::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::embedding::{PyEmbeddingStats, TextQueue};
-use super::errors::{ContextOverflowError, InvalidRequestError};
+use super::errors::{ContextOverflowError, invalid_request};
 use super::forking::StreamSettings;
 use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
 use super::process_fork::ThisProcess;
-use super::settings;
+use super::settings::{self, TunedInput};
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
 use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
-use crate::config::{Limits, ResolvedConfig, TunedSettings};
+use crate::config::{Limits, ResolvedConfig};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, Result, each_branch};
 use crate::llama::{self, Model, PrefixFiles};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
-/// As [`SlotContents`].
-type SlotTokens = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
-
-/// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
 pub(super) struct PyEngine {
     workers: ThisProcess<(Engine, Embedder)>,
@@ -52,7 +46,6 @@ impl PyEngine {
         self.workers.get().map(|(engine, _)| engine)
     }
 
-    /// Calls `query` without the GIL.
     fn query<T: Send>(&self, py: Python<'_>, query: impl FnOnce(&Engine) -> Result<T> + Send) -> PyResult<T> {
         let engine = self.engine()?;
         Ok(py.detach(|| query(engine))?)
@@ -63,7 +56,7 @@ impl PyEngine {
         Ok(TextQueue { embedder, model: self.model.get().loaded()?, wakers: &self.wakers })
     }
 
-    /// Queues the task that `request` builds from the prompt's tokens. Its stream is never forked.
+    /// Queues a task, whose stream is never forked.
     fn queue_task(
         &self,
         py: Python<'_>,
@@ -73,7 +66,7 @@ impl PyEngine {
         self.queue_branches(py, prompt, vec![(0, py.None())], |prompt, _| Ok(vec![request(prompt)]))
     }
 
-    /// Queues the requests that `requests` builds from the prompt's tokens, as one stream.
+    /// Queues the requests that `requests` builds from the prompt, as one stream.
     fn queue_branches(
         &self,
         py: Python<'_>,
@@ -122,21 +115,11 @@ fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, config, *, tuned=None))]
-    fn new(
-        py: Python<'_>,
-        model: Py<PyModel>,
-        config: &Bound<'_, PyAny>,
-        tuned: Option<(Option<bool>, u32, u32)>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, model: Py<PyModel>, config: &Bound<'_, PyAny>, tuned: Option<TunedInput>) -> PyResult<Self> {
         logging::follow(py)?;
         let config = settings::engine_config(config)?;
-        let tuned = tuned.map(|(flash_attention, n_threads, n_threads_batch)| TunedSettings {
-            flash_attention,
-            n_threads,
-            n_threads_batch,
-        });
         let loaded = model.get().loaded()?;
-        let config = llama::resolve(loaded, &config, tuned)?;
+        let config = llama::resolve(loaded, &config, tuned.map(settings::tuned))?;
         let engine = py.detach(|| llama::start_resolved(loaded, &config))?;
         let wakers = Arc::<LoopWakers>::default();
         let embedding_wakers = Arc::clone(&wakers);
@@ -172,7 +155,6 @@ impl PyEngine {
         PyCompute::of(&self.config)
     }
 
-    /// Queues a request and returns its stream immediately; each of `branches` continues the request's prompt.
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
         let prompt = convert::prompt_of(request)?;
@@ -187,21 +169,15 @@ impl PyEngine {
         })
     }
 
-    /// Queues texts for embedding, and returns an awaitable of the embeddings.
     #[pyo3(signature = (texts, *, normalize=2, dimensions=None))]
     fn embed(&self, py: Python<'_>, texts: Vec<Bound<'_, PyAny>>, normalize: i32, dimensions: Option<usize>) -> PyResult<PyNext> {
         let queue = self.text_queue()?;
-        let normalization = Normalization::numbered(normalize).ok_or_else(|| {
-            let message = format!(
-                "normalize is {normalize}; it must be -1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm"
-            );
-            InvalidRequestError::new_err(("normalize", message))
-        })?;
+        let valid = "-1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm";
+        let normalization = Normalization::numbered(normalize).ok_or_else(|| invalid_request("normalize", normalize, valid))?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
         Ok(detached(py, || queue.embed(texts, normalization, dimensions))?)
     }
 
-    /// Queues the pair of a query and each text, and returns an awaitable: one row with one number per text.
     fn rerank(&self, py: Python<'_>, query: &Bound<'_, PyAny>, texts: Vec<Bound<'_, PyAny>>) -> PyResult<PyNext> {
         let queue = self.text_queue()?;
         let query = convert::text("query", query)?;
@@ -210,19 +186,16 @@ impl PyEngine {
         Ok(detached(py, || queue.rank(query.as_bytes(), &texts))?)
     }
 
-    /// Returns counters of the embedding context, and its capabilities.
     fn embedding_stats(&self) -> PyResult<PyEmbeddingStats> {
         Ok(PyEmbeddingStats::of(self.text_queue()?.embedder))
     }
 
-    /// Queues pinning of a prompt.
     #[pyo3(signature = (prompt, *, adapters=None))]
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
         self.queue_task(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
     }
 
-    /// Queues a copy of a prompt out of the cache.
     #[pyo3(signature = (prompt, *, compute=true, adapters=None, invoked_at=None))]
     fn save(
         &self,
@@ -238,17 +211,14 @@ impl PyEngine {
         self.queue_task(py, convert::prompt(prompt)?, request)
     }
 
-    /// Returns the loaded adapters, with their default scales.
     fn adapters(&self) -> PyResult<Vec<PyAdapter>> {
         Ok(PyAdapter::list(self.model.get().loaded()?, &self.engine()?.adapters()))
     }
 
-    /// Sets the adapters of requests that specify none.
     fn set_adapters(&self, adapters: &Bound<'_, PyAny>) -> PyResult<()> {
         Ok(self.engine()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
     }
 
-    /// Queues a copy of a saved prefix into the cache.
     #[pyo3(signature = (prefix, *, slot=None))]
     fn load(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, slot: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let slot = slot.map_or(Ok(None), convert::slot)?;
@@ -257,14 +227,12 @@ impl PyEngine {
         self.queue_task(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
     }
 
-    /// Writes a saved prefix to a file and returns the file's size in bytes.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn write_prefix(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, path: PathBuf) -> PyResult<u64> {
         let (files, prefix) = (self.files.get()?, &prefix.get().0);
         Ok(py.detach(|| files.write(&path, prefix))?)
     }
 
-    /// Reads a file of a saved prefix; returns the prefix and the file's size in bytes.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads paths into a value")]
     fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
         let files = self.files.get()?;
@@ -272,20 +240,16 @@ impl PyEngine {
         Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
     }
 
-    /// Returns the prefix tree, parents before their children.
     fn cached(&self, py: Python<'_>) -> PyResult<Vec<PyCachedNode>> {
         let nodes = self.query(py, Engine::cached)?;
         Ok(nodes.into_iter().map(PyCachedNode::from).collect())
     }
 
-    /// Returns the most recently used nodes with their ancestors, and the total number of nodes.
     fn recently_used(&self, py: Python<'_>, limit: usize) -> PyResult<(Vec<PyCachedNode>, usize)> {
         let (nodes, n_nodes) = self.query(py, |engine| engine.recently_used(limit))?;
         Ok((nodes.into_iter().map(PyCachedNode::from).collect(), n_nodes))
     }
 
-    /// Returns the prefixes in the device cache, and those in the host cache only, as sorted hashes of blocks: at most `n_max`,
-    /// 8 bytes each.
     fn prefix_digest<'py>(
         &self,
         py: Python<'py>,
@@ -300,13 +264,11 @@ impl PyEngine {
         Ok((PyBytes::new(py, &device), PyBytes::new(py, &host)))
     }
 
-    /// Returns every pinned prefix, in order of pinning.
     fn pinned(&self, py: Python<'_>) -> PyResult<Vec<PyPrefix>> {
         let prefixes = self.query(py, Engine::pinned)?;
         Ok(prefixes.into_iter().map(PyPrefix::from).collect())
     }
 
-    /// Makes a pinned prefix evictable again; returns `False` for an unknown id.
     fn unpin(&self, py: Python<'_>, prefix_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.engine()?;
         match prefix_id.extract() {
@@ -317,14 +279,12 @@ impl PyEngine {
         }
     }
 
-    /// Returns the cached tokens of a slot, and the adapters that they were computed with.
-    fn slot_state(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
+    fn slot_state(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<AdapterScale>, Option<u32>)> {
         let slot = convert::slot(slot)?;
         let SlotContents { tokens, adapters, invoked_at } = self.query(py, |engine| engine.slot_contents(slot))?;
         Ok((tokens, adapters, invoked_at))
     }
 
-    /// Erases the cached tokens of a slot; returns their number.
     fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let slot = convert::slot(slot)?;
         self.query(py, |engine| engine.erase_slot(slot))
@@ -335,17 +295,14 @@ impl PyEngine {
         Ok(self.engine()?.is_running())
     }
 
-    /// Returns the engine's metrics as of its last step.
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         PyStats::new(py, self.engine()?.stats())
     }
 
-    /// Returns the last steps that computed or moved something, oldest first.
     fn recent_steps(&self, py: Python<'_>) -> PyResult<Vec<PyRecentStep>> {
         PyRecentStep::list(py, self.engine()?.recent_steps())
     }
 
-    /// Stops the worker and waits for it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let (engine, embedder) = self.workers.get()?;
         py.detach(|| {

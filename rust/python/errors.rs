@@ -1,5 +1,6 @@
-//! Conversion of [`Error`] to the Python class of the same meaning, with its values as attributes.
+//! Conversion of [`Error`] to the Python class of the same meaning.
 
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
@@ -27,19 +28,28 @@ import_exception!(weft.errors, WorkCancelledError);
 
 impl BranchErrorExt for PyErr {
     fn equals(&self, other: &Self) -> bool {
-        Python::attach(|py| invalid_request(py, self).is_some_and(|details| Some(details) == invalid_request(py, other)))
+        Python::attach(|py| details(py, self).is_some_and(|mine| Some(mine) == details(py, other)))
     }
 
     fn of_branch(self, index: usize) -> Self {
-        match Python::attach(|py| invalid_request(py, &self)) {
+        match Python::attach(|py| details(py, &self)) {
             Some((param, message)) => InvalidRequestError::new_err((param, format!("branches[{index}]: {message}"))),
             None => self,
         }
     }
 }
 
-/// Returns the field and the message of an `InvalidRequestError`.
-fn invalid_request(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
+/// Creates the error of a parameter that is `given`, but must be `valid`.
+pub(super) fn invalid_config(param: &'static str, given: impl Display, valid: &str) -> PyErr {
+    InvalidConfigError::new_err((param, format!("{param} is {given}; it must be {valid}")))
+}
+
+/// As [`invalid_config`].
+pub(super) fn invalid_request(param: &'static str, given: impl Display, valid: &str) -> PyErr {
+    InvalidRequestError::new_err((param, format!("{param} is {given}; it must be {valid}")))
+}
+
+fn details(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
     let attribute = |name| error.value(py).getattr(name).ok()?.extract::<String>().ok();
     error.is_instance_of::<InvalidRequestError>(py).then_some(())?;
     Some((attribute("param")?, attribute("message")?))
@@ -84,7 +94,7 @@ impl From<llama::PrefixFileError> for PyErr {
     }
 }
 
-/// Creates the `OSError` that Python's own functions would raise: with the subclass of its errno, and the file's name.
+/// Creates the error that Python's own functions would raise: of the subclass of its errno, with the file's name.
 fn os_error(py: Python<'_>, path: PathBuf, error: io::Error) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let message = py.import(intern!(py, "os")).and_then(|os| os.call_method1(intern!(py, "strerror"), (code,)));

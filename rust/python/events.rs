@@ -17,7 +17,6 @@ use crate::request::{
 };
 use crate::sampling::TokenStrings;
 
-/// Returns a class of `weft.events`, imported on first use.
 macro_rules! class {
     ($py:expr, $name:literal) => {{
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -25,10 +24,8 @@ macro_rules! class {
     }};
 }
 
-/// Format of logprobs.
 #[derive(Clone, Copy)]
 pub(super) struct LogprobFormat<'a> {
-    /// Spellings of the tokens.
     pub(super) token_strings: &'a TokenStrings,
     /// One object that serializes itself, instead of one object per token.
     pub(super) is_compact: bool,
@@ -44,7 +41,6 @@ impl LogprobFormat<'_> {
     }
 }
 
-/// Converts an event to its Python object.
 pub(super) fn to_python<'py>(py: Python<'py>, event: Event, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     match event {
         Event::Token(event) => token(py, event, format),
@@ -69,7 +65,6 @@ fn token<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> 
     }
 }
 
-/// Converts the logprob of one token to its Python object.
 pub(super) fn logprob<'py>(
     py: Python<'py>,
     Logprob { token, logprob }: Logprob,

@@ -1,5 +1,3 @@
-//! Forks of a stream's branches, for Python.
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::intern;
@@ -9,20 +7,17 @@ use pyo3::types::{PyDict, PyList};
 use super::awaitable::{Answer, PyNext};
 use super::background::detached;
 use super::convert::{self, Constraints};
-use super::errors::{EngineStoppedError, InvalidRequestError};
+use super::errors::{EngineStoppedError, invalid_request};
 use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, LoopWakers};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork, WakeHandle};
 use crate::llama::Model;
 use crate::request::Prompt;
 
-/// The requests of a stream's branches, and settings to tokenize text that is appended to them.
 pub(super) struct StreamSettings {
     /// Weak: a stream does not keep the model loaded.
     model: Weak<Model>,
-    /// True if control tokens in appended text are parsed.
     parses_special: bool,
-    /// The Python requests, in order of their branches.
     kinds: Mutex<Vec<BranchKind>>,
 }
 
@@ -34,18 +29,15 @@ struct BranchKind {
     origin: Option<Origin>,
 }
 
-/// Fork point of consecutive branches.
 struct Origin {
     n: u32,
     branch: u32,
     /// Tokens of the parent branch before the fork.
     n_parent_tokens: u32,
-    /// Between the parent's text and the text of the forks.
     boundary: ForkTextBoundary,
 }
 
 impl StreamSettings {
-    /// Each request has the index of its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
         let kinds = requests.into_iter().map(|(first, request)| BranchKind { first, request, origin: None }).collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
@@ -55,17 +47,14 @@ impl StreamSettings {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the request of a branch.
     fn request_of(&self, py: Python<'_>, branch: u32) -> Py<PyAny> {
         kind_of(&self.kinds(), branch).expect("a stream has a request").request.clone_ref(py)
     }
 
-    /// Returns the parent of a forked branch, and the number of the parent's tokens before the fork.
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
         origin_of(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
     }
 
-    /// Returns the boundary between the parent's text and a branch's text.
     pub(super) fn boundary(&self, branch: u32) -> ForkTextBoundary {
         origin_of(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
     }
@@ -78,7 +67,6 @@ impl StreamSettings {
     }
 }
 
-/// Returns the kind of a branch, or of the closest earlier one.
 fn kind_of(kinds: &[BranchKind], branch: u32) -> Option<&BranchKind> {
     kinds.iter().rev().find(|kind| kind.first <= branch)
 }
@@ -88,19 +76,16 @@ fn origin_of(kinds: &[BranchKind], branch: u32) -> Option<&Origin> {
     kind.origin.as_ref().filter(|origin| branch - kind.first < origin.n)
 }
 
-/// A fork that the worker was requested to make, and the event loops that wait for it.
 struct AwaitedFork {
     pending: PendingFork,
-    /// The stream of the parent, and the parent.
     stream: Py<PyStream>,
     branch: u32,
-    /// The request of the forks.
     request: Py<PyAny>,
     wakers: Arc<LoopWakers>,
 }
 
 impl Answer for AwaitedFork {
-    /// Takes the indices of the forks, or their stream.
+    /// The answer is the indices of the forks, or their stream.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
         let ForkResult { branches, seed, n_sampled, text_boundary, stream: own, .. } = forked?;
@@ -129,7 +114,6 @@ impl Awaitable for AwaitedFork {
     }
 }
 
-/// Arguments of `Stream.fork`.
 pub(super) struct Arguments<'py> {
     pub(super) index: Bound<'py, PyAny>,
     pub(super) n: Bound<'py, PyAny>,
@@ -140,7 +124,6 @@ pub(super) struct Arguments<'py> {
     pub(super) options: Option<Bound<'py, PyDict>>,
 }
 
-/// Requests forks of a branch of `stream`.
 pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<PyNext> {
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
     let parent = stream.get();
@@ -150,7 +133,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
         (None, "token" | "byte") => ForkPoint::End,
         (Some(at), "token") => ForkPoint::Token(convert::field("at", "a number of tokens or None", at)?),
         (Some(at), "byte") => ForkPoint::Byte(convert::field("at", "a number of bytes or None", at)?),
-        _ => return Err(InvalidRequestError::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
+        _ => return Err(invalid_request("unit", format!("{unit:?}"), "\"token\" or \"byte\"")),
     };
     let append = convert::text_or_tokens("append", &append)?;
     let parent_request = parent.settings.request_of(py, branch);

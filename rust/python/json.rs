@@ -1,19 +1,14 @@
-//! JSON that is written in Rust.
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// A JSON writer.
 #[derive(Default)]
 pub(super) struct Json(Vec<u8>);
 
 impl Json {
-    /// Creates a writer with a capacity of `n_bytes`, which saves reallocations of long output.
     pub(super) fn with_capacity(n_bytes: usize) -> Self {
         Self(Vec::with_capacity(n_bytes))
     }
 
-    /// Writes a list.
     pub(super) fn of_list<T>(items: &[T], write: impl FnMut(&mut Self, &T)) -> Self {
         let mut json = Self::default();
         json.raw("[").list(items, write).raw("]");
@@ -40,14 +35,12 @@ impl Json {
         self
     }
 
-    /// Writes bytes as comma-separated numbers.
     pub(super) fn numbers(&mut self, bytes: &[u8]) -> &mut Self {
         self.list(bytes, |json, &byte| {
             json.integer(byte.into());
         })
     }
 
-    /// Writes comma-separated items.
     pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
         for (nth, item) in items.iter().enumerate() {
             if nth > 0 {

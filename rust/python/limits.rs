@@ -1,5 +1,3 @@
-//! Limits of an engine, for Python.
-
 use pyo3::prelude::*;
 
 use crate::config::Limits;

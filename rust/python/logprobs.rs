@@ -16,10 +16,9 @@ use crate::sampling::TokenStrings;
 /// Lowest finite value of 32 bits: llama-server writes it for the logarithm of 0, because JSON has no infinity.
 const LOWEST: f32 = f32::MIN;
 
-/// Approximate size of one token's JSON in both formats, in bytes.
+/// Approximate JSON of one token in both formats.
 const ENTRY_BYTES: usize = 144;
 
-/// `weft._native.CompactLogprobs`.
 #[pyclass(frozen, module = "weft._native", name = "CompactLogprobs")]
 pub(super) struct PyCompactLogprobs {
     logprobs: Logprobs,
@@ -31,7 +30,6 @@ impl PyCompactLogprobs {
         Self { logprobs, token_strings: token_strings.clone() }
     }
 
-    /// Creates a writer with capacity for all tokens.
     fn json(&self) -> Json {
         Json::with_capacity((self.logprobs.top.len() + 2) * ENTRY_BYTES)
     }
@@ -61,7 +59,7 @@ impl PyCompactLogprobs {
 
 #[pymethods]
 impl PyCompactLogprobs {
-    /// Creates logprobs from the result of [`PyCompactLogprobs::pairs`] in another process, with the vocabulary of `model`.
+    /// From the [`PyCompactLogprobs::pairs`] of another process.
     #[new]
     fn of(model: &PyModel, pairs: Vec<(Token, f32)>) -> PyResult<Self> {
         let mut all = pairs.into_iter().map(|(token, logprob)| Logprob { token, logprob });
@@ -75,7 +73,6 @@ impl PyCompactLogprobs {
         all.map(|one| (one.token, one.logprob)).collect()
     }
 
-    /// Returns the number of top logprobs.
     fn __len__(&self) -> usize {
         self.logprobs.top.len()
     }
@@ -120,7 +117,6 @@ impl PyCompactLogprobs {
     }
 }
 
-/// Returns the logprob as a finite number.
 fn logarithm(one: Logprob) -> f64 {
     f64::from(one.logprob.max(LOWEST))
 }

@@ -1,10 +1,9 @@
-//! Images and audio in prompts.
-
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::convert::{self, Text};
-use super::errors::InvalidRequestError;
+use super::errors::invalid_request;
+use super::mirrored_class::mirrored_class;
 use crate::error::{Error, Result};
 use crate::llama::{LoadedMedia, MediaKind, MediaStats, Model, Projector};
 use crate::request::{Prompt, Run, Token};
@@ -65,26 +64,14 @@ impl PyModalities {
     }
 }
 
-/// Metrics of images and audio.
-#[pyclass(frozen, get_all, module = "weft._native", name = "MediaStats")]
-pub(super) struct PyMediaStats {
-    n_encoded: u64,
-    n_reused: u64,
-    encode_s: f64,
-    n_kept_bytes: u64,
-    n_waiting_bytes: u64,
-    n_projector_bytes: u64,
-}
-
-impl PyMediaStats {
-    pub(super) fn of(model: &Model) -> Self {
-        let MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes } =
-            model.projector().map(Projector::stats).unwrap_or_default();
-        Self { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes }
+mirrored_class! {
+    /// Metrics of images and audio.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "MediaStats")]
+    PyMediaStats of MediaStats {
+        n_encoded: u64, n_reused: u64, encode_s: f64, n_kept_bytes: u64, n_waiting_bytes: u64, n_projector_bytes: u64
     }
 }
 
-/// A part of a prompt, as the caller passed it.
 pub(super) enum Part {
     Text(Text),
     Tokens(Vec<Token>),
@@ -97,7 +84,6 @@ impl Part {
     }
 }
 
-/// Converts the parts of a prompt.
 pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     let part = |part: Bound<'_, PyAny>| {
         if let Ok(media) = part.cast::<PyMedia>() {
@@ -113,14 +99,12 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     };
     // A string would be iterated by character.
     let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
-    let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(|| {
-        let message = format!("prompt is {}; it must be a list of texts, token ids and media", convert::shown(value));
-        InvalidRequestError::new_err(("prompt", message))
-    })?;
+    let reject = || invalid_request("prompt", convert::shown(value), "a list of texts, token ids and media");
+    let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(reject)?;
     parts.map(|given| part(given?)).collect()
 }
 
-/// Returns whether any part is not a token id; otherwise the value is a list of token ids.
+/// False for a list of token ids only.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     let is_list = |value: &Bound<'_, PyAny>| value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     let is_part =
@@ -128,7 +112,7 @@ pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     is_list(value) && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
 }
 
-/// Checks that media were loaded for this model: their ids and embeddings belong to the model's projector.
+/// The ids and embeddings of media belong to one projector.
 fn check_projector<'a>(mut media: impl Iterator<Item = &'a Py<PyMedia>>, model: &Model) -> Result<()> {
     let number = model.projector().map(Projector::number);
     if media.all(|media| Some(media.get().0.projector) == number) {
@@ -166,7 +150,6 @@ impl PyMixedPrompt {
         Self { prompt, media: parts.iter().filter_map(Part::media).map(|media| media.clone_ref(py)).collect() }
     }
 
-    /// Returns the prompt, if it was created for `model`.
     pub(super) fn of(&self, model: &Model) -> Result<Prompt> {
         check_projector(self.media.iter(), model)?;
         Ok(self.prompt.clone())
@@ -217,7 +200,6 @@ impl PyMixedPrompt {
     }
 }
 
-/// Decodes `file` and preprocesses it for the model.
 pub(super) fn read(model: &Model, file: &[u8]) -> Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =

@@ -1,21 +1,16 @@
-//! Planned memory of an engine, for Python.
-
 use pyo3::prelude::*;
 
+use super::mirrored_class::mirrored_class;
 use super::model::PyModel;
-use super::settings;
-use crate::config::{Limits, TunedSettings};
+use super::settings::{self, TunedInput};
+use crate::config::Limits;
 use crate::llama::{self, BufferUse, MemoryPlan};
 
-/// Planned use of one buffer type.
-#[pyclass(frozen, get_all, module = "weft._native", name = "BufferUse")]
-#[derive(Clone)]
-pub(super) struct PyBufferUse {
-    name: String,
-    is_host: bool,
-    weights: u64,
-    cache: u64,
-    compute: u64,
+mirrored_class! {
+    /// Planned use of one buffer type.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "BufferUse")]
+    #[derive(Clone)]
+    PyBufferUse of BufferUse { name: String, is_host: bool, weights: u64, cache: u64, compute: u64 }
 }
 
 #[pymethods]
@@ -50,30 +45,27 @@ impl PyMemoryPlan {
     }
 }
 
-/// Plans the memory of an engine.
 #[pyfunction]
 #[pyo3(signature = (model, config, *, tuned=None))]
 pub(super) fn plan_memory(
     py: Python<'_>,
     model: &Bound<'_, PyModel>,
     config: &Bound<'_, PyAny>,
-    tuned: Option<(Option<bool>, u32, u32)>,
+    tuned: Option<TunedInput>,
 ) -> PyResult<PyMemoryPlan> {
     let config = settings::engine_config(config)?;
-    let tuned =
-        tuned.map(|(flash_attention, n_threads, n_threads_batch)| TunedSettings { flash_attention, n_threads, n_threads_batch });
+    let tuned = tuned.map(settings::tuned);
     let model = model.get().loaded()?;
     let MemoryPlan { config, buffers, kv_bytes: (key_bytes, value_bytes), output_bytes, free_bytes, is_mapped } =
         py.detach(|| llama::plan(model, &config, tuned))?;
     let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, max_host_cache_bytes, .. } = config.limits;
-    let of_buffer = |BufferUse { name, is_host, weights, cache, compute }| PyBufferUse { name, is_host, weights, cache, compute };
     Ok(PyMemoryPlan {
         n_slots,
         n_ctx,
         n_ctx_slot,
         n_ubatch,
         max_host_cache_bytes,
-        buffers: buffers.into_iter().map(of_buffer).collect(),
+        buffers: buffers.into_iter().map(PyBufferUse::from).collect(),
         key_bytes,
         value_bytes,
         output_bytes,

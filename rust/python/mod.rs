@@ -24,6 +24,7 @@ mod logging;
 mod logprobs;
 mod media;
 mod memory_plan;
+mod mirrored_class;
 mod model;
 mod output_rules;
 mod prefix;

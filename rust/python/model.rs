@@ -1,5 +1,3 @@
-//! A loaded GGUF file, for Python.
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,14 +16,17 @@ use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
 use super::process_fork::ThisProcess;
 use super::settings;
 use crate::config::{LoadScope, ModelConfig, WeightLayout};
-use crate::llama::{InfillTokens, Model};
+use crate::llama::{InfillTokens, Model, Projector};
 use crate::request::Token;
 
-/// `weft._native.Model`.
 #[pyclass(frozen, module = "weft._native", name = "Model")]
 pub(super) struct PyModel(ThisProcess<Arc<Model>>);
 
 impl PyModel {
+    fn new(model: Model) -> Self {
+        Self(ThisProcess::new(Arc::new(model)))
+    }
+
     pub(super) fn loaded(&self) -> PyResult<&Arc<Model>> {
         self.0.get()
     }
@@ -38,10 +39,7 @@ impl PyModel {
     #[pyo3(signature = (path, config=None, *, on_progress=None))]
     fn load(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = match config {
-            Some(config) => settings::model_config(path, config)?,
-            None => ModelConfig::at(path),
-        };
+        let config = settings::model_config(path, config)?;
         // llama.cpp's callback cannot propagate an exception: the load continues.
         let progress = Arc::new(ProgressCallback::new(on_progress));
         let model = py.detach(|| {
@@ -51,7 +49,7 @@ impl PyModel {
             })
         })?;
         progress.raise()?;
-        Ok(Self(ThisProcess::new(Arc::new(model))))
+        Ok(Self::new(model))
     }
 
     /// Loads only the vocabulary of a GGUF file, for tokenization.
@@ -61,8 +59,7 @@ impl PyModel {
         logging::follow(py)?;
         let overrides = settings::kv_overrides(kv_overrides.unwrap_or_default())?;
         let config = ModelConfig { overrides, scope: LoadScope::Vocabulary, ..ModelConfig::at(path) };
-        let model = py.detach(|| Model::load(&config, |_| {}))?;
-        Ok(Self(ThisProcess::new(Arc::new(model))))
+        Ok(Self::new(py.detach(|| Model::load(&config, |_| {}))?))
     }
 
     /// Reads everything but the weights, to plan memory.
@@ -70,13 +67,8 @@ impl PyModel {
     #[pyo3(signature = (path, config=None))]
     fn load_sizes(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = match config {
-            Some(config) => settings::model_config(path, config)?,
-            None => ModelConfig::at(path),
-        };
-        let config = ModelConfig { scope: LoadScope::Sizes, ..config };
-        let model = py.detach(|| Model::load(&config, |_| {}))?;
-        Ok(Self(ThisProcess::new(Arc::new(model))))
+        let config = ModelConfig { scope: LoadScope::Sizes, ..settings::model_config(path, config)? };
+        Ok(Self::new(py.detach(|| Model::load(&config, |_| {}))?))
     }
 
     #[getter]
@@ -221,7 +213,7 @@ impl PyModel {
 
     /// Returns metrics of images and audio.
     fn media_stats(&self) -> PyResult<PyMediaStats> {
-        Ok(PyMediaStats::of(self.loaded()?))
+        Ok(self.loaded()?.projector().map(Projector::stats).unwrap_or_default().into())
     }
 
     /// Decodes an image or audio from the bytes of its file.

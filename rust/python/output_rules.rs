@@ -6,18 +6,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::convert::{request_field, shown};
-use super::errors::InvalidRequestError;
+use super::errors::{InvalidRequestError, invalid_request};
 use crate::error::{Error, Result};
 use crate::llama::Model;
 use crate::request::{MAX_PRESERVED, Reasoning, Request, Token, Trigger};
 
-/// Maximum size of the message that closes reasoning with an exhausted budget, in bytes.
 const MAX_MESSAGE_BYTES: usize = 16_384;
 
-/// Maximum total size of preserved tokens, in bytes.
 const MAX_PRESERVED_BYTES: usize = 16_384;
 
-/// Fields whose texts [`OutputRules::apply`] tokenizes.
 pub(super) struct OutputRules {
     /// `None` if a constraint applies from the first token on.
     triggers: Option<Vec<Trigger>>,
@@ -27,7 +24,6 @@ pub(super) struct OutputRules {
 }
 
 impl OutputRules {
-    /// Returns the request with these rules.
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
@@ -63,7 +59,6 @@ impl OutputRules {
     }
 }
 
-/// Converts these fields of a `weft.Request` with or without a constraint.
 pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
     let is_lazy: bool = request_field!(object, "grammar_lazy", "True or False");
     let triggers: Vec<Bound<'_, PyAny>> = request_field!(object, "grammar_triggers", "a sequence of weft.GrammarTrigger");
@@ -78,7 +73,6 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
     Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, reasoning })
 }
 
-/// A `weft.GrammarTrigger`.
 #[derive(FromPyObject)]
 struct GrammarTrigger {
     kind: String,
@@ -99,7 +93,6 @@ fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
     }
 }
 
-/// A `weft.ReasoningConfig`.
 #[derive(FromPyObject)]
 struct ReasoningConfig {
     starts: Vec<String>,
@@ -109,13 +102,8 @@ struct ReasoningConfig {
     message: String,
 }
 
-/// Converts reasoning without its closing tokens, and the message that precedes its end marker.
 fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
-    let ReasoningConfig { starts, ends, begins_inside, budget, message } = value.extract().map_err(|_| {
-        InvalidRequestError::new_err((
-            "reasoning",
-            format!("reasoning is {}; it must be a weft.ReasoningConfig or None", shown(value)),
-        ))
-    })?;
+    let reject = |_| invalid_request("reasoning", shown(value), "a weft.ReasoningConfig or None");
+    let ReasoningConfig { starts, ends, begins_inside, budget, message } = value.extract().map_err(reject)?;
     Ok((Reasoning { starts, ends, begins_inside, budget, closing: Vec::new() }, message))
 }

@@ -1,5 +1,3 @@
-//! Prefixes that outlive their requests: pinned in the cache, or copied out of it.
-
 use std::sync::Arc;
 
 use pyo3::prelude::*;

@@ -1,5 +1,3 @@
-//! Protection of values from use in a forked child process.
-
 use std::process;
 
 use pyo3::prelude::*;

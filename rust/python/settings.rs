@@ -1,4 +1,5 @@
-//! Conversion of settings. Errors name the setting; ranges are checked by [`EngineConfig::resolve`] and when a model is loaded.
+//! Conversion of `weft.EngineConfig`. Errors name the setting; ranges are checked by [`EngineConfig::resolve`] and when a model is
+//! loaded.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use super::convert::shown;
-use super::errors::InvalidConfigError;
+use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig, ModelConfig, Named,
-    Placement, RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
+    Placement, RopeConfig, TensorOverride, ThreadPriority, Threads, TokenGap, TunedSettings,
 };
 use crate::llama::host::machine;
 
-/// Converts the settings of a `weft.EngineConfig` that concern the model at `path`.
-pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult<ModelConfig> {
+pub(super) fn model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>) -> PyResult<ModelConfig> {
+    let Some(object) = object else { return Ok(ModelConfig::at(path)) };
     let settings = Settings(object);
     let mmproj: Option<PathBuf> = settings.get("mmproj", "a path or None")?;
     let has_projector = mmproj.is_some();
@@ -57,7 +58,6 @@ pub(super) fn model_config(path: PathBuf, object: &Bound<'_, PyAny>) -> PyResult
     })
 }
 
-/// Converts the settings of a `weft.EngineConfig` that concern an engine.
 pub(super) fn engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig> {
     let settings = Settings(object);
     let threads = settings.threads(["cpus", "strict_cpu", "prio", "poll"], &Threads::default())?;
@@ -110,9 +110,7 @@ impl<'py> Settings<'_, 'py> {
     /// Converts a setting that must be `what`.
     fn get<T: FromPyObjectOwned<'py>>(&self, name: &'static str, what: &str) -> PyResult<T> {
         let value = self.0.getattr(name)?;
-        value
-            .extract()
-            .map_err(|_| InvalidConfigError::new_err((name, format!("{name} is {}; it must be {what}", shown(&value)))))
+        value.extract().map_err(|_| invalid_config(name, shown(&value), what))
     }
 
     fn named<T: Named>(&self, name: &'static str) -> PyResult<T> {
@@ -125,10 +123,8 @@ impl<'py> Settings<'_, 'py> {
 
     /// Converts the settings of a group of threads by their names; `default` supplies missing values.
     fn threads(&self, [cpus, strict_cpu, prio, poll]: [&'static str; 4], default: &Threads) -> PyResult<Threads> {
-        let priority = |number: i32| {
-            let message = || format!("{prio} is {number}; it must be -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)");
-            ThreadPriority::numbered(number).ok_or_else(|| InvalidConfigError::new_err((prio, message())))
-        };
+        const PRIORITIES: &str = "-1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)";
+        let priority = |number| ThreadPriority::numbered(number).ok_or_else(|| invalid_config(prio, number, PRIORITIES));
         let cpus: Option<Vec<u32>> = self.get(cpus, "a sequence of processors, from 0")?;
         let is_strict: Option<bool> = self.get(strict_cpu, SWITCH)?;
         let number: Option<i32> = self.get(prio, "an integer from -1 to 3")?;
@@ -141,7 +137,6 @@ impl<'py> Settings<'_, 'py> {
         })
     }
 
-    /// Converts a size of host memory in MiB; -1 is unlimited.
     fn cache_ram(&self) -> PyResult<CacheRam> {
         const WHAT: &str = "a number of MiB, or -1 for no limit";
         let n_mib: Option<i64> = self.get("cache_ram", WHAT)?;
@@ -152,18 +147,16 @@ impl<'py> Settings<'_, 'py> {
                 .ok()
                 .and_then(|n_mib| n_mib.checked_mul(1 << 20))
                 .map(CacheRam::Bytes)
-                .ok_or_else(|| InvalidConfigError::new_err(("cache_ram", format!("cache_ram is {n_mib}; it must be {WHAT}")))),
+                .ok_or_else(|| invalid_config("cache_ram", n_mib, WHAT)),
         }
     }
 
     fn max_token_gap(&self) -> PyResult<TokenGap> {
         let Some(ms) = self.get::<Option<f64>>("max_token_gap_ms", NUMBER)? else { return Ok(TokenGap::Auto) };
-        let reject =
-            |_| InvalidConfigError::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
-        Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(reject)
+        let gap = Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| invalid_config("max_token_gap_ms", ms, "0 or more"))?;
+        Ok(TokenGap::AtMost(gap))
     }
 
-    /// Converts the proportions of GPUs: finite, not negative, and not all of them 0.
     fn tensor_split(&self) -> PyResult<Vec<f32>> {
         const WHAT: &str = "numbers of 0 or more, not all of them 0";
         let proportions: Vec<f32> = self.get("tensor_split", WHAT)?;
@@ -172,20 +165,25 @@ impl<'py> Settings<'_, 'py> {
         {
             return Ok(proportions);
         }
-        Err(InvalidConfigError::new_err(("tensor_split", format!("tensor_split is {proportions:?}; it must be {WHAT}"))))
+        Err(invalid_config("tensor_split", format!("{proportions:?}"), WHAT))
     }
 }
 
-/// Parses the name of a choice.
 pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
     T::named(name).ok_or_else(|| {
         let names: Vec<&str> = T::NAMES.iter().map(|(name, _)| *name).collect();
         let (last, others) = names.split_last().expect("there are names");
-        InvalidConfigError::new_err((param, format!("{param} is '{name}'; it must be {} or {last}", others.join(", "))))
+        invalid_config(param, format!("'{name}'"), &format!("{} or {last}", others.join(", ")))
     })
 }
 
-/// Converts metadata overrides; their bounds are checked when the model is loaded.
+/// Settings that tuning measured, as `Tuning.best` has them.
+pub(super) type TunedInput = (Option<bool>, u32, u32);
+
+pub(super) fn tuned((flash_attention, n_threads, n_threads_batch): TunedInput) -> TunedSettings {
+    TunedSettings { flash_attention, n_threads, n_threads_batch }
+}
+
 pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
     let read = |(key, value): (String, Bound<'_, PyAny>)| {
         // A boolean is an integer too, and an integer that is too large would be converted to a float.
@@ -205,13 +203,11 @@ pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<V
     given.into_iter().map(read).collect()
 }
 
-/// Returns the devices in addition to the CPU: name, description, total and free memory in bytes.
 #[pyfunction]
 pub(super) fn devices() -> Vec<(String, String, u64, u64)> {
     machine::devices()
 }
 
-/// Returns the GBNF grammar of the JSON that matches a schema.
 #[pyfunction]
 pub(super) fn schema_grammar(py: Python<'_>, schema: &str) -> PyResult<String> {
     Ok(py.detach(|| crate::llama::schema_grammar(schema))?)

@@ -1,9 +1,8 @@
-//! Metrics of an engine, for Python.
-
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::mirrored_class::mirrored_class;
 use crate::engine::{
     BranchStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats, SlotStats, Stats, StepTimes,
 };
@@ -88,21 +87,10 @@ impl PyStats {
     }
 }
 
-/// Metrics of the branches of all streams.
-#[pyclass(frozen, get_all, module = "weft._native", name = "BranchStats")]
-pub(super) struct PyBranchStats {
-    n_started: u64,
-    n_forked: u64,
-    n_cancelled: u64,
-    n_computed: u64,
-    n_shared: u64,
-}
-
-impl From<BranchStats> for PyBranchStats {
-    fn from(stats: BranchStats) -> Self {
-        let BranchStats { n_started, n_forked, n_cancelled, n_computed, n_shared } = stats;
-        Self { n_started, n_forked, n_cancelled, n_computed, n_shared }
-    }
+mirrored_class! {
+    /// Metrics of the branches of all streams.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "BranchStats")]
+    PyBranchStats of BranchStats { n_started: u64, n_forked: u64, n_cancelled: u64, n_computed: u64, n_shared: u64 }
 }
 
 #[pymethods]
@@ -163,7 +151,6 @@ pub(super) struct PyHistogram {
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days; metrics are floating-point numbers")]
 impl PyHistogram {
-    /// Converts nanoseconds to seconds.
     fn of_times(histogram: &Histogram) -> Self {
         Self::new(histogram, |ns| ns as f64 / 1e9)
     }
@@ -185,22 +172,11 @@ impl PyHistogram {
     }
 }
 
-/// Metrics of the host cache.
-#[pyclass(frozen, get_all, module = "weft._native", name = "HostCacheStats")]
-pub(super) struct PyHostCacheStats {
-    n_bytes: u64,
-    max_bytes: Option<u64>,
-    n_entries: usize,
-    n_offloaded: u64,
-    n_reloaded: u64,
-    n_evicted: u64,
-    n_relocated: u64,
-}
-
-impl From<HostCacheStats> for PyHostCacheStats {
-    fn from(stats: HostCacheStats) -> Self {
-        let HostCacheStats { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated } = stats;
-        Self { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated }
+mirrored_class! {
+    /// Metrics of the host cache.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "HostCacheStats")]
+    PyHostCacheStats of HostCacheStats {
+        n_bytes: u64, max_bytes: Option<u64>, n_entries: usize, n_offloaded: u64, n_reloaded: u64, n_evicted: u64, n_relocated: u64
     }
 }
 
@@ -212,24 +188,12 @@ impl PyHostCacheStats {
     }
 }
 
-/// Time that the worker spent in each part of a step.
-#[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
-pub(super) struct PyStepTimes {
-    receive: Duration,
-    admit: Duration,
-    plan: Duration,
-    decode: Duration,
-    sample: Duration,
-    detokenize: Duration,
-    publish: Duration,
-    offload: Duration,
-    reload: Duration,
-}
-
-impl From<StepTimes> for PyStepTimes {
-    fn from(times: StepTimes) -> Self {
-        let StepTimes { receive, admit, plan, decode, sample, detokenize, publish, offload, reload } = times;
-        Self { receive, admit, plan, decode, sample, detokenize, publish, offload, reload }
+mirrored_class! {
+    /// Time that the worker spent in each part of a step.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
+    PyStepTimes of StepTimes {
+        receive: Duration, admit: Duration, plan: Duration, decode: Duration, sample: Duration, detokenize: Duration,
+        publish: Duration, offload: Duration, reload: Duration
     }
 }
 

@@ -1,5 +1,3 @@
-//! The stream of one request, for Python.
-
 use std::sync::Arc;
 
 use pyo3::intern;
@@ -16,11 +14,9 @@ use crate::engine::{Completions, ForkTextBoundary, ReadyEvents, WakeHandle};
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
-/// The receiving end of one request, and the event loops that wait for it.
 pub(super) struct Stream {
     pub(super) completions: Completions,
     pub(super) wakers: Arc<LoopWakers>,
-    /// Spellings of the tokens, for logprobs.
     pub(super) token_strings: TokenStrings,
 }
 
@@ -33,7 +29,6 @@ impl Stream {
         self.completions.try_events(max_bytes)
     }
 
-    /// Cancels the request and wakes every waiter, for which the stream has ended.
     fn close(&self) {
         self.completions.close();
         self.wakers.wake();
@@ -41,7 +36,6 @@ impl Stream {
 }
 
 impl Awaitable for Stream {
-    /// Takes no events, so that none is lost if the woken task is cancelled first.
     fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
@@ -51,7 +45,6 @@ impl Awaitable for Stream {
     }
 }
 
-/// `weft._native.Stream`.
 #[pyclass(frozen, module = "weft._native", name = "Stream")]
 pub(super) struct PyStream {
     /// The only strong reference except during a poll: when Python drops this object, the request is cancelled.

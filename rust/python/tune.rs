@@ -1,12 +1,11 @@
-//! Tuning of a model on this machine, for Python.
-
 use std::time::Duration;
 
 use pyo3::prelude::*;
 
 use super::background::ProgressCallback;
-use super::errors::InvalidConfigError;
+use super::errors::invalid_config;
 use super::logging;
+use super::mirrored_class::mirrored_class;
 use super::model::PyModel;
 use super::settings;
 use crate::config::{EngineConfig, Named, ResolvedConfig, TunedSettings};
@@ -51,7 +50,6 @@ fn kernels_name(is_ours: bool) -> &'static str {
     if is_ours { "weft" } else { "llama.cpp" }
 }
 
-/// One measurement.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Timing")]
 pub(super) struct PyTiming {
     flash_attention: Option<bool>,
@@ -102,14 +100,10 @@ impl PyTuning {
     }
 }
 
-/// The hardware of this machine.
-#[pyclass(frozen, get_all, module = "weft._native", name = "Hardware")]
-pub(super) struct PyHardware {
-    cpu: String,
-    n_cores: u32,
-    n_threads: u32,
-    instructions: String,
-    gpus: Vec<String>,
+mirrored_class! {
+    /// The hardware of this machine.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "Hardware")]
+    PyHardware of Hardware { cpu: String, n_cores: u32, n_threads: u32, instructions: String, gpus: Vec<String> }
 }
 
 #[pymethods]
@@ -117,8 +111,7 @@ impl PyHardware {
     #[staticmethod]
     fn read(py: Python<'_>) -> PyResult<Self> {
         logging::follow(py)?;
-        let Hardware { cpu, n_cores, n_threads, instructions, gpus } = py.detach(Hardware::read);
-        Ok(Self { cpu, n_cores, n_threads, instructions, gpus })
+        Ok(py.detach(Hardware::read).into())
     }
 
     fn __repr__(&self) -> String {
@@ -126,7 +119,6 @@ impl PyHardware {
     }
 }
 
-/// Measures the candidate settings of a model.
 #[pyfunction]
 #[pyo3(signature = (model, *, type_k="f16", type_v="f16", kernels="auto", budget_s=55.0, on_progress=None))]
 pub(super) fn tune(
@@ -138,9 +130,8 @@ pub(super) fn tune(
     budget_s: f64,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<PyTuning> {
-    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| {
-        InvalidConfigError::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
-    })?;
+    let reject = |_| invalid_config("budget_s", budget_s, "a number of seconds, 0 or more");
+    let budget = Duration::try_from_secs_f64(budget_s).map_err(reject)?;
     let config = EngineConfig {
         type_k: settings::named("type_k", type_k)?,
         type_v: settings::named("type_v", type_v)?,

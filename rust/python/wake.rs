@@ -28,7 +28,7 @@ const ARMED: u8 = 1;
 /// A byte is in the pipe; further wake-ups have no effect.
 const WOKEN: u8 = 2;
 
-/// The pipe into one event loop.
+/// The pipe into one event loop. Except for [`LoopWaker::wake`], its methods are called on the loop's thread.
 ///
 /// It owns both ends: a late wake-up after the loop has closed writes into a pipe without a reader, never into a file
 /// descriptor that was reused meanwhile. The state allows at most one byte in the pipe, so that neither end ever blocks.
@@ -45,7 +45,7 @@ impl LoopWaker {
         Ok(Self { state: AtomicU8::new(IDLE), reader, writer })
     }
 
-    /// Wakes the loop if one of its tasks is waiting. Called on any thread.
+    /// Called on any thread.
     fn wake(&self) {
         if self.state.compare_exchange(ARMED, WOKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             let mut writer = &self.writer;
@@ -61,12 +61,11 @@ impl LoopWaker {
         fence(Ordering::SeqCst);
     }
 
-    /// Disarms the pipe when no task is waiting. Called on the loop's thread.
     fn disarm(&self) {
         let _was_armed = self.state.compare_exchange(ARMED, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     }
 
-    /// Reads the byte of a wake-up and arms the pipe again. Called on the loop's thread when the pipe is readable.
+    /// Reads the byte of a wake-up and arms the pipe again.
     fn answer(&self) {
         if self.state.load(Ordering::SeqCst) == WOKEN {
             let mut reader = &self.reader;
@@ -77,15 +76,13 @@ impl LoopWaker {
     }
 }
 
-/// The event loops that have waited for an engine. All streams of an engine share it, so that the worker wakes once per step; a
-/// loop that does not wait costs one failed comparison.
+/// The event loops that have waited for an engine. All its streams share them, so that the worker wakes once per step.
 #[derive(Debug, Default)]
 pub(super) struct LoopWakers {
     loops: Mutex<Vec<Weak<LoopWaker>>>,
 }
 
 impl LoopWakers {
-    /// Adds `waker` to the wakers that are woken from now on.
     fn join(&self, waker: &Arc<LoopWaker>) {
         let mut loops = lock(&self.loops);
         if !loops.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(waker))) {
@@ -106,14 +103,13 @@ impl WakeHandle for LoopWakers {
 
 /// A result that a task can wait for: events, embeddings, or a fork.
 pub(super) trait Awaitable: Send + Sync {
-    /// Returns whether the result is ready.
     fn is_ready(&self) -> bool;
 
-    /// Returns the wakers that are woken when the result is ready.
+    /// Woken when the result is ready.
     fn wakers(&self) -> &LoopWakers;
 }
 
-/// A task of the loop that waits for a stream.
+/// A waiting task of the loop.
 struct Waiter {
     /// Weak: dropping the stream cancels its request immediately, even while one of its futures is stored here.
     stream: Weak<dyn Awaitable>,
@@ -136,7 +132,6 @@ fn watches(py: Python<'_>) -> MutexGuard<'static, Vec<Py<Watch>>> {
 }
 
 impl Watch {
-    /// Returns the watch of the running event loop.
     pub(super) fn current(py: Python<'_>) -> PyResult<Py<Self>> {
         static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let event_loop = GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
@@ -180,7 +175,6 @@ impl Watch {
         Ok(Some(future))
     }
 
-    /// Drops the waiter of `future`, whose task stopped waiting.
     pub(super) fn forget(&self, future: &Bound<'_, PyAny>) {
         let mut waiters = lock(&self.waiters);
         let index = waiters.iter().position(|waiter| waiter.future.is(future));
@@ -196,7 +190,7 @@ impl Watch {
 
 #[pymethods]
 impl Watch {
-    /// Wakes the tasks whose streams are ready. Called by the loop when the pipe is readable.
+    /// Called by the loop when the pipe is readable.
     fn _answer(&self, py: Python<'_>) -> PyResult<()> {
         self.waker.answer();
         let waiters = std::mem::take(&mut *lock(&self.waiters));
@@ -224,7 +218,6 @@ impl Watch {
     }
 }
 
-/// Resolves `future`, which a task awaits, unless it is done.
 fn wake(future: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = future.py();
     if !future.call_method0(intern!(py, "done"))?.extract::<bool>()? {
