@@ -457,7 +457,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(weft.QueueFullError(1)).code,
     ],
     "vectors of pictures and sounds that are kept for later requests": lambda: [
-        constant("llama/media/mod.rs", "MAX_KEPT_BYTES") >> 20
+        constant("llama/media/encoder.rs", "MAX_KEPT_BYTES") >> 20
     ],
     "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [
         constant("config/model_config.rs", "MAX_IMAGE_TOKENS")
