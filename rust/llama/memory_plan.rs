@@ -7,33 +7,25 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, LoadScope, ResolvedConfig, TunedSettings};
 use crate::error::{Error, Result};
-use crate::llama::context::{self, RawContext};
+use crate::llama::context::{params, raw_context::RawContext};
 use crate::llama::start::hardware;
 use crate::llama::{Model, n_sequences};
 
-/// Memory of one buffer type, such as `CPU` or `CUDA0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferUse {
     /// llama.cpp's name of the buffer type.
     pub name: String,
-    /// The buffers are in host memory, in their plain layout.
     pub is_host: bool,
-    /// Bytes of the weights.
     pub weights: u64,
-    /// Bytes of the KV cache and of recurrent states.
     pub cache: u64,
-    /// Bytes of the compute buffers.
     pub compute: u64,
 }
 
-/// Memory that an engine would use, and the settings that it would run with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryPlan {
-    /// The resolved settings.
     pub config: ResolvedConfig,
     /// Use of each buffer type, in order of name.
     pub buffers: Vec<BufferUse>,
-    /// Bytes of the keys and of the values of the device cache; estimated, and 0 for a model without cells.
     pub kv_bytes: (u64, u64),
     /// Maximum bytes of the logits that one decode returns.
     pub output_bytes: u64,
@@ -49,8 +41,7 @@ pub struct MemoryPlan {
 /// As [`EngineConfig::resolve`] and the creation of a context; [`Error::NotSupported`] for an encoder.
 pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettings>) -> Result<MemoryPlan> {
     if model.config.scope != LoadScope::Sizes {
-        let reason = "memory is planned for a model that was loaded without its weights".to_owned();
-        return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+        return Err(model.load_error("memory is planned for a model that was loaded without its weights"));
     }
     if model.is_encoder() {
         let message = format!("the model ({}) is an encoder, which has no KV cache to plan", model.architecture());
@@ -61,7 +52,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
     let mut hardware = hardware(model, config);
     let mut resolved = config.resolve(&info, &hardware, tuned)?;
     let mut buffers = buffers(model, &resolved)?;
-    // A start measures the free memory after it has loaded the weights. Mapped weights occupy no memory that is not reclaimable.
+    // A start measures the free memory after it has loaded the weights. Mapped weights are reclaimable.
     let is_loaded = |buffer: &&BufferUse| if info.is_offloaded { !buffer.is_host } else { !(buffer.is_host && is_mapped) };
     let n_loaded: u64 = buffers.iter().filter(is_loaded).map(|buffer| buffer.weights).sum();
     if n_loaded > 0 {
@@ -85,14 +76,12 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
     })
 }
 
-/// Simulates the allocations of a context for `config`.
 fn buffers(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Vec<BufferUse>> {
-    let refuse = |reason| context::refusal(model, &config.limits, reason);
-    let raw = RawContext::new(model, context::params(config, n_sequences(model, config))).map_err(refuse)?;
+    let refuse = |reason| params::refusal(model, &config.limits, reason);
+    let raw = RawContext::new(model, params::params(config, n_sequences(model, config)), config.kernels).map_err(refuse)?;
     Ok(buffers_of(&raw))
 }
 
-/// Use of each buffer type by a context and its model, in order of name.
 pub(in crate::llama) fn buffers_of(context: &RawContext) -> Vec<BufferUse> {
     let mut buffers: Vec<BufferUse> = Vec::new();
     // SAFETY: the context is alive, and `visit` is called during the call only, with the vector behind `target`.

@@ -1,8 +1,7 @@
 //! Bindings to llama.cpp; no other folder names it.
 //!
-//! A thin layer of our own on `llama-cpp-sys-2`. Violations that make llama.cpp end the process are checked before the call: tokens,
-//! sequence ids, positions and the size of a plan in `context/batch.rs`, operations on sequences in `context`, adapter files in
-//! `model/adapters.rs`.
+//! Violations that make llama.cpp end the process are checked before the call: tokens, sequence ids, positions and the size of a
+//! plan in `context/batch.rs`, operations on sequences in `context/raw_context.rs`, adapter files in `model/adapters.rs`.
 //!
 //! | folder or file | content |
 //! | --- | --- |
@@ -97,7 +96,7 @@ use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
 pub(crate) use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
 use crate::llama::context::saved_state::Layout;
-pub(crate) use crate::llama::embedding::{embedder, has_repeatable_embeddings};
+pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
 pub(crate) use crate::llama::host::niceness::{answer, compute};
 pub(crate) use crate::llama::media::media_file::MediaKind;
@@ -133,13 +132,12 @@ impl LlamaRunner {
     /// # Errors
     /// [`Error::InvalidConfig`] for the cache, [`Error::ModelLoad`] or [`Error::Decode`] for the model.
     pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> error::Result<Self> {
-        let keeps_states = model.is_recurrent() || model.is_hybrid();
         let n_seq_max = n_sequences(&model, config);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(&model, config, n_seq_max)?;
         let Probe { can_cut, layout, n_state_bytes, kernel_counts } = probe(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
-            _ if keeps_states || !can_cut => (ForkRule::AtEnd, 0),
+            _ if model.keeps_states() || !can_cut => (ForkRule::AtEnd, 0),
             0 => (ForkRule::Anywhere, 0),
             n_window => (ForkRule::InWindow, n_window),
         };
@@ -198,7 +196,7 @@ impl LlamaRunner {
 /// Number of sequence ids of a context: one more than the engine uses, to probe, save and restore with. Not where each id costs a
 /// whole state.
 fn n_sequences(model: &Model, config: &ResolvedConfig) -> u32 {
-    config.limits.n_seq_max + u32::from(!(model.is_recurrent() || model.is_hybrid()))
+    config.limits.n_seq_max + u32::from(!model.keeps_states())
 }
 
 /// Properties that the metadata does not contain.
@@ -228,11 +226,10 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> error::Result<
     let (decoded, mut kernel_counts) = kernels::counting(|| context.decode(&plan));
     decoded.map_err(failed)?;
     kernel_counts.n_products_left = kernel_counts.n_products_left.max(n_left_of_adapters);
-    let ends_in_state = model.is_recurrent() || model.is_hybrid();
     let mut n_bytes = 0;
     let read = context.read_state(spare).map(|state| {
         n_bytes = state.len() as u64;
-        Layout::read(&state, plan.rows.len(), ends_in_state)
+        Layout::read(&state, plan.rows.len(), model.keeps_states())
     });
     let layout = match read {
         Ok(Some(layout)) => Some(layout),

@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use crate::config::{EngineConfig, HardwareInfo, LoadScope, ResolvedConfig, TunedSettings};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::llama::host::{affinity::Affinity, niceness, threads};
 use crate::llama::{LlamaRunner, Model, context::memory, encoder_only::EncoderOnlyRunner, kernels};
 
 /// Resolves the settings that `config` leaves open for `model` on this machine.
 ///
 /// # Errors
-/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`] if the weights are not loaded.
+/// As [`EngineConfig::resolve`]; [`Error::ModelLoad`](crate::error::Error::ModelLoad) if the weights are not loaded.
 pub fn resolve(model: &Model, config: &EngineConfig, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
     if model.config.scope != LoadScope::All {
-        let reason = "its weights were not loaded, so it cannot generate text".to_owned();
-        return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+        return Err(model.load_error("its weights were not loaded, so it cannot generate text"));
     }
     config.resolve(&model.info(config), &hardware(model, config), tuned)
 }

@@ -23,8 +23,7 @@ pub const N_BRANCH: u32 = 128;
 /// Cells that are computed once and written repeatedly. Few, so that a large model computes them quickly.
 const N_RUN: u32 = 16;
 
-/// Sizes of a timed chunk of a prompt, in tokens; flash attention has a faster kernel from 64 rows on. The first is only for models
-/// with fewer positions.
+/// Tokens of a timed chunk of a prompt. Flash attention has a faster kernel from 64 rows on; 16 is for models with few positions.
 const CHUNKS: [u32; 5] = [16, 64, 128, 256, 512];
 
 const CHUNK_TIME: Duration = Duration::from_millis(500);
@@ -47,16 +46,13 @@ const PROMPT: KvSeqId = KvSeqId(0);
 /// The sequence that computes the timed chunk, and then holds the average cells of the branches.
 const OTHER: KvSeqId = KvSeqId(1);
 
-/// The sequence used for writing cell runs.
 const SPARE: KvSeqId = KvSeqId(2);
 
 const FIRST_BRANCH: u16 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// A prompt of [`N_PROMPT`] tokens.
     Prompt,
-    /// [`N_BRANCHES`] branches of it, of [`N_BRANCH`] tokens each.
     Branches,
 }
 
@@ -65,7 +61,6 @@ pub struct Timing {
     /// True if llama.cpp's fused attention kernel was used; `None` with our own attention.
     pub flash_attention: Option<bool>,
     pub work: Workload,
-    /// Number of threads.
     pub n_threads: u32,
     /// Extrapolated time of the whole work; `None` if the budget did not suffice to measure it.
     pub took: Option<Duration>,
@@ -77,8 +72,8 @@ pub struct Tuning {
     pub best: TunedSettings,
 }
 
-/// Measures the candidates for about `budget`: each attention once with all cores in any case, then the others round-robin while
-/// time remains. `progress` receives the elapsed share of the budget, 0 to 1; if it returns false, the result is `None`.
+/// Measures each attention once with all cores in any case, then the other candidates round-robin while `budget` lasts. `progress`
+/// receives the elapsed share of the budget, 0 to 1; if it returns false, the result is `None`.
 pub fn measure(
     model: &Arc<Model>,
     config: &EngineConfig,
@@ -138,10 +133,8 @@ pub fn measure(
 }
 
 struct Trial {
-    /// Index of its attention implementation.
     bench: usize,
     n_threads: u32,
-    /// Extrapolated seconds of the whole work.
     samples: Vec<f64>,
 }
 
@@ -200,13 +193,13 @@ impl Bench {
     fn new(model: &Arc<Model>, config: &ResolvedConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
         if n_ctx_train < 2 * N_RUN + CHUNKS[0] {
-            let reason = format!("its training context of {n_ctx_train} tokens is too short for the measurement");
-            return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+            return Err(
+                model.load_error(format!("its training context of {n_ctx_train} tokens is too short for the measurement"))
+            );
         }
         let n_seq_max = u32::from(FIRST_BRANCH + N_BRANCHES);
         let config = ResolvedConfig {
             limits: Limits { n_seq_max, n_outputs: n_seq_max, ..config.limits },
-            // Ours replaces llama.cpp's fused kernel.
             flash_attention: if flash.unwrap_or(true) { FlashAttention::On } else { FlashAttention::Off },
             n_threads,
             n_threads_batch: n_threads,
@@ -216,10 +209,9 @@ impl Bench {
         let context = Context::new(model, &config, n_seq_max)?;
         let token = model.bos_token().unwrap_or(0);
         let mut bench = Self { context, token, cell_run: None, n_chunk: CHUNKS[0], seq_len: 0, n_cells: 0 };
-        // The first decode warms up.
         bench.append(PROMPT, N_RUN)?;
         (bench.seq_len, bench.n_cells) = (N_RUN, N_RUN);
-        if !model.is_recurrent() && !model.is_hybrid() {
+        if !model.keeps_states() {
             bench.cell_run = Some(bench.context.read_state(PROMPT).map_err(|error| state_failure(&error))?);
         }
         let elapsed = bench.append(PROMPT, N_RUN)?;
@@ -248,7 +240,7 @@ impl Bench {
         Ok(started.elapsed())
     }
 
-    /// Fills the prompt's cells to half of it, or for branches to all of it; then also adds the cells of half-finished branches.
+    /// Fills half of the prompt; for branches all of it, and the cells of half-finished branches.
     fn prepare(&mut self, work: Workload) -> Result<()> {
         match work {
             Workload::Prompt => self.fill(PROMPT, N_PROMPT / 2),

@@ -2,18 +2,18 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan};
+use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan, Row};
+use crate::llama::context::sequence::Sequence;
 use crate::request::Token;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    pub n_vocab: usize,
-    pub n_seq_max: usize,
-    pub n_rows: usize,
-    pub n_outputs: usize,
+    pub(crate) n_vocab: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) n_outputs: usize,
     /// True if rows are passed to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids
     /// together (`llama_batch_allocr::split_equal`); each break of that order costs one more pass over the weights.
-    pub is_by_id: bool,
+    pub(crate) is_by_id: bool,
 }
 
 /// The arrays of a `llama_batch` other than its tokens or embeddings, with one element per row but for `positions`.
@@ -74,24 +74,18 @@ impl Batch {
         }
     }
 
-    /// Takes the token rows of `plan`. Sequence `i` has `seq_lens[i]` tokens; `position_of(i, index)` returns the position of
-    /// the token at `index`. After an error, which names the first row that breaks a rule, the batch is empty.
-    pub(crate) fn fill(
-        &mut self,
-        plan: &Plan,
-        seq_lens: &[u32],
-        position_of: impl Fn(usize, u32) -> u32,
-    ) -> Result<(), DecodeError> {
+    /// Takes the token rows of `plan`. After an error, which names the first row that breaks a rule, the batch is empty.
+    pub(crate) fn fill(&mut self, plan: &Plan, sequences: &[Sequence]) -> Result<(), DecodeError> {
         self.clear();
-        let result = self.try_fill(plan, seq_lens, position_of);
+        let result = self.try_fill(plan, sequences);
         if result.is_err() {
             self.clear();
         }
         result.map_err(|reason| DecodeError { reason: format!("invalid plan: {reason}") })
     }
 
-    fn try_fill(&mut self, plan: &Plan, seq_lens: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
-        let Bounds { n_vocab, n_seq_max, n_rows, n_outputs, is_by_id } = self.bounds;
+    fn try_fill(&mut self, plan: &Plan, sequences: &[Sequence]) -> Result<(), String> {
+        let Bounds { n_vocab, n_rows, n_outputs, is_by_id } = self.bounds;
         if plan.rows.is_empty() {
             return Err("it has no rows".to_owned());
         }
@@ -108,19 +102,18 @@ impl Batch {
         if n_wanted > n_outputs {
             return Err(format!("{n_wanted} rows request logits; at most {n_outputs} rows of a decode may"));
         }
-        self.seq_lens_after.extend_from_slice(seq_lens);
+        self.seq_lens_after.extend(sequences.iter().map(|sequence| sequence.len));
         if is_by_id {
             self.order.sort_by_key(|&i| plan.rows[i].sequence);
         }
-        // Rows of media have no index.
         self.batch_indices.resize(plan.rows.len(), usize::MAX);
         for (index, &i) in self.order.iter().enumerate() {
             let row = plan.rows[i];
             self.batch_indices[i] = index;
             let KvSeqId(id) = row.sequence;
-            if usize::from(id) >= n_seq_max {
-                return Err(format!("row {i} belongs to sequence {id}; sequence ids must be below {n_seq_max}"));
-            }
+            let Some(sequence) = sequences.get(usize::from(id)) else {
+                return Err(format!("row {i} belongs to sequence {id}; sequence ids must be below {}", sequences.len()));
+            };
             if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
                 return Err(format!("row {i} has token {}, which is not in the vocabulary ({n_vocab} tokens)", row.token));
             }
@@ -128,7 +121,7 @@ impl Batch {
             if row.position != *next {
                 return Err(format!("row {i} is at position {} of sequence {id}, whose next position is {next}", row.position));
             }
-            let position = position_of(usize::from(id), row.position);
+            let position = sequence.positions.at(row.position);
             let position =
                 i32::try_from(position).map_err(|_| format!("row {i} is at position {position}, beyond the limit of 2³¹ - 1"))?;
             *next += 1;
@@ -153,11 +146,6 @@ impl Batch {
         self.batch_indices.get(row).copied().filter(|&index| self.rows.wants_logits.get(index).is_some_and(|&wants| wants != 0))
     }
 
-    #[cfg(test)]
-    fn n_rows(&self) -> usize {
-        self.tokens.len()
-    }
-
     pub(crate) fn seq_lens_after(&self) -> &[u32] {
         &self.seq_lens_after
     }
@@ -173,7 +161,6 @@ impl Batch {
 
 /// Returns a plan with rows that continue `sequence` at `position`; only the last one wants logits.
 pub(crate) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
-    use crate::engine::runner::Row;
     let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
         sequence,
         token,
@@ -187,12 +174,17 @@ pub(crate) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Pla
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_seq_max: 2, n_rows: 4, n_outputs: 1, is_by_id: false };
+    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_rows: 4, n_outputs: 1, is_by_id: false };
+
+    /// The first has three tokens, the second none.
+    fn sequences() -> [Sequence; 2] {
+        [3, 0].map(|len| Sequence { len, ..Sequence::default() })
+    }
 
     fn refusal(plan: &Plan) -> String {
         let mut batch = Batch::new(BOUNDS);
-        let error = batch.fill(plan, &[3, 0], |_, index| index).expect_err("the plan breaks a rule");
-        assert_eq!(batch.n_rows(), 0, "a refused plan leaves the batch empty");
+        let error = batch.fill(plan, &sequences()).expect_err("the plan breaks a rule");
+        assert_eq!(batch.tokens.len(), 0, "a refused plan leaves the batch empty");
         error.reason
     }
 
@@ -202,7 +194,7 @@ mod tests {
         let mut plan = rows_of(KvSeqId(0), 3, &[1, 2]);
         plan.rows[1].wants_logits = false;
         plan.rows.insert(1, rows_of(KvSeqId(1), 0, &[9]).rows[0]);
-        batch.fill(&plan, &[3, 0], |_, index| index).expect("the plan is valid");
+        batch.fill(&plan, &sequences()).expect("the plan is valid");
         assert_eq!(batch.seq_lens_after(), [5, 1]);
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
         assert_eq!([0, 1, 3].map(|row| batch.output(row)), [None, Some(1), None]);
@@ -213,7 +205,7 @@ mod tests {
     fn a_recurrent_memory_gets_rows_sorted_by_sequence_id() {
         let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
         let rows = [rows_of(KvSeqId(1), 0, &[7, 8]).rows, rows_of(KvSeqId(0), 3, &[1, 2]).rows].concat();
-        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, index| index).expect("the plan is valid");
+        batch.fill(&Plan { rows, ..Plan::default() }, &sequences()).expect("the plan is valid");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
         assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "rows keep the plan's numbers");
     }

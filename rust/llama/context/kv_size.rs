@@ -68,7 +68,6 @@ impl KvShape {
     }
 }
 
-/// Size of `n` elements in bytes, rounded up to whole blocks.
 fn row_bytes(kv_type: KvType, n: u32) -> u64 {
     // SAFETY: two lookups in a constant table; `ggml_type` returns only valid formats.
     let (block_len, block_bytes) = unsafe { (sys::ggml_blck_size(ggml_type(kv_type)), sys::ggml_type_size(ggml_type(kv_type))) };

@@ -9,8 +9,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{Placement, Split};
 use crate::llama::{host::device::Device, model::Model};
 
-/// Free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded, otherwise in host
-/// memory.
+/// Free bytes where `model` stores its cells: on the participating GPUs, or in host memory if it is not offloaded.
 pub(crate) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
     let devices: Vec<Device> = Device::gpus().collect();
     let gpu = |(index, device): (usize, &Device)| {
@@ -25,13 +24,12 @@ pub(crate) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
 #[derive(Debug, Clone)]
 struct Gpu {
     name: String,
-    /// True if it shares the host's memory.
     is_integrated: bool,
     index: usize,
 }
 
-/// Free bytes for the cells of `n_layers` layers (`None`: all); layers on no GPU need host memory, of which `on_host` bytes are
-/// free. `n_free` is called only for participating GPUs: the query may allocate memory on a card.
+/// `None` for `n_layers` means all; `on_host` bytes are free for layers on no GPU. `n_free` is called only for participating GPUs:
+/// the query may allocate memory on a card.
 fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
     if n_layers == Some(0) {
         return on_host;
@@ -68,23 +66,21 @@ pub(crate) fn free_on_host() -> u64 {
     available_bytes().or_else(on_cpus).unwrap_or(u64::MAX)
 }
 
-/// Returns whether layers of `model`, and with them their cells, are on a GPU.
 pub(crate) fn is_offloaded(model: &Model) -> bool {
     has_gpus(&model.config.placement) && model.config.n_gpu_layers != Some(0)
 }
 
-/// Returns whether a GPU may hold layers of a model with this placement.
 pub(crate) fn has_gpus(placement: &Placement) -> bool {
     placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && Device::gpus().next().is_some()
 }
 
-/// Bytes that this process can allocate before the machine swaps or its control group is full; `None` on systems other than Linux.
+/// Bytes before the machine swaps or the control group is full; `None` on systems other than Linux.
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     Some(control_groups().iter().filter_map(|folder| free_in_group(folder)).fold(on_machine, u64::min))
 }
 
-/// The total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
+/// `u64::MAX` on systems other than Linux.
 pub(crate) fn machine_bytes() -> u64 {
     let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
         return u64::MAX;

@@ -4,10 +4,8 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::kernels;
 
-/// Returns the pages of a new device cache to the operating system, which provides zeroed pages on the next access.
-///
-/// llama.cpp writes zeros to the whole cache, so that all of it would be resident before the first token: 48 MiB for 32 slots of
-/// the demo model. Memories other than one plain buffer on the CPU are left unchanged.
+/// llama.cpp writes zeros to a whole new cache, so that all of it would be resident: 48 MiB for 32 slots of the demo model. Memories
+/// other than one plain buffer on the CPU are left unchanged.
 ///
 /// # Safety
 /// `memory` is alive, and all of its bytes are zeros.
@@ -24,8 +22,7 @@ pub(crate) unsafe fn release_zero_pages(memory: sys::llama_memory_t) {
     }
 }
 
-/// Discards the pages that lie completely within `n_bytes` from `base` on. Pages that the system refuses to discard, such as locked
-/// ones, stay.
+/// Pages that the system refuses to discard, such as locked ones, stay.
 ///
 /// # Safety
 /// The bytes are the process's own, backed by no file, and zeros.

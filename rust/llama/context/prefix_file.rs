@@ -42,7 +42,6 @@ const VERSION_ADAPTED: u32 = 2;
 const VERSION_ACTIVATED: u32 = 3;
 
 const START_BYTES: usize = 8 + 4 + 8;
-/// Size of the header from there to the tokens.
 const HEADER_BYTES: usize = 32 + 5 * 4;
 const CHECKSUM_BYTES: usize = 32;
 
@@ -51,11 +50,7 @@ pub enum PrefixFileError {
     #[error("cannot {verb} {}: {source}", path.display())]
     Io { verb: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot identify the weights of the model: {source}")]
-    Model {
-        path: PathBuf,
-        /// The problem; names the file, or a part of it, without its folder.
-        source: io::Error,
-    },
+    Model { path: PathBuf, source: io::Error },
     /// [`Error::PrefixFile`]: it is not a saved prefix, is damaged, or belongs to another model or cache.
     #[error(transparent)]
     Refused(#[from] Error),
@@ -79,8 +74,7 @@ impl PrefixFiles {
         Self { model, type_k: config.settings.type_k, type_v: config.settings.type_v, positions, n_tokens }
     }
 
-    /// Writes `prefix` to `path` atomically; returns the number of bytes. Removes partial files of ended processes from the folder if
-    /// they are more than an hour old.
+    /// Writes atomically; returns the number of bytes. Also removes partial files of ended processes that are over an hour old.
     pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<u64, PrefixFileError> {
         let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
         if path.file_name().is_none() {
@@ -94,7 +88,6 @@ impl PrefixFiles {
         let result = self.write_partial(&partial, prefix, &identity, &adapters);
         let result = result.and_then(|n_bytes| fs::rename(&partial, path).map(|()| n_bytes));
         if result.is_err() {
-            // The error of the write is reported; there may be nothing to remove.
             let _ = fs::remove_file(&partial);
         }
         let n_bytes = result.map_err(failed)?;
@@ -119,8 +112,7 @@ impl PrefixFiles {
     fn max_bytes(&self) -> u64 {
         let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
         // llama.cpp does not report the size of a state. It has fewer bytes than the weights that compute it.
-        let keeps_state = self.model.is_recurrent() || self.model.is_hybrid();
-        let n_state = if keeps_state { self.model.size_bytes() } else { 0 };
+        let n_state = if self.model.keeps_states() { self.model.size_bytes() } else { 0 };
         let n_logits = self.model.n_vocab() as u64 * 4;
         2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
     }
@@ -193,8 +185,7 @@ impl PrefixFiles {
         Ok([&MAGIC[..], &version.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
     }
 
-    /// The checksum has been verified, but everything is still validated: it does not prove that we wrote the bytes. `loaded` are the
-    /// identities of the loaded adapters, from version 2 on.
+    /// Validates everything: the checksum does not prove that we wrote the bytes. `loaded`: the loaded adapters, from version 2 on.
     fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32).ok_or(TOO_SHORT)? != identity {
@@ -333,14 +324,13 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     Ok(bytes)
 }
 
-/// Opens the file at `path` without blocking: opening a FIFO would otherwise wait for a writer.
+/// Does not block: opening a FIFO would otherwise wait for a writer.
 fn open_to_read(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // It has no effect on regular files.
         options.custom_flags(libc::O_NONBLOCK);
     }
     options.open(path)
@@ -352,7 +342,7 @@ const PARTIAL: (&str, &str) = (".weft-", ".partial");
 static STARTED: LazyLock<u128> =
     LazyLock::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since_epoch| since_epoch.as_nanos()));
 
-/// Path of a partial file: in the same folder, under a short name, so that it fits even if `path` has a long name.
+/// In the same folder, under a short name, so that it fits even if `path` has a long name.
 fn partial_path(path: &Path) -> PathBuf {
     static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
     let (prefix, suffix) = PARTIAL;
@@ -360,7 +350,6 @@ fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(format!("{prefix}{}-{}-{number}{suffix}", process::id(), *STARTED))
 }
 
-/// Files that cannot be listed or removed stay; they only occupy space.
 fn remove_stale(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_stale(&entry.file_name().to_string_lossy())) {

@@ -77,9 +77,10 @@ impl LlamaRunner {
                 let range = header.as_ref().map_or(part.clone(), |(saved_positions, _)| saved_positions.positions_of(part));
                 self.context.share(to, id, range);
             }
-            self.context.set_len(id, part.end, whole_from);
+            let sequence = self.context.sequence_mut(id);
+            (sequence.len, sequence.whole_from) = (part.end, whole_from);
             if let Some((SavedPositions { positions, .. }, _)) = &header {
-                self.context.set_positions(id, positions.prefix(part.end));
+                sequence.positions = positions.prefix(part.end);
             }
         }
         if !is_recurrent || written.is_err() {
@@ -159,7 +160,9 @@ impl LlamaRunner {
                 self.context.share(self.spare, id, positions_range.clone());
             } else {
                 self.context.unshare(id, positions_range.start..u32::MAX >> 1);
-                self.context.set_len(id, range.start, 0);
+                let sequence = self.context.sequence_mut(id);
+                sequence.truncate(range.start);
+                sequence.whole_from = 0;
             }
         }
         self.context.unshare_all(self.spare);

@@ -1,14 +1,12 @@
-//! Converts rows of media embeddings to llama.cpp's batch, after checking every rule whose violation makes llama.cpp end the
-//! process.
+//! Checks rows of media embeddings, and converts them to llama.cpp's batch.
 
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{KvSeqId, MediaRows, Plan};
-use crate::llama::context::{batch::RowArrays, positions::Positions};
+use crate::llama::context::{batch::RowArrays, sequence::Sequence};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    pub(crate) n_seq_max: usize,
     pub(crate) n_rows: usize,
     pub(crate) n_embd: usize,
     /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
@@ -17,12 +15,10 @@ pub(crate) struct Bounds {
     pub(crate) outputs_all: bool,
 }
 
-/// The arrays of a `llama_batch` of embeddings.
 #[derive(Debug)]
 pub(crate) struct MediaBatch {
     bounds: Bounds,
     embeddings: Vec<f32>,
-    /// Their positions are the temporal ones, then those in each further dimension.
     rows: RowArrays,
 }
 
@@ -31,14 +27,8 @@ impl MediaBatch {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
 
-    pub(crate) fn fill(
-        &mut self,
-        plan: &Plan,
-        group: &[MediaRows],
-        seq_lens: &[u32],
-        positions: &[Positions],
-    ) -> Result<(), String> {
-        let Bounds { n_seq_max, n_rows, n_embd, n_positions, outputs_all } = self.bounds;
+    pub(crate) fn fill(&mut self, plan: &Plan, group: &[MediaRows], sequences: &[Sequence]) -> Result<(), String> {
+        let Bounds { n_rows, n_embd, n_positions, outputs_all } = self.bounds;
         self.embeddings.clear();
         self.rows.clear();
         let mut dimensions = [const { Vec::new() }; 4];
@@ -46,9 +36,9 @@ impl MediaBatch {
             let medium_rows = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
             let medium_rows = medium_rows.ok_or_else(|| format!("rows {rows:?} of a medium are not in the plan"))?;
             let KvSeqId(id) = medium_rows[0].sequence;
-            let seq_len = *seq_lens
-                .get(usize::from(id))
-                .ok_or_else(|| format!("a medium belongs to sequence {id}; sequence ids must be below {n_seq_max}"))?;
+            let Some(&Sequence { len: seq_len, ref positions, .. }) = sequences.get(usize::from(id)) else {
+                return Err(format!("a medium belongs to sequence {id}; sequence ids must be below {}", sequences.len()));
+            };
             let is_contiguous = (seq_len..).zip(medium_rows).all(|(index, row)| row.sequence.0 == id && row.position == index);
             if !is_contiguous || medium_rows.iter().any(|row| row.wants_logits != outputs_all) {
                 let logits = if outputs_all { "request" } else { "do not request" };
@@ -63,7 +53,6 @@ impl MediaBatch {
                 embeddings.ok_or_else(|| format!("a medium does not have {n_total} embeddings of {n_embd} numbers"))?;
             self.embeddings.extend_from_slice(&embeddings[start * n_embd..(start + n) * n_embd]);
             self.rows.ids.resize(self.rows.ids.len() + n, i32::from(id));
-            let positions = &positions[usize::from(id)];
             let first = positions.at(seq_len);
             match media.positions(positions.at(seq_len.saturating_sub(n_before))) {
                 Some(own) if own.len() == n_total => {

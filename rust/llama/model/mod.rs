@@ -150,6 +150,10 @@ impl Model {
         &self.config.path
     }
 
+    pub(crate) fn load_error(&self, reason: impl Into<String>) -> Error {
+        Error::ModelLoad { path: self.path().to_owned(), reason: reason.into() }
+    }
+
     pub(crate) fn name(&self) -> Option<&str> {
         self.value("general.name")
     }
@@ -215,8 +219,7 @@ impl Model {
         &self.metadata
     }
 
-    /// Concatenates the spellings of `tokens`, including control tokens. With a projector, the consecutive negative ids of a medium
-    /// become one [`MEDIA_MARKER`].
+    /// Includes control tokens. With a projector, the consecutive ids of a medium become one [`MEDIA_MARKER`].
     pub(crate) fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut previous = 0;
@@ -277,7 +280,7 @@ impl Model {
         ModelInfo {
             n_ctx_max: self.reach(&config.rope),
             kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v),
-            keeps_whole_states: self.is_recurrent() || self.is_hybrid(),
+            keeps_whole_states: self.keeps_states(),
             n_heads: self.kv_shape.n_query_heads,
             is_offloaded: memory::is_offloaded(self),
             weights: self.weights,
@@ -304,12 +307,16 @@ impl Model {
         self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
     }
 
+    /// Returns whether some layers have a recurrent state, which cannot be truncated.
+    pub(crate) fn keeps_states(&self) -> bool {
+        self.is_recurrent() || self.is_hybrid()
+    }
+
     /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
     pub(crate) fn is_recurrent(&self) -> bool {
         self.inner.get(sys::llama_model_is_recurrent)
     }
 
-    /// Returns whether some layers have a recurrent state and some have cells.
     pub(crate) fn is_hybrid(&self) -> bool {
         self.inner.get(sys::llama_model_is_hybrid)
     }
@@ -374,7 +381,7 @@ fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Reads a string that llama.cpp writes in the manner of `snprintf`: into a buffer of a given size, returning the full length.
+/// `write` works like `snprintf`: it returns the full length.
 fn read_string(write: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
     let mut buffer = vec![0_u8; 256];
     loop {

@@ -8,7 +8,7 @@ use super::tiny::{Kind, write_tiny};
 use super::{demo, demo_path, load};
 use crate::config::{EngineConfig, KvType, LoadScope, ModelConfig};
 use crate::error::Error;
-use crate::llama::memory_plan::{BufferUse, MemoryPlan, plan};
+use crate::llama::memory_plan::{BufferUse, MemoryPlan, buffers_of, plan};
 use crate::llama::{LlamaRunner, Model, resolve};
 
 fn config() -> EngineConfig {
@@ -32,7 +32,7 @@ fn assert_as_started(path: &Path, model: &Arc<Model>, config: &EngineConfig) -> 
     let resolved = resolve(model, config, None).expect("the configuration is valid");
     assert_eq!(planned.config, resolved);
     let runner = LlamaRunner::new(Arc::clone(model), &resolved).expect("the engine starts");
-    let started = runner.context.buffers();
+    let started = buffers_of(&runner.context);
     let ((cache, compute, weights), expected) = (totals(&planned.buffers), totals(&started));
     assert_eq!((cache, compute), (expected.0, expected.1));
     // A mapped file has metadata before the weights, and padding between them.

@@ -25,12 +25,11 @@ const NS_PER_COPY: f64 = 50.0;
 /// Time per byte of a long run, in nanoseconds. Measured by the `state` bench: 0.14 to 0.25.
 const NS_PER_BYTE: f64 = 0.2;
 
-/// Time to copy one run of cells from a GPU, in nanoseconds: each copy is synchronous. Measured on an H100, including the other
-/// costs of a save: 14,600 and 17,400 for models of 1.1 and 8 billion parameters.
+/// As [`NS_PER_COPY`], from a GPU, where each copy is synchronous. Measured on an H100, with the other costs of a save: 14,600 and
+/// 17,400 for models of 1.1 and 8 billion parameters.
 const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
 
-/// Time per byte of a long run from a GPU, in nanoseconds. Not measured separately: 10 GB/s is common for copies into pageable
-/// memory.
+/// As [`NS_PER_BYTE`], from a GPU. Not measured: 10 GB/s is common for copies into pageable memory.
 const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +38,6 @@ pub(crate) struct Layout {
     parts: Vec<Part>,
 }
 
-/// A saved state that llama.cpp may read.
 pub(crate) struct CheckedState<'a> {
     pub(crate) range: Range<u32>,
     /// First position from which all caches, including a sliding window's, have every position; `range.end` if a cache is empty.
@@ -49,7 +47,6 @@ pub(crate) struct CheckedState<'a> {
 }
 
 impl Layout {
-    /// `None` if this kind of memory is not supported.
     pub(crate) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
         let mut reader = Reader(saved);
         let magic = reader.u32()?;

@@ -20,7 +20,6 @@ pub(super) struct Cells {
     /// Bytes of a cell beyond its position and its owner.
     pub(super) n_ext: usize,
     pub(super) rotations: [u32; 2],
-    /// True if V is stored in columns, one per element; false if in rows, one per cell.
     pub(super) in_columns: bool,
     pub(super) keys: Vec<Tensor>,
     pub(super) values: Vec<Tensor>,
@@ -34,7 +33,6 @@ pub(super) struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
-    /// llama.cpp's number of the format.
     pub(super) format: i32,
     pub(super) n_bytes: usize,
 }
