@@ -1,6 +1,6 @@
 //! ggml's devices, which live forever once the backend was started.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
 use llama_cpp_sys_2 as sys;
 
@@ -33,15 +33,17 @@ impl Device {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_CPU
     }
 
-    /// Such as `CUDA0`.
     pub(crate) fn name(self) -> String {
-        // SAFETY: the device is registered; its name is NUL-terminated and lives as long.
-        unsafe { CStr::from_ptr(sys::ggml_backend_dev_name(self.0)) }.to_string_lossy().into_owned()
+        self.text(sys::ggml_backend_dev_name)
     }
 
     pub(crate) fn description(self) -> String {
-        // SAFETY: as for the name.
-        unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(self.0)) }.to_string_lossy().into_owned()
+        self.text(sys::ggml_backend_dev_description)
+    }
+
+    fn text(self, property: unsafe extern "C" fn(sys::ggml_backend_dev_t) -> *const c_char) -> String {
+        // SAFETY: the device is registered; its texts are NUL-terminated and live as long.
+        unsafe { CStr::from_ptr(property(self.0)) }.to_string_lossy().into_owned()
     }
 
     /// Free and total bytes of its memory.

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{LoadFacts, LoadScope, ModelConfig, Numa, Placement, Split, WeightLayout};
+use crate::llama::backend::backend;
 use crate::llama::context::memory;
 use crate::llama::host::{device::Device, machine};
 use crate::llama::kernels::{self, coverage};
@@ -14,12 +15,11 @@ use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
 
-/// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
-/// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
+/// Formats that llama.cpp can repack where we have matrix kernels: `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it
+/// repacks every format that it multiplies.
 #[cfg(not(target_arch = "aarch64"))]
 const REPACKABLE: [sys::ggml_type; 5] =
     [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
-/// Formats that llama.cpp can repack on ARM.
 #[cfg(target_arch = "aarch64")]
 #[rustfmt::skip]
 const REPACKABLE: [sys::ggml_type; 7] = [
@@ -63,8 +63,7 @@ pub(crate) fn load<F: FnMut(f32)>(
     let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
     let shares = shares(placement)?;
     let requests_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
-    // SAFETY: it only reports whether there are such devices.
-    if requests_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
+    if requests_gpus && !backend().supports_gpu_offload() {
         tracing::warn!("llama.cpp found no GPU: the CPU computes the whole model, and the settings for GPUs have no effect");
     }
     // SAFETY: it only returns numbers.
@@ -127,8 +126,7 @@ fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     if given.is_empty() {
         return Ok(None);
     }
-    // SAFETY: it only returns a number.
-    let n_devices = unsafe { sys::llama_max_devices() };
+    let n_devices = llama_cpp_2::max_devices();
     if given.len() > n_devices {
         return Err(format!("tensor_split has {} entries; at most {n_devices} devices are supported", given.len()));
     }

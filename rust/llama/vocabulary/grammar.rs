@@ -48,7 +48,7 @@ impl Model {
         })
     }
 
-    /// Returns the grammar of the JSON that matches this JSON schema; unsupported keywords are rejected. Recent grammars are cached.
+    /// Returns the grammar of the JSON that matches this schema; unsupported keywords are rejected.
     pub(crate) fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.get_or_compile(GrammarSource::JsonSchema, text, || {
             Grammar::new(&schema_grammar(text)?, self, self.spellings()).map_err(|ParseError { message, .. }| {
@@ -129,7 +129,6 @@ fn refusal(param: &'static str, message: String) -> Error {
 
 impl TokenLookup for Model {
     fn spelt(&self, text: &str) -> Option<Token> {
-        // A text that is too long to tokenize is not a single token.
         match self.tokenize(text.as_bytes(), false, true).as_deref() {
             Ok([token]) => Some(*token),
             _ => None,
@@ -141,7 +140,7 @@ impl TokenLookup for Model {
     }
 }
 
-/// Returns the grammar, in GBNF, of the JSON that matches a schema, for any model. Its size is limited when it is compiled.
+/// Returns the GBNF of the JSON that matches a schema, for any model. Its size is limited when it is compiled.
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] with line and column.

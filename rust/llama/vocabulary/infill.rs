@@ -29,6 +29,6 @@ impl Model {
     }
 
     pub(crate) fn adds_bos(&self) -> bool {
-        self.vocab().adds(sys::llama_vocab_get_add_bos)
+        self.vocab().get(sys::llama_vocab_get_add_bos)
     }
 }

@@ -126,9 +126,9 @@ fn has_required_specials(vocab: RawVocab<'_>) -> bool {
         [sys::llama_vocab_bos, sys::llama_vocab_eos, sys::llama_vocab_sep].map(|special| vocab.token(special).is_some());
     // WordPiece always adds its two tokens.
     let is_word_piece = vocab.kind() == sys::LLAMA_VOCAB_TYPE_WPM;
-    (bos || !is_word_piece && !vocab.adds(sys::llama_vocab_get_add_bos))
-        && (sep || !is_word_piece && !vocab.adds(sys::llama_vocab_get_add_sep))
-        && (eos || !vocab.adds(sys::llama_vocab_get_add_eos))
+    (bos || !is_word_piece && !vocab.get(sys::llama_vocab_get_add_bos))
+        && (sep || !is_word_piece && !vocab.get(sys::llama_vocab_get_add_sep))
+        && (eos || !vocab.get(sys::llama_vocab_get_add_eos))
 }
 
 #[cfg(test)]

@@ -26,25 +26,21 @@ impl<'a> RawVocab<'a> {
         self.0
     }
 
-    pub(crate) fn kind(self) -> sys::llama_vocab_type {
-        // SAFETY: the vocabulary is alive.
-        unsafe { sys::llama_vocab_type(self.0) }
-    }
-
-    pub(crate) fn adds(self, property: unsafe extern "C" fn(*const sys::llama_vocab) -> bool) -> bool {
+    pub(crate) fn get<T>(self, property: unsafe extern "C" fn(*const sys::llama_vocab) -> T) -> T {
         // SAFETY: the vocabulary is alive.
         unsafe { property(self.0) }
     }
 
+    pub(crate) fn kind(self) -> sys::llama_vocab_type {
+        self.get(sys::llama_vocab_type)
+    }
+
     pub(crate) fn token(self, special: unsafe extern "C" fn(*const sys::llama_vocab) -> Token) -> Option<Token> {
-        // SAFETY: the vocabulary is alive.
-        let token = unsafe { special(self.0) };
-        (token >= 0).then_some(token)
+        Some(self.get(special)).filter(|&token| token >= 0)
     }
 
     pub(crate) fn tokens(self) -> Range<Token> {
-        // SAFETY: the vocabulary is alive.
-        0..unsafe { sys::llama_vocab_n_tokens(self.0) }
+        0..self.get(sys::llama_vocab_n_tokens)
     }
 
     pub(crate) fn text(self, token: Token) -> &'a [u8] {
@@ -76,7 +72,6 @@ impl<'a> RawVocab<'a> {
             let buffer = bytes[start..].as_mut_ptr().cast::<c_char>();
             // SAFETY: the token is in the vocabulary, and `length` bytes of the buffer are writable.
             let written = unsafe { sys::llama_token_to_piece(self.0, token, buffer, length, 0, true) };
-            // A negative result is the required size.
             let size = written.unsigned_abs() as usize;
             if written >= 0 {
                 return bytes.truncate(start + size);

@@ -43,7 +43,7 @@ fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Re
 fn pair_separators(model: &Model) -> [Vec<Token>; 3] {
     let vocab = model.vocab();
     let sep = vocab.token(sys::llama_vocab_sep);
-    let end = model.eos_token().or(sep).filter(|_| vocab.adds(sys::llama_vocab_get_add_eos));
-    let middle = end.into_iter().chain(sep.filter(|_| vocab.adds(sys::llama_vocab_get_add_sep))).collect();
+    let end = model.eos_token().or(sep).filter(|_| vocab.get(sys::llama_vocab_get_add_eos));
+    let middle = end.into_iter().chain(sep.filter(|_| vocab.get(sys::llama_vocab_get_add_sep))).collect();
     [model.bos_token().filter(|_| model.adds_bos()).into_iter().collect(), middle, end.into_iter().collect()]
 }

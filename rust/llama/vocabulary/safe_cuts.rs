@@ -36,8 +36,7 @@ impl SafeCuts {
         let mut chunks = Vec::new();
         let (mut start, mut previous) = (0, None);
         for (range, symbol) in symbols(text) {
-            // llama.cpp replaces spaces by three bytes before separating characters. A space inside a character, which is not
-            // UTF-8, changes all following characters.
+            // llama.cpp first replaces spaces by three bytes; one inside a character, which is not UTF-8, changes all that follow.
             if range.len() > 1 && text[range.clone()].contains(&b' ') {
                 break;
             }

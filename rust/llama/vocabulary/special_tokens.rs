@@ -69,8 +69,7 @@ impl SpecialTokens {
             n_steps += 1;
             let special = self.rank(rank);
             let (start, end) = (end as usize - special.n_bytes, end as usize);
-            // Bytes were claimed by tokens of at least this length, and white space only next to such a token: so if both ends are
-            // free, everything between them is.
+            // Claims are at least this long, and of white space only next to such a token: if both ends are free, so is the rest.
             if claimed.0[end - 1] {
                 continue;
             }

@@ -12,13 +12,11 @@ pub(crate) const MAX_RUN: usize = 262_144;
 const MAX_SLOW_RUN: usize = 4_096;
 /// Characters of a run that need no extra thread: every thread has 256 KiB of stack left.
 const MAX_INLINE_RUN: usize = 512;
-/// Upper bound of the stack per character of a run, in bytes. With clang and GNU's library it is 195 for every expression; other
-/// frames differ.
+/// Upper bound of the stack per character of a run, in bytes: 195 for every expression with clang and GNU's library.
 const STACK_BYTES_PER_CHARACTER: usize = 512;
 const STACK_BASE_BYTES: usize = 1 << 20;
 
-/// Classes of characters that an expression matches consecutively. Non-ASCII characters may be in any class but white space: each
-/// expression has its own classes for them.
+/// Classes of characters that an expression matches consecutively. Non-ASCII characters may be in any class but white space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
     /// Letters, digits, white space, or others followed by line breaks and slashes.
@@ -79,7 +77,6 @@ impl Splitter {
             "exaone-moe" => Some(Runs::Sentences),
             _ => Some(Runs::Anything),
         };
-        // The expression of superbpe splits at digits only.
         let separates_lines = DEDICATED.contains(&name) || CLASSES.contains(&name) && name != "superbpe";
         Self { runs, is_slow, separates_lines }
     }
@@ -126,7 +123,6 @@ impl Splitter {
     }
 }
 
-/// A character that is in every class.
 const ANY: char = '\u{3000}';
 
 const LETTERS: u8 = 1;

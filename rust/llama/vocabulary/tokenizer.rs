@@ -28,13 +28,13 @@ const MIN_LINES_BYTES: usize = 256 * 1024;
 /// Bytes of a text between checks for cancellation: about 20 ms of work.
 const CHECK_INTERVAL_BYTES: usize = 64 * 1024;
 
-/// A vocabulary's special tokens, how its texts are cut, and the tokens around a text.
 pub(crate) struct Tokenizer {
     special: SpecialTokens,
     /// Special tokens that a text is cut at even if special tokens are not parsed: they are part of the text.
     user_defined: SpecialTokens,
     splitter: Splitter,
     chunking: Chunking,
+    min_chunk_bytes: usize,
     opening: Vec<Token>,
     closing: Vec<Token>,
     min_tokens: MinTokens,
@@ -64,8 +64,8 @@ impl MinTokens {
     }
 }
 
-/// Returns the number of words that `WordPiece` encodes with at least one token each, however it normalizes: each ASCII punctuation
-/// mark, and each sequence between these and white space that has an ASCII letter or digit, which are never dropped.
+/// Words that `WordPiece` encodes with at least one token each, however it normalizes: each ASCII punctuation mark, and each
+/// sequence between these and white space that has an ASCII letter or digit.
 fn n_words(text: &[u8]) -> usize {
     let words = text.split(|&byte| is_space(byte) || byte.is_ascii_punctuation());
     let n_marks = text.iter().filter(|byte| byte.is_ascii_punctuation()).count();
@@ -73,8 +73,8 @@ fn n_words(text: &[u8]) -> usize {
 }
 
 impl Tokenizer {
-    /// Reads the special tokens of a vocabulary. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it
-    /// splits words. With `adds_special`, the vocabulary must have the tokens that it requires to be added.
+    /// `kind` and `splitter` are the file's names for the tokenizer and for how it splits words. `adds_special` requires the tokens
+    /// that the vocabulary adds.
     pub(crate) fn read(vocab: RawVocab<'_>, kind: &str, splitter: &str, adds_special: bool) -> Result<Self, String> {
         let (tokens, vocab_type) = (special_tokens(vocab), vocab.kind());
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
@@ -85,9 +85,8 @@ impl Tokenizer {
         if adds_special {
             vocab.append_tokens(b"", true, &mut opening);
         }
-        // Splits the tokens that are added to an empty text: one goes in front if the vocabulary has a token for the beginning, the
-        // others after it.
-        let opens = vocab.adds(sys::llama_vocab_get_add_bos) || vocab_type == sys::LLAMA_VOCAB_TYPE_WPM;
+        // One of the tokens that are added to an empty text goes in front if there is a token for the beginning, the others after it.
+        let opens = vocab.get(sys::llama_vocab_get_add_bos) || vocab_type == sys::LLAMA_VOCAB_TYPE_WPM;
         let closing = opening.split_off(usize::from(opens).min(opening.len()));
         let strips = tokens.iter().any(|(token, _)| token.strips_left || token.strips_right);
         let min_tokens = match longest_piece(vocab, kind) {
@@ -104,25 +103,36 @@ impl Tokenizer {
             "gemma4" => Splitter::named(kind),
             _ => Splitter::named(splitter),
         };
-        let chunking = match vocab_type {
-            sys::LLAMA_VOCAB_TYPE_SPM => Chunking::SafeCuts { min_bytes: MIN_CHUNK_BYTES, cuts: OnceLock::new() },
-            _ if splitter.separates_lines && kind != "hybriddna" => Chunking::Lines { min_bytes: MIN_LINES_BYTES },
-            _ => Chunking::None,
+        let (chunking, min_chunk_bytes) = match vocab_type {
+            sys::LLAMA_VOCAB_TYPE_SPM => (Chunking::SafeCuts(OnceLock::new()), MIN_CHUNK_BYTES),
+            _ if splitter.separates_lines && kind != "hybriddna" => (Chunking::Lines, MIN_LINES_BYTES),
+            _ => (Chunking::None, usize::MAX),
         };
-        Ok(Self { special, user_defined, splitter, chunking, opening, closing, min_tokens })
+        Ok(Self { special, user_defined, splitter, chunking, min_chunk_bytes, opening, closing, min_tokens })
     }
 
-    #[cfg(test)]
-    pub(crate) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
-        match &mut self.chunking {
-            Chunking::SafeCuts { min_bytes, .. } | Chunking::Lines { min_bytes } => *min_bytes = n_bytes,
-            Chunking::None => panic!("texts of this vocabulary are not cut"),
+    /// Returns the chunks of `text`, and the cuts if each chunk but the first needs their guard.
+    fn chunk(&self, vocab: RawVocab<'_>, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
+        let whole = std::iter::once(0..text.len()).collect();
+        match &self.chunking {
+            _ if text.len() <= self.min_chunk_bytes => (whole, None),
+            Chunking::SafeCuts(cuts) => {
+                let cuts = cuts.get_or_init(|| GuardedCuts::read(vocab)).as_ref();
+                (cuts.map_or(whole, |cuts| cuts.safe.chunks(text, self.min_chunk_bytes)), cuts)
+            }
+            Chunking::Lines => (line_chunks(text, self.min_chunk_bytes), None),
+            Chunking::None => (whole, None),
         }
     }
 
     #[cfg(test)]
+    pub(crate) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
+        self.min_chunk_bytes = n_bytes;
+    }
+
+    #[cfg(test)]
     pub(crate) fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> Vec<Range<usize>> {
-        self.chunking.chunks(vocab, text).0
+        self.chunk(vocab, text).0
     }
 
     fn append_plain(
@@ -130,17 +140,21 @@ impl Tokenizer {
         vocab: RawVocab<'_>,
         text: &[u8],
         tokens: &mut Vec<Token>,
-        meter: &mut CancellationMeter,
+        n_unchecked_bytes: &mut usize,
     ) -> error::Result<()> {
-        let (chunks, cuts) = self.chunking.chunks(vocab, text);
+        let (chunks, cuts) = self.chunk(vocab, text);
         if chunks.len() > 1 {
-            // Checks the whole span, since the message contains the offset in it.
             self.splitter.check(text)?;
         }
         let mut guarded = Vec::new();
         for (i, chunk) in chunks.into_iter().enumerate() {
             let chunk = &text[chunk];
-            meter.add(chunk.len())?;
+            // A short text is never cancelled.
+            if *n_unchecked_bytes >= CHECK_INTERVAL_BYTES {
+                *n_unchecked_bytes = 0;
+                cancellation::check()?;
+            }
+            *n_unchecked_bytes += chunk.len();
             let Some(GuardedCuts { guard, n_guard_tokens, .. }) = cuts.filter(|_| i > 0) else {
                 self.splitter.with_stack(chunk, || vocab.append_tokens(chunk, false, tokens))?;
                 continue;
@@ -167,11 +181,13 @@ impl Model {
         let Tokenizer { special, user_defined, opening, closing, .. } = &self.tokenizer;
         let mut tokens = if add_special { opening.clone() } else { Vec::new() };
         let special = if parse_special { special } else { user_defined };
-        let mut meter = CancellationMeter::default();
+        let mut n_unchecked_bytes = 0;
         for span in special.split(text) {
             match span {
                 TextSpan::Special(token) => tokens.push(token),
-                TextSpan::Plain(range) => self.tokenizer.append_plain(self.vocab(), &text[range], &mut tokens, &mut meter)?,
+                TextSpan::Plain(range) => {
+                    self.tokenizer.append_plain(self.vocab(), &text[range], &mut tokens, &mut n_unchecked_bytes)?;
+                }
             }
         }
         if add_special {
@@ -198,8 +214,7 @@ impl Model {
         self.tokenize(text, false, parse_special)
     }
 
-    /// Maximum number of bytes of a text that become one token. `None` if there is no bound: some vocabularies drop white space, or
-    /// encode any unknown word as one token.
+    /// Maximum number of bytes of a text that become one token; `None` if there is no bound.
     pub(crate) fn longest_piece(&self) -> Option<usize> {
         match self.tokenizer.min_tokens {
             MinTokens::Bytes(longest) => Some(longest),
@@ -207,74 +222,33 @@ impl Model {
         }
     }
 
-    /// Returns a lower bound of the number of tokens of `text`, in one pass, also where [`Model::longest_piece`] is `None`; 0 if no
-    /// bound is known.
+    /// A lower bound of the number of tokens of `text`, in one pass; 0 if no bound is known.
     pub(crate) fn least_tokens(&self, text: &[u8]) -> usize {
         self.tokenizer.min_tokens.tokens(text)
     }
 }
 
-/// Counts the bytes of a text since the last check for a cancellation.
-#[derive(Debug, Default)]
-struct CancellationMeter {
-    n_bytes: usize,
-}
-
-impl CancellationMeter {
-    /// Must be called before `n_bytes` are tokenized. A short text is never cancelled.
-    fn add(&mut self, n_bytes: usize) -> error::Result<()> {
-        if self.n_bytes >= CHECK_INTERVAL_BYTES {
-            self.n_bytes = 0;
-            cancellation::check()?;
-        }
-        self.n_bytes += n_bytes;
-        Ok(())
-    }
-}
-
-/// Rule by which a plain span is cut into chunks, each of which is tokenized separately.
 enum Chunking {
-    /// At cuts that no piece can span (`SentencePiece`).
-    SafeCuts {
-        min_bytes: usize,
-        /// Built for the first long span: that takes tens of milliseconds for a large vocabulary.
-        cuts: OnceLock<Option<GuardedCuts>>,
-    },
-    /// Between an ASCII letter or digit and the line feed after it, where a splitter always ends a word. This serves cancellation
-    /// only: the time that llama.cpp takes for such vocabularies is linear.
-    Lines {
-        min_bytes: usize,
-    },
+    /// At cuts that no piece can span (`SentencePiece`). Built for the first long span: that takes tens of milliseconds for a large
+    /// vocabulary.
+    SafeCuts(OnceLock<Option<GuardedCuts>>),
+    /// Between an ASCII letter or digit and the line feed after it, where a splitter always ends a word. Only for cancellation:
+    /// llama.cpp takes linear time for such vocabularies.
+    Lines,
     None,
 }
 
 /// Safe cuts of a span, and the guard before each chunk but the first.
 ///
-/// llama.cpp may put a space before each text that it tokenizes. It would be merged with the beginning of a chunk, so each chunk
-/// begins with a guard: a byte that is in no piece, and so is never merged. The guard's tokens are removed.
+/// llama.cpp may put a space before each text, which would be merged with the beginning of a chunk. So each chunk begins with a
+/// guard: a byte that is in no piece, and so is never merged. Its tokens are removed.
 struct GuardedCuts {
     safe: SafeCuts,
     guard: u8,
     n_guard_tokens: usize,
 }
 
-impl Chunking {
-    /// Returns the chunks of `text`, and the cuts with their guard if each chunk but the first needs one. `vocab` is the same in
-    /// every call.
-    fn chunks(&self, vocab: RawVocab<'_>, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
-        let whole = std::iter::once(0..text.len()).collect();
-        match self {
-            Self::SafeCuts { min_bytes, cuts } if text.len() > *min_bytes => {
-                let cuts = cuts.get_or_init(|| GuardedCuts::read(vocab)).as_ref();
-                (cuts.map_or(whole, |cuts| cuts.safe.chunks(text, *min_bytes)), cuts)
-            }
-            Self::Lines { min_bytes } if text.len() > *min_bytes => (line_chunks(text, *min_bytes), None),
-            _ => (whole, None),
-        }
-    }
-}
-
-/// Cuts `text` before line feeds that follow an ASCII letter or digit, into chunks of at least `min_bytes` bytes but for the last.
+/// Cuts before line feeds that follow an ASCII letter or digit, into chunks of at least `min_bytes` but for the last.
 fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -325,8 +299,7 @@ fn special_tokens(vocab: RawVocab<'_>) -> Vec<(SpecialToken<'_>, sys::llama_toke
     order.into_iter().map(|index| tokens[index as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
 }
 
-/// Maximum number of bytes of a text that become one token, if every byte is in a token except for white space that special tokens
-/// strip.
+/// Maximum number of bytes of a text that become one token, if only white space that special tokens strip is in none.
 fn longest_piece(vocab: RawVocab<'_>, kind: &str) -> Option<usize> {
     let spells_all = match kind {
         // Byte tokens are checked when the vocabulary is read, or nothing is dropped even if bytes have no token.
@@ -339,8 +312,7 @@ fn longest_piece(vocab: RawVocab<'_>, kind: &str) -> Option<usize> {
     longest.filter(|&longest| spells_all && longest > 0)
 }
 
-/// Returns whether each byte has its own token, of the byte type if `by_byte_tokens` is true, else of another: a BPE vocabulary
-/// drops bytes that have none.
+/// Returns whether each byte has its own token, of the byte type if `by_byte_tokens`: a BPE vocabulary drops bytes without one.
 fn spells_every_byte(vocab: RawVocab<'_>, by_byte_tokens: bool) -> bool {
     let (mut is_spelt, mut spelling) = ([false; 256], Vec::new());
     for token in vocab.tokens() {
