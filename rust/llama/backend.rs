@@ -6,7 +6,7 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 
 use crate::llama::{kernels, logging};
 
-/// Returns llama.cpp's backend. The first call starts it, routes its log lines to `tracing` and installs our kernels.
+/// The first call starts the backend, routes its log lines to `tracing` and installs our kernels.
 pub(super) fn backend() -> &'static LlamaBackend {
     static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
     BACKEND.get_or_init(|| {

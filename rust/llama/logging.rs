@@ -13,7 +13,6 @@ use tracing::Level;
 
 #[derive(Default)]
 struct ThreadLog {
-    /// The incomplete line and its level; llama.cpp may send a line in pieces.
     line: String,
     level: sys::ggml_log_level,
     errors: Option<Vec<String>>,
@@ -23,7 +22,6 @@ thread_local! {
     static LOG: RefCell<ThreadLog> = RefCell::default();
 }
 
-/// Routes the logs of llama.cpp and ggml to `tracing`, for the whole process.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     // SAFETY: `receive` has the required signature, lives forever, and needs no user data.
@@ -40,7 +38,6 @@ pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, errors)
 }
 
-/// Without function names; `None` if there is no text.
 fn reason(errors: &[String]) -> Option<String> {
     let reasons = errors.iter().map(|line| {
         // Lines begin with the name of the function that logs them.
@@ -65,6 +62,8 @@ pub(super) fn non_null<T>(create: impl FnOnce() -> *mut T) -> Result<NonNull<T>,
 pub(super) fn reason_or_none(errors: &[String]) -> String {
     reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
 }
+
+/// Calls a C++ function that writes the text of an exception to a buffer of the given size.
 pub(super) fn with_exception_text<T>(call: impl FnOnce(*mut c_char, usize) -> T) -> (T, String) {
     let mut message = [0_u8; 256];
     let result = call(message.as_mut_ptr().cast(), message.len());
@@ -119,7 +118,7 @@ impl ThreadLog {
 }
 
 fn publish(level: sys::ggml_log_level, line: &str) {
-    // llama.cpp compares the whole device cache with the training length, as if one sequence filled it. Our slots never exceed it.
+    // llama.cpp compares the whole device cache with the training length, which one of our slots never exceeds.
     // A pooling type that the file does not name is our choice.
     let expected = ["possible training context overflow", "model default pooling_type is"];
     let level = if expected.iter().any(|words| line.contains(words)) { sys::GGML_LOG_LEVEL_INFO } else { level };

@@ -6,8 +6,7 @@ use crate::request::Token;
 use crate::sampling::order;
 use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_position, token_at};
 
-/// From this many logits per token to keep on, wide chunks. Measured: the width balances the number of chunks against the `k`
-/// chunks that are read again.
+/// Logits per token to keep from which chunks are wide. Measured: balances the number of chunks against those read again.
 const WIDE_PER_KEPT: usize = 512;
 
 const WIDE: usize = 64;
@@ -34,8 +33,7 @@ impl Candidates {
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Keeps, in order of token id, the most likely token and those at most `-margin` below it. Of other chunks only the
-    /// greatest logit is read.
+    /// Keeps, in order of token id, the most likely token and those at most `-margin` below it.
     pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
         self.clear();
         self.find_maxima::<WIDE>(row);
@@ -55,11 +53,8 @@ impl Candidates {
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Keeps the `k ≥ 1` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
-    /// Generation", 2018).
-    ///
-    /// One pass, which compilers vectorise, finds the greatest logit of each chunk; only the `k` chunks with the best maxima
-    /// are read again.
+    /// Keeps the `k ≥ 1` most likely tokens, most likely first (top-k: Fan et al., "Hierarchical Neural Story Generation", 2018).
+    /// One pass, which compilers vectorise, finds the greatest logit of each chunk; only the best `k` chunks are read again.
     pub(crate) fn keep_best(&mut self, row: Row<'_>, k: usize) {
         self.clear();
         self.is_sorted = true;
@@ -173,9 +168,7 @@ impl Candidates {
         self.n_impossible = 0;
     }
 
-    /// The chunks' maxima must be up to date.
     fn push_above<const WIDTH: usize>(&mut self, row: Row<'_>, floor: f32) {
-        // The least finite number excludes −∞ and NaN.
         let floor = floor.max(f32::MIN);
         let last = rank(floor, u32::MAX);
         for index in 0..self.maxima.len() {
@@ -197,7 +190,7 @@ impl Candidates {
         }
         self.find_maxima::<WIDTH>(row);
         let (_, &mut kth, _) = self.maxima.select_nth_unstable(k - 1);
-        // At least k tokens are at least as likely as this one, and the least finite number excludes −∞ and NaN.
+        // At least k tokens are at least as likely; the least finite number excludes −∞ and NaN.
         let floor = max_logit(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
         for at in 0..k {
             self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[at]), floor);

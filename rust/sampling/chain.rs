@@ -136,8 +136,7 @@ impl Chain {
     }
 }
 
-/// Selects what the first steps leave directly from the row, without copying it where possible; returns the number of steps
-/// done.
+/// Selects what the first steps leave directly from the row; returns the number of steps done.
 fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
     match *steps {
         [Step::TopK(k), ..] => candidates.keep_best(row, k),
@@ -159,7 +158,6 @@ fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut
 }
 
 impl Step {
-    /// `None` if the step has no effect with these parameters.
     fn new(kind: SamplerKind, p: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         match kind {
             SamplerKind::Penalties => Some(Self::Penalize(Box::new(Penalties::new(p, token_strings.newline(), n_ctx)?))),

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use crate::request::{Constraint, Token};
 use crate::sampling::Sampler;
 
-/// Draws and accepts a token that `constraint` allows; `None` if there is none.
+/// Draws and accepts an allowed token; `None` if there is none.
 ///
 /// As in llama-server, the first draw is unconstrained, since most drawn tokens are allowed; only if not, a second draw among
-/// the allowed tokens takes the generator's next number. A forced token is drawn as the only candidate.
+/// the allowed tokens takes the generator's next number.
 pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constraint, logits: &[f32]) -> Option<Token> {
     if let Some(token) = constraint.forced() {
         let alone = |(id, _)| if id == token { 0.0 } else { f32::NEG_INFINITY };

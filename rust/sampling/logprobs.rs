@@ -1,11 +1,10 @@
 use crate::request::Token;
 use crate::sampling::{candidates::Candidates, row::Row};
 
-/// Returns the logprobs of `token` and of the `n` most likely tokens under the raw row, most likely first, the lower of equals
-/// first.
+/// Logprobs of `token` and of the `n` most likely tokens under the raw row, most likely first, the lower of equals first.
 ///
-/// An impossible token, or one outside of the row, has −∞ and is never listed. NaN counts as −∞, and infinite logits share the
-/// whole probability. Accurate to about 10⁻⁶.
+/// An impossible token has −∞ and is never listed. NaN counts as −∞, and infinite logits share the whole probability. Accurate
+/// to about 10⁻⁶.
 pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
     let mut candidates = Candidates::default();
     candidates.keep_best(Row { logits, patches: &[] }, n.max(1));
@@ -40,9 +39,8 @@ fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
-/// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
-///
-/// Plain arithmetic can be vectorised; calls of the C library's `expf` cannot.
+/// e to a power of at most 0, with a relative error below 10⁻⁵; 0 for NaN and below −87. Compilers can vectorise it, unlike calls
+/// of `expf`.
 fn exp(power: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;

@@ -13,8 +13,6 @@ thread_local! {
     static SORT_BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `read` with the numbers in ascending order.
-///
 /// Radix sort by the upper halves; the few equal ones are then sorted by comparison. Measured at 152,064 numbers: 1.6 ms,
 /// against 2.5 ms for a comparison sort.
 pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) -> T) -> T {
@@ -51,7 +49,6 @@ pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) ->
             equals.sort_unstable();
         }
         let result = read(&numbers);
-        // The buffers were swapped in each pass; one of them is kept.
         *spare = numbers;
         result
     })

@@ -20,7 +20,6 @@ thread_local! {
 pub(crate) struct Patches {
     /// In order of token id, entries of one token in the order of the request. Shared by all branches.
     bias: Arc<[(Token, f32)]>,
-    /// Each token once, in order of token id.
     list: Vec<Candidate>,
     merged: Vec<Candidate>,
     /// The modified copy, if many logits are modified; the list is then empty.

@@ -17,7 +17,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts workers, so that with the calling thread there are `n_threads`, at most [`MAX_THREADS`], or none if that fails.
+    /// With the calling thread there are `n_threads`, at most [`MAX_THREADS`], or none if starting workers fails.
     ///
     /// The calling thread joins the pool for good (rayon keeps a few kilobytes for that): it takes part instead of waiting.
     pub fn new(n_threads: usize) -> Self {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::request::Token;
 use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
 
-/// Clients send the same few.
 const MAX_LISTS: usize = 16;
 
 /// The part of a model's vocabulary that samplers need. Called on any thread.
@@ -18,8 +17,7 @@ pub trait Vocabulary: Send + Sync {
     /// Returns the bytes of `token`, also for control tokens.
     fn spelling(&self, token: Token) -> &[u8];
 
-    /// Returns the bytes of a text of only this token: its spelling without the space that some vocabularies add before every
-    /// text.
+    /// Returns the spelling without the space that some vocabularies add before every text.
     fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]>;
 
     /// Returns the bytes that `token` adds to a text: none for a control token.
@@ -48,7 +46,6 @@ pub trait Vocabulary: Send + Sync {
 #[derive(Clone)]
 pub struct TokenStrings {
     vocabulary: Arc<dyn Vocabulary>,
-    /// The most recent last.
     breakers: Arc<Mutex<Vec<CachedBreakers>>>,
 }
 

@@ -10,8 +10,7 @@ pub(crate) fn trim_allocator() {
     }
 }
 
-/// Returns free pages in the middle of the heap as well. A gigabyte takes about 80 ms, for part of which other threads that allocate
-/// must wait.
+/// Returns free pages inside the heap too. A gigabyte takes about 80 ms, in part of which other threads that allocate must wait.
 pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it takes the allocator's own locks, and does not touch memory that is in use.

@@ -28,8 +28,7 @@ const WAIT: u32 = 8;
 const WAIT_FOR_ALL: u32 = 64;
 const MAX_WAIT: u32 = 1_024;
 
-/// Decodes of any size between two failed trials with all threads, each of which delays every stream: less than one decode in a
-/// hundred.
+/// Decodes between two failed trials with all threads, each of which delays every stream: less than one decode in a hundred.
 const REST: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +40,8 @@ pub(crate) enum ThreadShare {
 #[derive(Debug, Clone, Copy)]
 struct SizeClass {
     share: ThreadShare,
-    /// Moving average of the decode time with the current share, in seconds.
     mean_s: Option<f64>,
-    /// Recent minimum of the decode time with all threads, in seconds.
     min_s: f64,
-    /// Number and total seconds of the decodes of the running trial.
     trial: Option<(u32, f64)>,
     n_until_trial: u32,
     wait: u32,

@@ -39,7 +39,7 @@ impl Hardware {
     }
 }
 
-/// Returns name, description, total and free bytes of each device other than CPUs. Starts llama.cpp's backend if necessary.
+/// Name, description, total and free bytes of each device other than CPUs. Starts llama.cpp's backend if necessary.
 pub(crate) fn devices() -> Vec<(String, String, u64, u64)> {
     backend::backend();
     let describe = |device: Device| {
@@ -49,8 +49,7 @@ pub(crate) fn devices() -> Vec<(String, String, u64, u64)> {
     Device::all().filter(|device| !device.is_cpu()).map(describe).collect()
 }
 
-/// Returns whether llama.cpp computes with AMX: it was compiled for it, and the processor and the system support it. The backend
-/// must have been started.
+/// Returns whether llama.cpp computes with AMX. The backend must have been started.
 pub(crate) fn has_amx() -> bool {
     extra_buffer_types().contains(&c"AMX")
 }
@@ -76,7 +75,6 @@ fn extra_buffer_types() -> Vec<&'static CStr> {
     kinds.map(|kind| unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }).collect()
 }
 
-/// On ARM, `/proc/cpuinfo` has ids of the implementer and the part.
 fn cpu_in(cpus: &str) -> String {
     let values_of = |keys: &[&str]| -> Vec<&str> {
         let lines = cpus.lines().filter_map(|line| line.split_once(':'));

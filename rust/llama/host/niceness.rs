@@ -9,10 +9,8 @@ use std::time::Duration;
 /// With 10 and other work in the process, streams lose as much in token latency as they gain.
 const NICENESS: i32 = 5;
 
-/// A fifth of Linux's maximum.
 const COMPUTE_SLICE: Duration = Duration::from_millis(20);
 
-/// Linux's minimum.
 const ANSWER_SLICE: Duration = Duration::from_micros(100);
 
 /// Configures this thread, and threads that it starts from now on, with `levels` of additional niceness.

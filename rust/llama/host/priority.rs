@@ -23,7 +23,6 @@ pub(crate) fn set(priority: ThreadPriority) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Fails for other priorities: elsewhere they cannot be set per thread.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn set(priority: ThreadPriority) -> io::Result<()> {
     if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }

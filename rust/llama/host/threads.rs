@@ -50,7 +50,6 @@ fn one_per_core(cpus: &[usize]) -> Vec<usize> {
     firsts
 }
 
-/// With fewer threads than cores, the system's choice is better than a fixed one.
 fn pinned_cpus(n_threads: u32, cpus: &[usize], firsts: &[usize]) -> Option<Vec<usize>> {
     let n = n_threads as usize;
     [cpus, firsts].into_iter().find(|cpus| n > 1 && cpus.len() == n).map(<[usize]>::to_vec)

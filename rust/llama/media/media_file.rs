@@ -22,19 +22,17 @@ pub const MAX_RATIO: u64 = 200;
 /// Maximum duration of audio, in seconds.
 pub const MAX_SECONDS: u64 = 900;
 
-/// Maximum memory for decoding an image, beyond its pixels, in bytes.
+/// Beyond the pixels, in bytes.
 const MAX_DECODER_BYTES: u64 = 512 << 20;
 
-/// Supported sample rates, in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
 
-/// Maximum number of samples per channel, all of which are kept in memory: [`MAX_SECONDS`] at 48 kHz.
+/// Samples per channel, all of which are kept in memory: [`MAX_SECONDS`] at 48 kHz.
 const MAX_SAMPLES: u64 = 48_000 * MAX_SECONDS;
 
 /// Minimum duration of audio, as a fraction of a second; shorter audio is padded with silence.
 const MIN_DURATION_DIVISOR: u32 = 10;
 
-/// Samples per resampling step.
 const CHUNK: usize = 1_024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +125,6 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
         }
         let buffer = match decoder.decode(&packet) {
             Ok(buffer) => buffer,
-            // Later packets may be intact.
             Err(AudioError::DecodeError(reason)) => {
                 failure = Some(reason);
                 continue;

@@ -27,8 +27,7 @@ pub struct Adapter {
     pub n_bytes: u64,
     pub task_name: String,
     pub prompt_prefix: String,
-    /// Invocation tokens of an activated adapter (aLoRA), which is active from their last occurrence in a prompt on; empty for
-    /// other adapters.
+    /// Tokens of an activated adapter (aLoRA), active from their last occurrence in a prompt on; empty for others.
     pub invocation: Vec<Token>,
 }
 

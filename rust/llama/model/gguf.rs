@@ -41,7 +41,6 @@ pub(crate) struct Tensor {
     pub(crate) format: sys::ggml_type,
     /// Dimensions, innermost first; 1 for unused ones.
     pub(crate) sizes: [i64; 4],
-    /// Offset in the file.
     start: u64,
     pub(crate) n_bytes: u64,
 }
@@ -139,7 +138,6 @@ impl Metadata {
         self.number(key, sys::GGUF_TYPE_FLOAT32, sys::gguf_get_val_f32)
     }
 
-    /// `read` returns numbers of the type `kind`.
     fn number<T>(
         &self,
         key: &str,

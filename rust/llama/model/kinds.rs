@@ -15,7 +15,6 @@ const ENCODERS: [&str; 12] = [
 
 const T5_ENCODER: &str = "t5encoder";
 
-/// T5 with its decoder, which is not used.
 const T5: &str = "t5";
 
 pub(crate) fn is_t5(architecture: &str) -> bool {
@@ -69,7 +68,6 @@ fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
     Err(format!("it is {purpose}, not a model"))
 }
 
-/// Rejects dimensions of encoders at which llama.cpp would end the process, in a file of one part.
 fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     let number = |name: &str| file.u32(&format!("{architecture}.{name}"));
     if !ENCODERS.contains(&architecture) || file.named_tensors().next().is_none() {
@@ -96,7 +94,6 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
             return Err(format!("its {name} has {} rows; it must have {n_ff} or twice as many", up.sizes[1]));
         }
     }
-    // The dense layers of the embedding must fit together, and return as many numbers as they receive.
     let mut width = n_embd;
     for nth in [2, 3].into_iter().filter(|nth| file.has_tensor(&format!("dense_{nth}.weight"))) {
         let (n_in, n_out) = (number(&format!("dense_{nth}_feat_in")), number(&format!("dense_{nth}_feat_out")));

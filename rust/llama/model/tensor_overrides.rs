@@ -13,7 +13,6 @@ use crate::llama::{host::device::Device, logging, model::gguf::Metadata};
 pub(crate) struct TensorOverrides {
     /// Terminated by an entry without a pattern.
     entries: Vec<sys::llama_model_tensor_buft_override>,
-    // Owns the strings that the entries point to.
     _patterns: Vec<CString>,
 }
 

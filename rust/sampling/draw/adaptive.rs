@@ -13,13 +13,11 @@ const STEEPNESS: f32 = 10.0;
 
 #[derive(Debug, Clone)]
 pub(crate) struct AdaptiveState {
-    /// `None` leaves the probabilities unchanged.
     target: Option<f32>,
     decay: f32,
     /// Sum of the accepted tokens' probabilities, each weighted by the decay to the power of its age.
     sum: f32,
     weight: f32,
-    /// The last drawn token with its original probability.
     pending: Option<(Token, f32)>,
 }
 

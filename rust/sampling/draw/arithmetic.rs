@@ -19,7 +19,6 @@ const RESOLUTION: f64 = f64::EPSILON / 2.0;
 #[derive(Debug, Clone)]
 pub(crate) struct CodePoint {
     at: f64,
-    /// The point relative to the last drawn token's interval.
     next: f64,
 }
 

@@ -23,11 +23,9 @@ pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     Some(drawn.copied().unwrap_or(best))
 }
 
-/// Draws an index as `std::discrete_distribution` does; `n_all` counts impossible candidates too. Takes no number without a
-/// choice.
+/// Draws an index as `std::discrete_distribution` does; `n_all` counts impossible candidates too. Without a choice takes no number.
 ///
-/// Source: ISO C++ `[rand.dist.samp.discrete]`, with libstdc++'s order of operations: the samplers of llama.cpp that replace
-/// `dist`.
+/// Source: ISO C++ `[rand.dist.samp.discrete]`, in libstdc++'s order of operations.
 pub(crate) fn draw_discrete(probabilities: &[f32], n_all: usize, rng: &mut Mt19937) -> usize {
     if n_all < 2 {
         return 0;

@@ -23,9 +23,8 @@ impl Mt19937 {
         Self { state, next: N }
     }
 
-    /// A generator independent of those of other numbers and of `seed`.
-    ///
-    /// The numbers are mixed like `SplitMix64`: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+    /// Independent of the generators of other numbers and of `seed`, by `SplitMix64`: Steele, Lea and Flood, "Fast Splittable
+    /// Pseudorandom Number Generators", 2014.
     pub(crate) fn derived(seed: u32, first: u32, second: u32) -> Self {
         let mix = |number: u64| {
             let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -50,8 +49,8 @@ impl Mt19937 {
         word ^ (word >> 18)
     }
 
-    /// Draws as `std::uniform_real_distribution<double>(0, 1)`: libstdc++'s `generate_canonical` sums two words, the low one
-    /// first, in double precision and divides by 2⁶⁴; a sum that rounds up to 2⁶⁴ gives the greatest number below 1.
+    /// Draws as `std::uniform_real_distribution<double>(0, 1)`: libstdc++ sums two words, the low one first, in double precision and
+    /// divides by 2⁶⁴; the result is below 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         const WORD: f64 = 4_294_967_296.0;
         let low = f64::from(self.next_u32());
@@ -65,7 +64,6 @@ impl Mt19937 {
         (self.next_u32() as f32 / 4_294_967_296.0).min(1.0_f32.next_down())
     }
 
-    /// Inverts one uniform.
     pub(crate) fn gumbel(&mut self) -> f64 {
         -(-self.uniform().ln()).ln()
     }

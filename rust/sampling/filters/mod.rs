@@ -24,9 +24,8 @@ pub(crate) fn top_k(candidates: &mut Candidates, k: usize) {
     candidates.truncate(k);
 }
 
-/// Keeps the smallest set of most likely candidates whose probabilities sum to `p`; at least one and `min_keep`. 1 keeps all.
-///
-/// Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
+/// Keeps the smallest set of most likely candidates whose probabilities sum to `p`; at least one and `min_keep`. Source: Holtzman
+/// et al., "The Curious Case of Neural Text Degeneration", 2019.
 pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     let Some(best) = candidates.best() else { return };
     if p < 1.0 {
@@ -59,9 +58,8 @@ pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, tot
     }
 }
 
-/// Keeps candidates at least `p` times as likely as the best; at least one and `min_keep`. 0 keeps all.
-///
-/// Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024.
+/// Keeps candidates at least `p` times as likely as the best; at least one and `min_keep`. Source: Nguyen et al., "Turning Up the
+/// Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024.
 pub(crate) fn min_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     let Some(best) = candidates.best().filter(|_| p > 0.0) else { return };
     let floor = best.logit + p.ln();

@@ -1,5 +1,4 @@
-//! Top-nσ. Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding follow llama.cpp's
-//! `top_n_sigma`.
+//! Top-nσ. Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding are llama.cpp's.
 
 use crate::sampling::{candidates::Candidates, row::Row};
 

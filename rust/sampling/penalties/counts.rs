@@ -15,7 +15,7 @@ const MIN_CHANGES: usize = 64;
 
 /// Number of occurrences of each token in a window.
 ///
-/// The base is shared: a clone costs as much as there are changes, which are merged into a new base when they become too many.
+/// A clone shares the base and copies the changes, which are merged into a new base when they become too many.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenCounts {
     base: Arc<Base>,
@@ -25,7 +25,6 @@ pub(crate) struct TokenCounts {
 
 #[derive(Debug)]
 pub(crate) enum Base {
-    /// Counts above 0, in order of token id; used if they are sparse.
     Sparse(Vec<(Token, u32)>),
     Dense(Vec<u32>),
 }

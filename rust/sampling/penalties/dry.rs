@@ -20,7 +20,6 @@ pub(crate) struct Repetitions {
     base: f32,
     allowed_length: usize,
     max_exponent: usize,
-    /// Length from which on the penalty no longer grows.
     max_length: usize,
     breakers: Arc<SequenceBreakers>,
     window: Window,
@@ -29,7 +28,6 @@ pub(crate) struct Repetitions {
 }
 
 impl Repetitions {
-    /// `None` if the parameters penalise nothing.
     pub(crate) fn new(dry: &Dry, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         let n_window = u32::try_from(dry.penalty_last_n).unwrap_or(n_ctx) as usize;
         if !dry.is_on() || n_window == 0 {

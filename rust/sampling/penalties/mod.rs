@@ -50,7 +50,6 @@ pub(crate) struct Penalties {
     window: Window,
     counts: TokenCounts,
     row_counts: Vec<(Token, u32)>,
-    /// Logits that the pass over the row must not change.
     overrides: Vec<(usize, f32)>,
 }
 
@@ -166,7 +165,6 @@ impl Rule {
         }
     }
 
-    /// Computes in llama.cpp's order of operations.
     #[inline]
     fn change(self, logit: f32, count: u32) -> f32 {
         let repeated = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };

@@ -24,8 +24,7 @@ impl Repeats {
     /// order of id, each with its longest occurrence, at most `max_length`.
     ///
     /// In most texts the last two tokens occur at few other positions: a pass that compilers vectorise finds these, and each is
-    /// measured separately. In very repetitive texts the Z-algorithm reads the whole window instead. Either way the cost is a
-    /// few passes.
+    /// measured separately. In very repetitive texts the Z-algorithm reads the whole window instead.
     ///
     /// `window` must not be empty, and `max_length ≥ min_length`.
     pub(crate) fn find(&mut self, window: &Window, min_length: usize, max_length: usize) -> &[(Token, usize)] {
@@ -139,7 +138,6 @@ fn for_each_match(
     #[expect(clippy::needless_bitwise_bool, reason = "bitwise operators vectorise, branches do not")]
     let is_match = |end: Token, predecessor: Token| (end == last) & ((predecessor == second) | is_any);
     for (start, (ends, predecessors)) in (0..).step_by(BLOCK).zip(ends.chunks(BLOCK).zip(predecessors.chunks(BLOCK))) {
-        // The whole block is compared without an early exit, which vectorises best.
         if !ends.iter().zip(predecessors).fold(false, |any, (&end, &predecessor)| any | is_match(end, predecessor)) {
             continue;
         }
@@ -155,8 +153,7 @@ fn for_each_match(
 /// Fills `lengths[k]` with the number of tokens, at most `limit`, in which a text without its last `k` tokens ends like the
 /// whole text, given backwards; `lengths[0]` is meaningless.
 ///
-/// The Z-algorithm (Main and Lorentz, 1984; Gusfield, "Algorithms on Strings, Trees and Sequences", 1997). As in llama.cpp,
-/// each length is limited before its reuse; this changes no result.
+/// The Z-algorithm (Main and Lorentz, 1984; Gusfield, "Algorithms on Strings, Trees and Sequences", 1997).
 fn repeat_lengths(backwards: &[Token], limit: usize, lengths: &mut Vec<usize>) {
     let n = backwards.len();
     let agree_from = |mut i: usize, k: usize| {

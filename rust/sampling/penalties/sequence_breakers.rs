@@ -7,7 +7,6 @@ use crate::sampling::{penalties::window::Window, token_strings::Vocabulary};
 
 const MAX_BYTES: usize = 40;
 
-/// Maximum tokens compared after the first one.
 const MAX_TAIL: usize = 20;
 
 /// Token sequences in which a breaker text occurs, by their first token. Source: pi6am, koboldcpp #982.
@@ -89,7 +88,6 @@ impl SequenceBreakers {
     }
 }
 
-/// Out of range for negative tokens.
 fn word_and_bit(token: Token) -> (usize, u32) {
     usize::try_from(token).map_or((usize::MAX, 0), |id| (id / 64, token.unsigned_abs() % 64))
 }

@@ -1,11 +1,11 @@
-//! The last tokens of a text, with shared storage for the prompt.
+//! The last tokens of a text.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::request::Token;
 
-/// The last tokens of a text. Its first part is shared: a branch of a long prompt costs no more than one of a short prompt.
+/// Its first part, the prompt, is shared: a branch of a long prompt costs no more than one of a short prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     max_len: usize,

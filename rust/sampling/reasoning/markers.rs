@@ -16,7 +16,6 @@ pub(super) struct MarkerMatch {
 }
 
 impl Markers {
-    /// No text may be empty.
     pub(super) fn new(texts: &[String]) -> Self {
         let texts: Vec<Box<[u8]>> = texts.iter().map(|text| text.as_bytes().into()).collect();
         let n_longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
