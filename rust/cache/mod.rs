@@ -230,7 +230,7 @@ impl KvCache {
     }
 
     /// As [`KvCache::place`], for a sequence whose cells differ from what others would compute for the same tokens.
-    pub(crate) fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
+    pub fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
         let id = self.place(adapters, None)?;
         self.path_mut(id).is_private = true;
         Some(id)

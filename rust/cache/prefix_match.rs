@@ -96,7 +96,7 @@ impl KvCache {
 
     /// Length of the longest prefix of `tokens` that is cached or computed, whether or not a sequence could begin there. For a
     /// state: that a path holds or that leads to a checkpoint.
-    pub(crate) fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
+    pub fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
         let walk = self.tree.walk(adapters, tokens);
         let is_there = |id: NodeId| {
             let node = self.tree.node(id);

@@ -1,20 +1,18 @@
 //! Embeddings and reranking scores of texts.
 //!
-//! A worker thread with its own context over the engine's weights; both are created for the first request. It serves requests
-//! round-robin and keeps only common prefixes of texts between batches.
+//! A worker thread with its own context over the engine's weights, created for the first request, serves requests round-robin and
+//! keeps only common prefixes of texts between batches.
 
 mod normalize;
 pub mod prefix_cache;
 mod queue;
 mod shape;
 mod shared_prefixes;
-mod worker;
+pub mod worker;
 
 pub use normalize::Normalization;
-pub use prefix_cache::{ForkableMemory, PrefixCache};
 pub use queue::Embeddings;
 pub use shape::{EmbedderShape, MAX_SEQUENCES};
-pub use worker::{Embedder, PendingEmbeddings, Stats};
 
 use crate::request::{Prompt, Token};
 
@@ -28,12 +26,10 @@ pub struct EncodedBatch {
 
 /// A model that computes embeddings. Created and used on the worker's thread.
 pub trait Encoder {
-    /// Computes the embeddings of at most [`EmbedderShape::n_sequences`] non-empty texts, of at most [`EmbedderShape::n_batch`]
-    /// tokens together.
+    /// Computes at most [`EmbedderShape::n_sequences`] non-empty texts of at most [`EmbedderShape::n_batch`] tokens together.
     fn encode(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String>;
 
-    /// Computes the embeddings of one text with images or audio, which are all encoded. It has at most
-    /// [`EmbedderShape::n_longest`] positions.
+    /// Computes one text with images or audio, all encoded, of at most [`EmbedderShape::n_longest`] positions.
     fn encode_mixed(&mut self, prompt: &Prompt) -> Result<EncodedBatch, String>;
 
     /// Bytes of the context, without the weights.

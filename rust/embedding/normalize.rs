@@ -3,7 +3,6 @@
 /// The scaling of an embedding, with llama.cpp's number (`--embd-normalize`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Normalization {
-    /// Unchanged: −1.
     None,
     /// The largest absolute value becomes 32,760, so that the numbers fit into 16 bits: 0.
     MaxAbs,

@@ -10,7 +10,6 @@ use crate::embedding::shared_prefixes::{CachedPrefix, branch_points, group_by_pr
 use crate::embedding::{EmbedderShape, EncodedBatch, MAX_SEQUENCES};
 use crate::request::Token;
 
-/// Most prefixes that are kept for later batches.
 pub const MAX_KEPT: usize = 32;
 
 const MAX_COMPUTED_PREFIXES: usize = 32;
@@ -59,12 +58,10 @@ impl PrefixCache {
         shape.n_batch + shape.n_longest
     }
 
-    /// Resets the bookkeeping after the memory was cleared.
     pub fn clear(&mut self) {
         *self = Self::new(self.shape, self.kind);
     }
 
-    /// Returns an empty sequence id that is never shared.
     pub fn take_id(&mut self, memory: &mut impl ForkableMemory, adapter_set: &AdapterSet) -> KvSeqId {
         let id = self.cache.place_private(&adapter_set.clone().into()).expect("fewer ids are kept than there are");
         self.flush(memory);
@@ -76,8 +73,7 @@ impl PrefixCache {
         self.flush(memory);
     }
 
-    /// As [`Encoder::encode`](crate::embedding::Encoder::encode), with these adapters. After an error, the caller must clear the
-    /// memory and call [`PrefixCache::clear`].
+    /// Uses these adapters. After an error, the caller must clear the memory and call [`PrefixCache::clear`].
     pub fn encode(
         &mut self,
         memory: &mut impl ForkableMemory,
@@ -105,8 +101,8 @@ impl PrefixCache {
         n_computed += self.compute(memory, &ids, &texts)?;
         let embeddings = ids.iter().map(|&id| memory.embedding(id)).collect();
         for (text, id) in ids.into_iter().enumerate() {
-            // Of the texts that continue the same prefix, the first one keeps it. The rest of a text is kept only if no other
-            // text of the batch shows how long the common prefix is.
+            // The first of the texts that continue one prefix keeps it. The rest of a text is kept only if no other text of the batch
+            // shows how long the common prefix is.
             let shares_prefix = |other: usize| common[text][other] > 0 && common[text][other] >= cached_before[text].n_cached;
             if (0..text).any(shares_prefix) { self.cache.discard(id) } else { self.cache.unpin(id) }
         }
@@ -117,7 +113,6 @@ impl PrefixCache {
         Ok(EncodedBatch { embeddings, n_computed })
     }
 
-    /// The cached prefix of each text without its last token.
     fn cached_prefixes(
         &self,
         memory: &impl ForkableMemory,

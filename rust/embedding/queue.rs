@@ -8,14 +8,12 @@ use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
 use crate::request::{Encoding, Prompt, Run, Token};
 
-/// Most waiting tokens over all requests.
 pub const MAX_TOKENS: usize = 1 << 20;
 
 /// Most numbers in the result of one request: 64 MiB.
 pub const MAX_NUMBERS: usize = 1 << 24;
 
-/// Most requests whose text does not fit into a batch that others may overtake. When the limit is reached, the batch is
-/// complete.
+/// Requests that others may overtake because their text does not fit. At the limit, the batch is complete.
 const MAX_OVERTAKEN: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -54,7 +52,6 @@ pub(super) struct BatchText {
 #[derive(Debug, PartialEq)]
 pub(super) enum Batch {
     Texts(Vec<Vec<Token>>),
-    /// A text with images or audio, which are all encoded.
     Mixed(Prompt),
 }
 
@@ -176,13 +173,11 @@ impl Queue {
         Ok(n_tokens)
     }
 
-    /// Makes requests ready whose images and audio are encoded, and fails those whose media cannot be encoded. Returns whether
-    /// a request failed.
+    /// Makes requests ready whose media are encoded. Returns whether one failed because its media cannot be encoded.
     pub(super) fn poll_media(&mut self) -> bool {
         let mut has_failed = false;
         while let Some((turn, id)) = self.encoding.first_key_value().map(|(turn, id)| (*turn, *id)) {
             let text = self.requests[&id].next().expect("a queued request has a next text");
-            // Asking for all of them starts their encoding one after the other.
             let encodings: Vec<Encoding> = text.media().iter().map(|placed| placed.media.encoding()).collect();
             let reason = encodings.iter().find_map(|encoding| match encoding {
                 Encoding::Failed(reason) => Some(reason.clone()),
@@ -201,8 +196,8 @@ impl Queue {
         has_failed
     }
 
-    /// Returns the next batch: the text of the request with the first turn, then texts of the following requests as long as
-    /// they fit. A text with images or audio is a separate batch. Returns `None` if no text can be computed.
+    /// The text of the request with the first turn, then texts of the following requests as long as they fit. A text with images or
+    /// audio is a separate batch. `None` if no text can be computed.
     pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, Batch)> {
         let (mut items, mut texts, mut n_tokens) = (Vec::new(), Vec::new(), 0);
         let (mut turn, mut n_overtaken) = (0, 0);
@@ -221,7 +216,6 @@ impl Queue {
             items.push(BatchText { request_id: id, text_index: request.n_started });
             request.n_started += 1;
             n_tokens += n;
-            // A request that is in this batch gets the last turn, so that every request makes progress.
             self.ready.remove(&found_turn);
             self.assign_turn(id);
             if text.has_media() {
@@ -234,7 +228,6 @@ impl Queue {
         (!items.is_empty()).then_some((items, Batch::Texts(texts)))
     }
 
-    /// Stores the embeddings of a batch, in its order, and answers the requests that it completes.
     pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) {
         for (item, numbers) in items.iter().zip(computed) {
             let Some(request) = self.requests.get_mut(&item.request_id) else { continue };
@@ -264,7 +257,6 @@ impl Queue {
         self.answers.remove(&id)
     }
 
-    /// Removes a request and its result; no further text of it is computed.
     pub(super) fn remove(&mut self, id: u64) {
         self.fail(id, Error::Stopped);
         self.answers.remove(&id);

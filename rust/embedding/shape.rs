@@ -15,10 +15,8 @@ pub struct EmbedderShape {
     pub pooling: Pooling,
     /// True if a text may contain images or audio: not for encoder models, which read a text in one decode.
     pub takes_media: bool,
-    /// Numbers of one row.
     pub width: usize,
     pub n_vocab: usize,
-    /// Most tokens of one text.
     pub n_longest: usize,
     /// Number of tokens that the model was trained on: the largest `n_longest` that the user can set.
     pub n_trained: usize,
@@ -28,8 +26,7 @@ pub struct EmbedderShape {
 }
 
 impl EmbedderShape {
-    /// Returns the shape for a text-only model with a training context of `n_ctx_train` tokens. `n_ubatch` is the user's
-    /// setting, if any.
+    /// For a text-only model with a training context of `n_ctx_train` tokens, and the user's `n_ubatch`.
     pub fn new(pooling: Pooling, width: usize, n_vocab: usize, n_ctx_train: u32, n_ubatch: Option<u32>) -> Self {
         let n_longest = n_ctx_train.max(1).min(n_ubatch.unwrap_or(0).max(DEFAULT_LONGEST));
         let n_batch = n_longest.max(FILL);
@@ -49,7 +46,7 @@ impl EmbedderShape {
         self.n_batch.min(FILL as usize)
     }
 
-    /// The error message for the text with index `index`, which has `n` tokens and is too long. `n` is in words.
+    /// The message for the text at `index`, which is too long. `n` is its number of tokens, in words.
     pub fn length_error(&self, index: usize, n: &str) -> String {
         let Self { n_longest, n_trained, .. } = self;
         let more =

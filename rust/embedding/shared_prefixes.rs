@@ -5,10 +5,8 @@ use crate::request::Token;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CachedPrefix {
-    /// Number of tokens that a sequence can continue from.
     pub(super) n_cached: usize,
-    /// Number of tokens that were computed of the text or of one with the same prefix. Larger than `n_cached` if the sliding
-    /// window has moved on.
+    /// Number of computed tokens of this prefix. Larger than `n_cached` if the sliding window has moved on.
     pub(super) n_computed: usize,
 }
 
@@ -31,8 +29,8 @@ pub(super) fn group_by_prefix(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
     (0..texts.len()).map(|i| (0..texts.len()).map(|j| n_common(i, j)).collect()).collect()
 }
 
-/// For each text, the next position at which another text diverges or its computed prefix ends, if the tokens after the cached
-/// prefix are worth a separate decode. Texts that share a prefix up to the same position have it computed once.
+/// For each text, the next position at which another text diverges or its computed prefix ends, if a separate decode is
+/// worthwhile. Texts that share a prefix up to the same position have it computed once.
 pub(super) fn branch_points(common: &[Vec<usize>], cached: &[CachedPrefix]) -> Vec<BranchPoint> {
     let mut points: Vec<BranchPoint> = Vec::new();
     for (text, (common, prefix)) in common.iter().zip(cached).enumerate() {

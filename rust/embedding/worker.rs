@@ -30,7 +30,6 @@ pub struct Stats {
     pub n_bytes: u64,
 }
 
-/// The handle of the worker; dropping it stops the worker.
 pub struct Embedder {
     shared: Arc<Shared>,
     /// Taken when the thread is started, for the first request, or when the worker is stopped before.
@@ -103,7 +102,6 @@ impl Embedder {
         Ok(pending)
     }
 
-    /// Starts the thread, unless it was started or stopped before.
     fn start(&self) -> Result<()> {
         let mut make = self.make.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(make) = make.take() {
@@ -127,7 +125,6 @@ impl Embedder {
         self.shared.wake.notify_one();
         drop(self.make.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.get() {
-            // The worker's drop has answered all requests, even after a panic.
             thread.join();
         }
     }
@@ -189,7 +186,6 @@ impl Worker {
         }
     }
 
-    /// Waits for the next batch; `None` if the worker must stop.
     fn wait(&self) -> Option<(Vec<BatchText>, Batch)> {
         let mut state = self.shared.lock();
         loop {
@@ -236,7 +232,6 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Answers all requests, also after a panic.
     fn drop(&mut self) {
         self.update(|state| {
             state.is_stopped = true;
@@ -294,8 +289,8 @@ mod tests {
 
     fn answer(pending: &PendingEmbeddings, done: &mpsc::Receiver<()>) -> Result<Embeddings> {
         loop {
-            if let Some(answer) = pending.take() {
-                return answer;
+            if pending.is_ready() {
+                return pending.take().expect("it is ready");
             }
             done.recv_timeout(DEADLINE).expect("it is answered");
         }
@@ -309,7 +304,7 @@ mod tests {
     #[test]
     fn the_context_is_created_on_demand_and_the_metrics_count_all_texts() {
         let (embedder, done) = embedder(|| Ok(Box::new(Lengths)));
-        assert_eq!(embedder.stats(), Stats::default());
+        assert_eq!((embedder.stats(), embedder.shape().width), (Stats::default(), 2));
         let pending = submit(&embedder, &[&[5, 6, 7], &[8]]);
         assert_eq!(answer(&pending, &done).expect("it can be computed").numbers, [5.0, 3.0, 8.0, 1.0]);
         let stats = embedder.stats();

@@ -25,7 +25,7 @@ use super::tune::PyCompute;
 use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
 use crate::config::{Limits, ResolvedConfig};
-use crate::embedding::{Embedder, Normalization};
+use crate::embedding::{Normalization, worker::Embedder};
 use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, Result, each_branch};
 use crate::llama::{self, Model, PrefixFiles};

@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, Named, Pooling, ResolvedConfig};
-use crate::embedding::{EmbedderShape, EncodedBatch, Encoder, ForkableMemory, PrefixCache};
+use crate::embedding::prefix_cache::{ForkableMemory, PrefixCache};
+use crate::embedding::{EmbedderShape, EncodedBatch, Encoder};
 use crate::engine::runner::{AdapterSchedule, AdapterSet, DefaultAdapters, KvSeqId, MediaRows, MemoryKind, Plan, Row};
 use crate::error::{self, Error};
 use crate::llama::context::{memory, raw_context::RawContext};

@@ -9,7 +9,7 @@ mod pooling;
 use std::sync::Arc;
 
 use crate::config::{EnabledKernels, Pooling, ResolvedConfig};
-use crate::embedding::{Embedder, EmbedderShape, Encoder};
+use crate::embedding::{EmbedderShape, Encoder, worker::Embedder};
 use crate::engine::runner::DefaultAdapters;
 pub(super) use crate::llama::embedding::embedding_context::EmbeddingContext;
 use crate::llama::model::Model;

@@ -3,7 +3,7 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{Pooling, ResolvedConfig};
-use crate::embedding::{EmbedderShape, PrefixCache};
+use crate::embedding::{EmbedderShape, prefix_cache::PrefixCache};
 use crate::llama::context::{memory, params::base_params};
 use crate::llama::embedding::shares_prefixes;
 use crate::llama::model::Model;

@@ -4,16 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::llama::media::encoder::{EncoderHandle, lock};
-use crate::llama::media::mtmd::{Grid, MediaPiece, RawChunk};
+use crate::llama::media::mtmd::{ChunkShape, Grid, RawChunk};
 use crate::request::{Encoding, Medium, Token};
 
 pub(super) struct Chunk {
     own: Weak<Self>,
     pub(super) first_id: Token,
-    pub(super) n_tokens: u32,
-    n_positions: u32,
-    grid: Option<Grid>,
-    sees_ahead: bool,
+    pub(super) shape: ChunkShape,
     /// Bytes of the embeddings, and of the input, which is kept until they exist.
     n_bytes: u64,
     n_raw_bytes: u64,
@@ -30,28 +27,22 @@ pub(super) enum ChunkState {
 }
 
 impl Chunk {
-    pub(super) fn new(piece: MediaPiece, first_id: Token, n_raw_bytes_each: u64, encoder: EncoderHandle) -> Arc<Self> {
-        let MediaPiece { raw, n_tokens, n_positions, grid, sees_ahead } = piece;
-        let n_raw_bytes = u64::from(n_tokens) * n_raw_bytes_each;
-        let n_bytes = u64::from(n_tokens) * encoder.n_embd as u64 * 4 + n_raw_bytes;
+    pub(super) fn new(
+        raw: RawChunk,
+        shape: ChunkShape,
+        first_id: Token,
+        n_raw_bytes_each: u64,
+        encoder: EncoderHandle,
+    ) -> Arc<Self> {
+        let n_raw_bytes = u64::from(shape.n_tokens) * n_raw_bytes_each;
+        let n_bytes = u64::from(shape.n_tokens) * encoder.n_embd as u64 * 4 + n_raw_bytes;
         {
             let mut encoder = encoder.state();
             encoder.n_loaded_bytes += n_bytes;
             encoder.n_waiting_bytes += n_bytes;
         }
         let state = Mutex::new(ChunkState::Idle(Arc::new(raw)));
-        Arc::new_cyclic(|own| Self {
-            own: own.clone(),
-            first_id,
-            n_tokens,
-            n_positions,
-            grid,
-            sees_ahead,
-            n_bytes,
-            n_raw_bytes,
-            state,
-            encoder,
-        })
+        Arc::new_cyclic(|own| Self { own: own.clone(), first_id, shape, n_bytes, n_raw_bytes, state, encoder })
     }
 
     pub(super) fn finish(&self, embeddings: Arc<[f32]>) -> ChunkState {
@@ -64,7 +55,7 @@ impl Chunk {
 
 impl fmt::Debug for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chunk").field("first_id", &self.first_id).field("n_tokens", &self.n_tokens).finish_non_exhaustive()
+        f.debug_struct("Chunk").field("first_id", &self.first_id).field("n_tokens", &self.shape.n_tokens).finish_non_exhaustive()
     }
 }
 
@@ -83,25 +74,25 @@ impl Medium for Chunk {
     }
 
     fn n_tokens(&self) -> u32 {
-        self.n_tokens
+        self.shape.n_tokens
     }
 
     fn n_positions(&self) -> u32 {
-        self.n_positions
+        self.shape.n_positions
     }
 
     fn has_positions(&self) -> bool {
-        self.grid.is_some()
+        self.shape.grid.is_some()
     }
 
     fn positions(&self, first: u32) -> Option<Vec<[u32; 4]>> {
-        let Grid { positions, steps } = self.grid.as_ref()?;
+        let Grid { positions, steps } = self.shape.grid.as_ref()?;
         let shifted = |position: &[u32; 4]| std::array::from_fn(|dimension| position[dimension] + steps[dimension] * first);
         Some(positions.iter().map(shifted).collect())
     }
 
     fn sees_ahead(&self) -> bool {
-        self.sees_ahead
+        self.shape.sees_ahead
     }
 
     fn n_bytes(&self) -> u64 {

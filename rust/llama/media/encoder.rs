@@ -89,7 +89,7 @@ impl Encoder {
 
     fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> Result<Arc<[f32]>, String> {
         let started = Instant::now();
-        let embeddings = self.projector.encode(raw, self.n_embd * chunk.n_tokens as usize);
+        let embeddings = self.projector.encode(raw, self.n_embd * chunk.shape.n_tokens as usize);
         let embeddings = embeddings.map_err(|reason| format!("cannot encode the medium: {reason}"))?;
         let mut state = lock(&self.state);
         state.encode_time += started.elapsed();

@@ -162,12 +162,13 @@ impl Projector {
     }
 
     fn run(&self, piece: Piece, digest: &str, index: usize) -> Result<Run, String> {
-        let media = match piece {
-            Piece::Tokens(tokens) => return Ok(Run::Tokens(tokens)),
-            Piece::Media(media) => media,
-        };
-        let first_id = lock(&self.chunk_ids).id(digest, index, media.n_tokens)?;
-        Ok(Run::Media(Media(Chunk::new(media, first_id, self.n_raw_bytes, self.encoder.clone()))))
+        Ok(match piece {
+            Piece::Tokens(tokens) => Run::Tokens(tokens),
+            Piece::Media(raw, shape) => {
+                let first_id = lock(&self.chunk_ids).id(digest, index, shape.n_tokens)?;
+                Run::Media(Media(Chunk::new(raw, shape, first_id, self.n_raw_bytes, self.encoder.clone())))
+            }
+        })
     }
 }
 

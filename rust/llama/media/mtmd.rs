@@ -20,11 +20,10 @@ unsafe impl Sync for RawProjector {}
 
 pub(super) enum Piece {
     Tokens(Vec<Token>),
-    Media(MediaPiece),
+    Media(RawChunk, ChunkShape),
 }
 
-pub(super) struct MediaPiece {
-    pub(super) raw: RawChunk,
+pub(super) struct ChunkShape {
     pub(super) n_tokens: u32,
     pub(super) n_positions: u32,
     /// Multi-dimensional positions (M-RoPE), if the model uses them.
@@ -98,13 +97,13 @@ impl RawProjector {
             let n_tokens = n_tokens.ok_or("it has no embeddings after preprocessing")?;
             let raw = NonNull::new(sys::mtmd_input_chunk_copy(chunk)).map(RawChunk).ok_or("there is not enough memory")?;
             let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && sys::mtmd_decode_use_mrope(self.as_ptr());
-            Ok(Piece::Media(MediaPiece {
+            let shape = ChunkShape {
                 n_tokens,
                 n_positions: u32::try_from(sys::mtmd_input_chunk_get_n_pos(chunk)).map_err(|_| "it has no positions")?,
                 grid: has_grid.then(|| raw.grid(n_tokens)),
                 sees_ahead: sys::mtmd_decode_use_non_causal(self.as_ptr(), chunk),
-                raw,
-            }))
+            };
+            Ok(Piece::Media(raw, shape))
         }
     }
 
