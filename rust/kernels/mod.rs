@@ -14,13 +14,27 @@
 
 /// Defines inlined functions of one expression, whose callers guarantee the instruction set and valid pointers.
 macro_rules! primitives {
-    ($($(#[$meta:meta])* $visibility:vis $name:ident $(<$($generic:ident: $bound:ident),*>)? ($($arg:ident: $type:ty),*)
-        $(-> $out:ty)? = $value:expr;)*) => {$(
+    ($($(#[$meta:meta])* $visibility:vis $name:ident
+        $(<$($generic:ident $(: $bound:ident)? $($constant:ident: $of:ident)?),*>)?
+        ($($arg:tt)*) $(-> $out:ty)? = $value:expr;)*) => {$(
         $(#[$meta])*
         #[inline(always)]
         #[allow(unused_unsafe, reason = "some expressions are plain Rust")]
-        $visibility unsafe fn $name $(<$($generic: $bound),*>)? ($($arg: $type),*) $(-> $out)? {
+        $visibility unsafe fn $name $(<$($generic $(: $bound)? $($constant: $of)?),*>)? ($($arg)*) $(-> $out)? {
             // SAFETY: the caller guarantees the instruction set, and pointers that are valid for the accesses.
+            unsafe { $value }
+        }
+    )*};
+}
+
+/// The same, but not inlined: compiled for the instruction set that an attribute enables.
+macro_rules! compiled {
+    ($attribute:tt $($name:ident
+        $(<$($generic:ident $(: $bound:ident)? $($constant:ident: $of:ident)?),*>)?
+        ($($arg:tt)*) $(-> $out:ty)? = $value:expr;)*) => {$(
+        #$attribute
+        unsafe fn $name $(<$($generic $(: $bound)? $($constant: $of)?),*>)? ($($arg)*) $(-> $out)? {
+            // SAFETY: as above.
             unsafe { $value }
         }
     )*};

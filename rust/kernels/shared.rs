@@ -44,16 +44,14 @@ impl<T> Shared<'_, T> {
         self.first.wrapping_add(range.start)
     }
 
-    /// # Safety
-    /// While the part lives, no thread uses another part that overlaps it.
+    /// Callers guarantee that no thread uses an overlapping part while this one lives.
     #[expect(clippy::mut_from_ref, reason = "callers guarantee that parts do not overlap")]
     pub(super) unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
         // SAFETY: the range is within the slice, and the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.part_start(&range), range.len()) }
     }
 
-    /// # Safety
-    /// While the part lives, no thread writes into it.
+    /// Callers guarantee that no thread writes into the part while it lives.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &[T] {
         // SAFETY: the range is within the slice, and the caller guarantees that no thread writes into it.
         unsafe { std::slice::from_raw_parts(self.part_start(&range), range.len()) }

@@ -5,34 +5,32 @@ use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+/// Defines the transposition of a matrix in each 128 bits of the registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! transpose {
+    ($name:ident, $register:ty, $low_32:ident, $high_32:ident, $low_64:ident, $high_64:ident) => {
+        primitives! {
+            pub(super) $name(r: [$register; 4]) -> [$register; 4] = {
+                let low = ($low_32(r[0], r[1]), $low_32(r[2], r[3]));
+                let high = ($high_32(r[0], r[1]), $high_32(r[2], r[3]));
+                [$low_64(low.0, low.1), $high_64(low.0, low.1), $low_64(high.0, high.1), $high_64(high.0, high.1)]
+            };
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+transpose! {
+    transpose_halves, __m256i,
+    _mm256_unpacklo_epi32, _mm256_unpackhi_epi32, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64
+}
+#[cfg(target_arch = "x86_64")]
+transpose! {
+    transpose_quarters, __m512i,
+    _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64
+}
+
 primitives! {
-    /// Transposes one matrix in each half of the registers. Requires AVX2.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] = {
-        let low = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3]));
-        let high = (_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3]));
-        [
-            _mm256_unpacklo_epi64(low.0, low.1),
-            _mm256_unpackhi_epi64(low.0, low.1),
-            _mm256_unpacklo_epi64(high.0, high.1),
-            _mm256_unpackhi_epi64(high.0, high.1),
-        ]
-    };
-
-    /// Transposes one matrix in each quarter of the registers. Requires AVX-512 F.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) transpose_quarters(r: [__m512i; 4]) -> [__m512i; 4] = {
-        let low = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3]));
-        let high = (_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3]));
-        [
-            _mm512_unpacklo_epi64(low.0, low.1),
-            _mm512_unpackhi_epi64(low.0, low.1),
-            _mm512_unpacklo_epi64(high.0, high.1),
-            _mm512_unpackhi_epi64(high.0, high.1),
-        ]
-    };
-
-    /// Transposes one matrix.
     #[cfg(target_arch = "aarch64")]
     pub(super) transpose_4(r: [int32x4_t; 4]) -> [int32x4_t; 4] = {
         let even = (vtrn1q_s32(r[0], r[1]), vtrn1q_s32(r[2], r[3]));

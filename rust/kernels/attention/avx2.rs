@@ -6,6 +6,7 @@ use super::Format;
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
+use super::x86::{Units, elements_per_unit, store_units};
 use crate::kernels::transpose::transpose_halves;
 
 const LANES: usize = 8;
@@ -44,7 +45,6 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
 }
 
 primitives! {
-    /// Loads one value in half precision; unaligned.
     pub(super) half(from: *const u8) -> f32 = _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())));
 
     /// Transposes an 8 × 8 matrix of 32-bit units.
@@ -55,40 +55,18 @@ primitives! {
         let high = |j: usize| _mm256_permute2x128_si256::<0x31>(a[j], b[j]);
         [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
     };
+}
 
-    /// Converts eight halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
-    spread_half(upper: __m256i) -> __m256 = {
-        // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
-        let moved = _mm256_and_si256(_mm256_srai_epi32::<3>(upper), _mm256_set1_epi32(0x8fff_e000_u32.cast_signed()));
-        _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(f32::from_bits((127 + 112) << 23)))
-    };
+impl Units for Avx2 {
+    type Unit = __m256i;
 
-    /// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
-    store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f32, stride: usize) = {
-        let upper = || _mm256_and_si256(unit, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
-        match format {
-            Format::F32 => _mm256_storeu_ps(to, _mm256_castsi256_ps(unit)),
-            Format::F16 => {
-                _mm256_storeu_ps(to, spread_half(_mm256_slli_epi32::<16>(unit)));
-                _mm256_storeu_ps(to.add(stride), spread_half(upper()));
-            }
-            Format::Bf16 => {
-                _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(unit)));
-                _mm256_storeu_ps(to.add(stride), _mm256_castsi256_ps(upper()));
-            }
-            Format::Q8_0 => {
-                let bytes = [
-                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(unit)),
-                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<16>(unit)),
-                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<8>(unit)),
-                    _mm256_srai_epi32::<24>(unit),
-                ];
-                for (i, byte) in bytes.into_iter().enumerate() {
-                    _mm256_storeu_ps(to.add(i * stride), _mm256_mul_ps(_mm256_cvtepi32_ps(byte), factors));
-                }
-            }
-        }
-    };
+    primitives! {
+        and(unit: __m256i, mask: u32) -> __m256i = _mm256_and_si256(unit, _mm256_set1_epi32(mask.cast_signed()));
+        shift_left(unit: __m256i, n: i32) -> __m256i = _mm256_sll_epi32(unit, _mm_cvtsi32_si128(n));
+        shift_right(unit: __m256i, n: i32) -> __m256i = _mm256_sra_epi32(unit, _mm_cvtsi32_si128(n));
+        reinterpret(unit: __m256i) -> __m256 = _mm256_castsi256_ps(unit);
+        convert(unit: __m256i) -> __m256 = _mm256_cvtepi32_ps(unit);
+    }
 }
 
 impl Simd for Avx2 {
@@ -130,18 +108,9 @@ impl Simd for Avx2 {
                 _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(half(block)))
             }
         };
-    }
 
-    #[inline(always)]
-    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-        // Elements in a unit of 32 bits.
-        let per_unit = match format {
-            Format::F32 => 1,
-            Format::F16 | Format::Bf16 => 2,
-            Format::Q8_0 => 4,
-        };
-        // SAFETY: the caller guarantees the cells; fewer than eight remaining units are exactly four, and only those are read.
-        unsafe {
+        transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
+            let per_unit = elements_per_unit(format);
             for first in (0..size).step_by(8 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(8);
                 let mut units = [_mm256_setzero_si256(); 8];
@@ -166,12 +135,12 @@ impl Simd for Avx2 {
                 macro_rules! store {
                     ($($at:literal)*) => {
                         $(if $at < n_units {
-                            store_units(format, units[$at], factors, to.add((first + $at * per_unit) * stride), stride);
+                            store_units::<Self>(format, units[$at], factors, to.add((first + $at * per_unit) * stride), stride);
                         })*
                     };
                 }
                 store!(0 1 2 3 4 5 6 7);
             }
-        }
+        };
     }
 }

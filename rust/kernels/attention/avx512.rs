@@ -7,6 +7,7 @@ use super::avx2::{Avx2, half};
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
+use super::x86::{Units, elements_per_unit, store_units};
 use crate::kernels::transpose::transpose_quarters;
 
 const LANES: usize = 16;
@@ -35,10 +36,10 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
 
 primitives! {
     /// Transposes a 16 × 16 matrix of 32-bit units.
-    transpose_16(r: [__m512i; 16]) -> [__m512i; 16] = {
+    transpose_16(of: [__m512i; 16]) -> [__m512i; 16] = {
         // Vector `j` holds elements `j`, `j + 4`, `j + 8` and `j + 12` of four vectors.
-        let (a, b) = (transpose_quarters([r[0], r[1], r[2], r[3]]), transpose_quarters([r[4], r[5], r[6], r[7]]));
-        let (c, d) = (transpose_quarters([r[8], r[9], r[10], r[11]]), transpose_quarters([r[12], r[13], r[14], r[15]]));
+        let (a, b) = (transpose_quarters([of[0], of[1], of[2], of[3]]), transpose_quarters([of[4], of[5], of[6], of[7]]));
+        let (c, d) = (transpose_quarters([of[8], of[9], of[10], of[11]]), transpose_quarters([of[12], of[13], of[14], of[15]]));
         let mut columns = [a[0]; 16];
         for j in 0..4 {
             let even = (_mm512_shuffle_i32x4::<0x88>(a[j], b[j]), _mm512_shuffle_i32x4::<0x88>(c[j], d[j]));
@@ -50,41 +51,18 @@ primitives! {
         }
         columns
     };
+}
 
-    /// Converts sixteen halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
-    spread_half(upper: __m512i) -> __m512 = {
-        // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
-        let moved = _mm512_and_si512(_mm512_srai_epi32::<3>(upper), _mm512_set1_epi32(0x8fff_e000_u32.cast_signed()));
-        _mm512_mul_ps(_mm512_castsi512_ps(moved), _mm512_set1_ps(f32::from_bits((127 + 112) << 23)))
-    };
+impl Units for Avx512 {
+    type Unit = __m512i;
 
-    /// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
-    store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: usize, to: *mut f32, stride: usize) = {
-        match format {
-            Format::F32 => _mm512_storeu_ps(to, _mm512_castsi512_ps(unit)),
-            Format::F16 => {
-                _mm512_storeu_ps(to, spread_half(_mm512_slli_epi32::<16>(unit)));
-                let upper = _mm512_and_si512(unit, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
-                _mm512_storeu_ps(to.add(stride), spread_half(upper));
-            }
-            Format::Bf16 => {
-                _mm512_storeu_ps(to, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(unit)));
-                let upper = _mm512_and_si512(unit, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
-                _mm512_storeu_ps(to.add(stride), _mm512_castsi512_ps(upper));
-            }
-            Format::Q8_0 => {
-                let bytes = [
-                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(unit)),
-                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(unit)),
-                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(unit)),
-                    _mm512_srai_epi32::<24>(unit),
-                ];
-                for (i, byte) in bytes.into_iter().enumerate() {
-                    _mm512_storeu_ps(to.add(i * stride), _mm512_mul_ps(_mm512_cvtepi32_ps(byte), factors[at / 8]));
-                }
-            }
-        }
-    };
+    primitives! {
+        and(unit: __m512i, mask: u32) -> __m512i = _mm512_and_si512(unit, _mm512_set1_epi32(mask.cast_signed()));
+        shift_left(unit: __m512i, n: i32) -> __m512i = _mm512_sll_epi32(unit, _mm_cvtsi32_si128(n));
+        shift_right(unit: __m512i, n: i32) -> __m512i = _mm512_sra_epi32(unit, _mm_cvtsi32_si128(n));
+        reinterpret(unit: __m512i) -> __m512 = _mm512_castsi512_ps(unit);
+        convert(unit: __m512i) -> __m512 = _mm512_cvtepi32_ps(unit);
+    }
 }
 
 impl Simd for Avx512 {
@@ -132,18 +110,9 @@ impl Simd for Avx512 {
                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(half(block)))
             }
         };
-    }
 
-    #[inline(always)]
-    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-        // Elements in a unit of 32 bits.
-        let per_unit = match format {
-            Format::F32 => 1,
-            Format::F16 | Format::Bf16 => 2,
-            Format::Q8_0 => 4,
-        };
-        // SAFETY: the caller guarantees the cells; where fewer than sixteen units remain, only those are read.
-        unsafe {
+        transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
+            let per_unit = elements_per_unit(format);
             for first in (0..size).step_by(16 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(16);
                 let mut units = [_mm512_setzero_si512(); 16];
@@ -174,12 +143,13 @@ impl Simd for Avx512 {
                 macro_rules! store {
                     ($($at:literal)*) => {
                         $(if $at < n_units {
-                            store_units(format, units[$at], &factors, $at, to.add((first + $at * per_unit) * stride), stride);
+                            let to = to.add((first + $at * per_unit) * stride);
+                            store_units::<Self>(format, units[$at], factors[$at / 8], to, stride);
                         })*
                     };
                 }
                 store!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
             }
-        }
+        };
     }
 }

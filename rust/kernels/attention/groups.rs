@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::plan::SLOTS;
 use super::streams::{PositionBlock, Stream, Streams, index};
 
-/// Slots that are compared as a unit: within a panel, adjacent streams either hold the same cells or are processed separately.
+/// Slots within which adjacent streams either hold the same cells or are processed separately.
 const PANEL: usize = 16;
 const N_PANELS: usize = SLOTS / PANEL;
-/// Marks a slot without a cell.
+/// A slot without a cell.
 const NONE: u32 = u32::MAX;
 
 /// Bit mask of the slots of a block that a row sees.
@@ -20,14 +20,13 @@ pub(super) struct Segment {
     /// Range within the group's rows.
     pub(super) rows: Range<usize>,
     pub(super) first_slot: usize,
-    /// Range of `Groups::cells`, one per slot.
+    /// One per slot.
     pub(super) cells: Range<usize>,
 }
 
-/// A group's slots of one block of positions.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
-    /// Range of `Groups::segments`. The segments of a row are ordered by slot.
+    /// The segments of a row are ordered by slot.
     pub(super) segments: Range<usize>,
     /// Index into `Groups::visibility_masks`; one mask per row of the group follows.
     pub(super) first_visibility: usize,
@@ -35,16 +34,14 @@ pub(super) struct Block {
     pub(super) n_slots: usize,
 }
 
-/// Rows that are processed together.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
-    /// Range of `Groups::rows`.
     pub(super) rows: Range<usize>,
-    /// Range of `Groups::blocks`, ordered by position.
+    /// Ordered by position.
     pub(super) blocks: Range<usize>,
 }
 
-/// All groups of a decode.
+/// All groups of a decode. The ranges above index its fields.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
@@ -63,7 +60,7 @@ pub(super) struct Groups {
 struct Member {
     /// Range within the group's rows.
     rows: Range<usize>,
-    /// Blocks of its stream that remain: a range of `Streams::position_blocks`.
+    /// Remaining blocks of its stream: a range of `Streams::position_blocks`.
     position_blocks: Range<usize>,
 }
 
@@ -82,7 +79,6 @@ struct OpenSegment {
 }
 
 impl Groups {
-    /// Forms groups of at most `max_rows` rows.
     pub(super) fn rebuild(&mut self, streams: &Streams, max_rows: usize) {
         self.list.clear();
         self.rows.clear();
@@ -114,12 +110,11 @@ impl Groups {
         self.close(streams);
     }
 
-    /// Returns the number of rows in the open group.
+    /// Rows in the open group.
     fn n_taken(&self) -> usize {
         self.members.last().map_or(0, |member| member.rows.end)
     }
 
-    /// Completes the group of `members`.
     fn close(&mut self, streams: &Streams) {
         let n_rows = self.n_taken();
         if n_rows == 0 {

@@ -1,4 +1,4 @@
-//! The functions that the walk calls, compiled once per instruction set.
+//! The functions that `walk` calls, compiled once per instruction set.
 
 use super::prefetch::CellPrefetch;
 use super::simd::{MAX_LANES, OnlineSoftmax, SoftmaxParams};
@@ -8,11 +8,11 @@ use super::{Format, Level};
 /// A register block of score products: some rows times some cells.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreBlock<'a> {
-    /// Rows of the block, at most `AttentionTable::max_rows`.
+    /// At most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's queries, transposed, and the stride between elements.
     pub(super) queries: (*const f32, usize),
-    /// Keys, transposed, and the stride between elements; padded to whole vectors.
+    /// The same of the keys, padded to whole vectors.
     pub(super) keys: (*const f32, usize),
     pub(super) n_cells: usize,
     pub(super) size: usize,
@@ -36,11 +36,10 @@ pub(super) struct ValueBlock<'a> {
     pub(super) out: *mut f32,
 }
 
-/// The functions of one instruction set. Callable only where the processor supports it, with pointers valid for the accesses
-/// that the generic kernels document.
+/// The functions of one instruction set. Callable only where the processor supports it, with pointers as the generic kernels
+/// require.
 pub(super) struct AttentionTable {
     pub(super) lanes: usize,
-    /// Maximum rows of a register block.
     pub(super) max_rows: usize,
     pub(super) read_mask: MaskReader,
     pub(super) transpose: unsafe fn(Format, &[*const u8; MAX_LANES], usize, *mut f32, usize),
@@ -53,8 +52,8 @@ pub(super) struct AttentionTable {
 }
 
 impl AttentionTable {
-    /// Returns the functions for a level and a value head size, if there are any. A head must fill whole vectors: a size that
-    /// does not fill 16 lanes uses the 8-lane functions, which every processor with 16 lanes supports too.
+    /// Returns the functions for a level and a value head size. A head must fill whole vectors: a size that does not fill
+    /// 16 lanes uses the 8-lane functions, which every processor with 16 lanes supports too.
     pub(super) fn of(level: Level, value_size: usize) -> Option<&'static Self> {
         let tables: &[&Self] = match level {
             Level::Portable => &[&super::portable::KERNELS],
@@ -70,11 +69,10 @@ impl AttentionTable {
     }
 }
 
-/// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two vectors, up
-/// to `$max`; `$four` and `$eight` those of four and eight vectors.
+/// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two vectors,
+/// up to `$max`; `$four` and `$eight` the counts of four and eight vectors.
 macro_rules! kernels {
-    ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: [$($four:literal)*],
-     eight: [$($eight:literal)*]) => {
+    ($simd:ty, $attribute:tt, rows: $max:literal [$($rows:literal)*], four: [$($four:literal)*], eight: [$($eight:literal)*]) => {
         pub(super) static KERNELS: AttentionTable = AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,
@@ -88,109 +86,61 @@ macro_rules! kernels {
             finish,
         };
 
-        // SAFETY of all below: callers guarantee the instruction set, and pointers as the generic kernels require.
-
-        $(#[$attribute])?
-        unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-            // SAFETY: as above. The format is a constant in each call, so that each format is compiled separately.
-            unsafe {
-                match format {
-                    Format::F32 => <$simd>::transpose(Format::F32, cells, size, to, stride),
-                    Format::F16 => <$simd>::transpose(Format::F16, cells, size, to, stride),
-                    Format::Bf16 => <$simd>::transpose(Format::Bf16, cells, size, to, stride),
-                    Format::Q8_0 => <$simd>::transpose(Format::Q8_0, cells, size, to, stride),
-                }
-            }
-        }
-
-        $(#[$attribute])?
-        unsafe fn unpack(format: Format, cell: *const u8, to: &mut [f32]) {
-            for at in (0..to.len()).step_by(<$simd>::LANES) {
-                // SAFETY: as above.
-                unsafe { <$simd>::store(to.as_mut_ptr().add(at), <$simd>::load_cell(format, cell, at)) };
-            }
-        }
-
-        $(#[$attribute])?
-        unsafe fn softmax(row: *mut f32, params: SoftmaxParams) -> (f32, f32) {
-            // SAFETY: as above.
-            unsafe { simd::softmax::<$simd>(row, params) }
-        }
-
-        $(#[$attribute])?
-        unsafe fn fold(total: (&mut OnlineSoftmax, *mut f32), block: (OnlineSoftmax, *const f32), size: usize) {
-            // SAFETY: as above.
-            unsafe { simd::fold::<$simd>(total, block, size) }
-        }
-
-        $(#[$attribute])?
-        unsafe fn finish(row: (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
-            // SAFETY: as above.
-            unsafe { simd::finish::<$simd>(row, sink, out, size) }
-        }
-
-        $(#[$attribute])?
-        unsafe fn scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) {
-            // SAFETY: as above.
-            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.prefetch, a.out.add(at)) };
-        }
-
-        $(#[$attribute])?
-        unsafe fn scores(mut a: ScoreBlock) {
-            let mut at = 0;
-            while at < a.n_cells {
-                let n = (a.n_cells - at).div_ceil(<$simd>::LANES);
-                // SAFETY: as above.
-                let done = unsafe {
-                    match (a.rows, n) {
+        compiled! {
+            $attribute
+            // The format is a constant in each call, so that each format is compiled separately.
+            transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = match format {
+                Format::F32 => <$simd>::transpose(Format::F32, cells, size, to, stride),
+                Format::F16 => <$simd>::transpose(Format::F16, cells, size, to, stride),
+                Format::Bf16 => <$simd>::transpose(Format::Bf16, cells, size, to, stride),
+                Format::Q8_0 => <$simd>::transpose(Format::Q8_0, cells, size, to, stride),
+            };
+            unpack(format: Format, cell: *const u8, to: &mut [f32]) = for at in (0..to.len()).step_by(<$simd>::LANES) {
+                <$simd>::store(to.as_mut_ptr().add(at), <$simd>::load_cell(format, cell, at));
+            };
+            softmax(row: *mut f32, params: SoftmaxParams) -> (f32, f32) = simd::softmax::<$simd>(row, params);
+            fold(total: (&mut OnlineSoftmax, *mut f32), block: (OnlineSoftmax, *const f32), size: usize) =
+                simd::fold::<$simd>(total, block, size);
+            finish(row: (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) =
+                simd::finish::<$simd>(row, sink, out, size);
+            scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) =
+                simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.prefetch, a.out.add(at));
+            scores(mut a: ScoreBlock) = {
+                let mut at = 0;
+                while at < a.n_cells {
+                    let n = (a.n_cells - at).div_ceil(<$simd>::LANES);
+                    let done = match (a.rows, n) {
                         $(($eight, 5..) => { scores_of::<$eight, 8>(a, at); 8 })*
                         $(($four, 3..) => { scores_of::<$four, 4>(a, at); 4 })*
                         $(($rows, 2..) => { scores_of::<$rows, 2>(a, at); 2 })*
                         $(($rows, 1) => { scores_of::<$rows, 1>(a, at); 1 })*
                         _ => unreachable!("a block of {} rows", a.rows),
-                    }
-                };
-                a.prefetch = CellPrefetch::NONE;
-                at += done * <$simd>::LANES;
-            }
-        }
-
-        $(#[$attribute])?
-        unsafe fn accumulate_values_of<const F16: bool, const M: usize, const N: usize>(block: ValueBlock, at: usize) {
-            let format = if F16 { Format::F16 } else { Format::F32 };
-            // SAFETY: as above.
-            unsafe { simd::accumulate_values::<$simd, M, N>(&block, format, at) };
-        }
-
-        $(#[$attribute])?
-        unsafe fn accumulate_values_in<const F16: bool>(mut a: ValueBlock) {
-            let mut at = 0;
-            while at < a.size {
-                let n = (a.size - at) / <$simd>::LANES;
-                // SAFETY: as above.
-                let done = unsafe {
-                    match (a.rows, n) {
+                    };
+                    a.prefetch = CellPrefetch::NONE;
+                    at += done * <$simd>::LANES;
+                }
+            };
+            accumulate_values_of<const F16: bool, const M: usize, const N: usize>(block: ValueBlock, at: usize) =
+                simd::accumulate_values::<$simd, M, N>(&block, if F16 { Format::F16 } else { Format::F32 }, at);
+            accumulate_values_in<const F16: bool>(mut a: ValueBlock) = {
+                let mut at = 0;
+                while at < a.size {
+                    let n = (a.size - at) / <$simd>::LANES;
+                    let done = match (a.rows, n) {
                         $(($eight, 8..) => { accumulate_values_of::<F16, $eight, 8>(a, at); 8 })*
                         $(($four, 4..) => { accumulate_values_of::<F16, $four, 4>(a, at); 4 })*
                         $(($rows, 2..) => { accumulate_values_of::<F16, $rows, 2>(a, at); 2 })*
                         $(($rows, 1) => { accumulate_values_of::<F16, $rows, 1>(a, at); 1 })*
                         _ => unreachable!("a block of {} rows", a.rows),
-                    }
-                };
-                a.prefetch = CellPrefetch::NONE;
-                at += done * <$simd>::LANES;
-            }
-        }
-
-        $(#[$attribute])?
-        unsafe fn accumulate_values(a: ValueBlock) {
-            // SAFETY: as above.
-            unsafe {
-                match a.format {
-                    Format::F16 => accumulate_values_in::<true>(a),
-                    _ => accumulate_values_in::<false>(a),
+                    };
+                    a.prefetch = CellPrefetch::NONE;
+                    at += done * <$simd>::LANES;
                 }
-            }
+            };
+            accumulate_values(a: ValueBlock) = match a.format {
+                Format::F16 => accumulate_values_in::<true>(a),
+                _ => accumulate_values_in::<false>(a),
+            };
         }
     };
 }

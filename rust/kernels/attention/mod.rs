@@ -1,20 +1,17 @@
 //! Softmax(QKᵀ)V over the cells of a unified KV cache.
 //!
-//! A batch holds rows of many kinds: branches of one prompt, independent sequences, a prompt's chunk. The mask selects the
-//! cells that each row sees. A [`Plan`] analyses the mask once per decode, and [`attend`] computes one layer by it.
+//! A [`Plan`] analyses the mask once per decode, and [`attend`] computes one layer by it.
 //!
-//! - **Streams** are the rows of one sequence, with one list of cells ordered by position. Cells that no row sees are never
-//!   read.
-//! - **Blocks** are 256 positions of a stream. A row's softmax within a block is exact: all scores, their maximum, the weights,
-//!   their sum, then values summed cell by cell in the order of positions. Blocks are folded one after another, as flash
-//!   attention does (Dao et al., *`FlashAttention`*, 2022). So a row's result follows from its own inputs alone: neither other
-//!   rows, nor the location of its cells, nor the division of work changes a bit of it. It differs between instruction sets.
+//! - **Streams** are the rows of one sequence, with one list of cells ordered by position. Other cells are never read.
+//! - **Blocks** are 256 positions of a stream. A row's softmax within a block is exact, and its values are summed in the order
+//!   of positions. Blocks are folded one after another, as flash attention does (Dao et al., *`FlashAttention`*, 2022). So
+//!   neither other rows, nor the location of cells, nor the division of work changes a bit of a row's result. It differs
+//!   between instruction sets.
 //! - **Groups** are streams that hold the same cells, as branches of one prompt do. Shared keys and values are multiplied with
-//!   the queries of all streams, and of all query heads of a KV head, in one register-blocked product. After the shared part
-//!   each stream is processed separately (Ye et al., *`ChunkAttention`*, 2024; Juravsky et al., *Hydragen*, 2024).
-//! - **Units** are pieces of work of about equal cost (groups, their heads, and ranges of their blocks) that idle threads claim
-//!   (Dao et al., *Flash-Decoding*, 2023). Where a group's blocks are split over units, the thread that finishes
-//!   last folds their results in order. No thread waits for another.
+//!   the queries of all streams, and of all query heads of a KV head, in one register-blocked product. Then each stream is
+//!   processed separately (Ye et al., *`ChunkAttention`*, 2024; Juravsky et al., *Hydragen*, 2024).
+//! - **Units** are pieces of work of about equal cost that idle threads claim (Dao et al., *Flash-Decoding*, 2023). Where a
+//!   group's blocks are split over units, the thread that finishes last folds their results in order. No thread waits.
 //!
 //! A NaN in a hidden cell can reach a row only from a later row of the same sequence.
 
@@ -41,6 +38,8 @@ mod streams;
 mod task;
 mod units;
 mod walk;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use plan::Plan;
 pub use problem::{Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Queries, Shape};
@@ -56,10 +55,8 @@ const ALIGN: usize = 64;
 /// Returns whether `level` has a kernel for keys and values of these formats and for this shape.
 pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
     let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
-    let are_nonzero = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
-    let fit_u32 = u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok();
-    are_nonzero
-        && fit_u32
+    [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0)
+        && [n_rows, n_cells].into_iter().all(|n| u32::try_from(n).is_ok())
         && AttentionTable::of(level, value_size).is_some()
         && n_heads.is_multiple_of(n_kv_heads)
         && key_size.is_multiple_of(keys.head_multiple())
@@ -76,13 +73,8 @@ fn thread_bytes(sizes: &Sizes) -> usize {
     (4 * sizes.area().total).next_multiple_of(ALIGN)
 }
 
-/// Computes attention by a plan that was made for its mask and shape. Every thread of the team calls it with the same arguments
-/// except `team`. It returns when no work is left for this thread; the results are complete when all threads have returned.
-///
-/// The threads must synchronise between two calls with one plan.
-///
-/// # Panics
-/// If sizes are inconsistent, or if the plan was made for another shape, mask or number of threads.
+/// Computes attention by a plan that was made for its mask and shape. It returns when no work is left for this thread; the
+/// results are complete when all threads have returned. The threads must synchronise between two calls with one plan.
 pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch: &Shared<u8>, team: &dyn Team) {
     attention.check(plan, out);
     let shape = &attention.shape;
@@ -96,8 +88,7 @@ pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch
     );
     let kernels = AttentionTable::of(plan.key().level, shape.value_size).expect("a level that is covered");
     let sizes = Sizes::new(shape, team.size());
-    // SAFETY: an empty part overlaps no other.
-    let first = unsafe { scratch.part(0..0) }.as_ptr().align_offset(ALIGN);
+    let first = scratch.as_mut_ptr().align_offset(ALIGN);
     let per_thread = thread_bytes(&sizes);
     let own = first + team.index() * per_thread;
     // SAFETY: each thread takes its own part.

@@ -21,7 +21,7 @@ pub(super) struct Pair(float32x4_t, float32x4_t);
 
 // 24 registers of sums leave eight for the operands.
 kernels!(
-    Neon, [],
+    Neon, [target_feature(enable = "neon")],
     rows: 6 [1 2 3 4 5 6],
     four: [1 2],
     eight: [1]

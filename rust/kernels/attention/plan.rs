@@ -8,27 +8,24 @@ use super::streams::Streams;
 use super::units::{Sizes, Units};
 use super::{Format, Level, Mask, MaskOrder, Shape, covers};
 
-/// Positions of a block. Within a block a row's softmax is exact; blocks are folded one after another. Must never change: a
-/// row's result depends on the block boundaries.
+/// Positions of a block. Must never change: a row's result depends on the block boundaries.
 pub(super) const SLOTS: usize = 256;
 
 /// Assignment of rows to the cells that they process together, divided into units of work.
-///
-/// A new plan is empty. One thread makes it, then a team uses it for a sequence of [`attend`](super::attend) calls. A plan can be
-/// made again, and then reuses its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it
-/// sees, 4 per visible cell (once for all rows that see it at the same position), and 32 per row and 256 cells.
+/// One thread makes it, then a team uses it for a sequence of [`attend`](super::attend) calls. A plan that is made again reuses
+/// its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it sees, 4 per visible cell
+/// (once for all rows that see it at the same position), and 32 per row and 256 cells.
 #[derive(Debug, Default)]
 pub struct Plan {
     key: Option<PlanKey>,
     pub(super) streams: Streams,
     pub(super) groups: Groups,
     pub(super) units: Units,
-    /// Number of tickets drawn. In each call each thread draws tickets until it draws one without a unit, so a call takes
-    /// exactly as many tickets as there are units and threads, and the next call needs no reset and no barrier.
+    /// Number of tickets drawn. Each thread of a call draws until it gets one without a unit, so a call takes as many tickets
+    /// as there are units and threads, and the next call needs no reset and no barrier.
     tickets: AtomicUsize,
 }
 
-/// The arguments that a plan was made for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlanKey {
     pub(super) level: Level,
@@ -38,21 +35,16 @@ pub(super) struct PlanKey {
 }
 
 impl Plan {
-    /// Makes the plan for a mask, a shape and `n_threads` threads.
-    ///
     /// With `order`, a row's result depends only on its own cells and their positions, provided that the visible positions are
     /// distinct. Without it, consecutive rows are processed together if one sees all that the other sees or if they differ like
     /// the rows of a sliding window; blocks then count visible cells.
-    ///
-    /// # Panics
-    /// If sizes are inconsistent, or if there is no kernel for `level` (see [`covers`]).
     pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&MaskOrder>) {
         let Shape { n_rows, n_cells, value_size, .. } = *shape;
         assert!(level.is_available(), "the processor does not support {level}");
         assert!(n_threads >= 1, "n_threads must be at least 1");
-        // Of all formats, F32 has the weakest condition.
+        // F32 has the weakest condition of all formats.
         assert!(covers(level, Format::F32, Format::F32, shape), "no kernel of {level} supports {shape:?}");
-        let kernels = AttentionTable::of(level, value_size).expect("it is covered");
+        let read_mask = AttentionTable::of(level, value_size).expect("it is covered").read_mask;
         assert!(mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         if let Some(order) = order {
             assert!(order.sequence_of_row.len() >= n_rows, "sequence_of_row is shorter than n_rows");
@@ -63,7 +55,7 @@ impl Plan {
         }
         // If anything below panics, the plan stays unusable.
         self.key = None;
-        self.streams.rebuild(mask, (n_rows, n_cells), order, kernels.read_mask);
+        self.streams.rebuild(mask, (n_rows, n_cells), order, read_mask);
         let n_position_blocks = self.streams.list.iter().map(|stream| stream.position_blocks.len()).max().unwrap_or(0);
         let sizes = Sizes::new(shape, n_threads);
         self.groups.rebuild(&self.streams, sizes.rows_per_group(n_position_blocks));
@@ -72,12 +64,11 @@ impl Plan {
         self.tickets = AtomicUsize::new(0);
     }
 
-    /// Panics if the plan was not made.
     pub(super) fn key(&self) -> &PlanKey {
         self.key.as_ref().expect("the plan was made")
     }
 
-    /// Takes the next unit of work; `None` when all are taken. Each thread of a call must call it until it returns `None`.
+    /// Claims a unit of work; `None` when all are taken. Each thread of a call must call it until it returns `None`.
     pub(super) fn next_unit(&self) -> Option<usize> {
         let n_units = self.units.list.len();
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed) % (n_units + self.key().n_threads);

@@ -13,7 +13,7 @@ const LANES: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-kernels!(Portable, [], rows: 4 [1 2 3 4], four: [1], eight: []);
+kernels!(Portable, [inline], rows: 4 [1 2 3 4], four: [1], eight: []);
 
 unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     let (mut visible, mut zero) = (0, 0);
@@ -26,10 +26,7 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     (visible, zero)
 }
 
-/// Reads element `at` of a cell.
-///
-/// # Safety
-/// The cell has that element.
+/// Reads element `at` of a cell, which must have it.
 unsafe fn element(format: Format, cell: *const u8, at: usize) -> f32 {
     // SAFETY: the caller guarantees the element; no alignment is assumed.
     unsafe {

@@ -1,17 +1,16 @@
 //! Prefetches cells, so that memory transfers overlap with computation.
 //!
-//! A stream's cells are scattered over the KV cache, and each head of a cell is read separately, so hardware prefetchers do not
-//! predict them: without this, a row over 4,000 cells took twice as long. The distance is one panel of cells: more would evict
-//! data in use from the L1 cache.
+//! A stream's cells are scattered over the KV cache, and their heads are read separately, so hardware prefetchers do not predict
+//! them: without this, a row over 4,000 cells took twice as long. The distance is one panel of cells: more would evict data in
+//! use from the L1 cache.
 
 use super::Cells;
 use super::plan::SLOTS;
 
-/// Cells that will be read soon. A product prefetches one of them in each of its steps.
+/// Cells of which a product prefetches one in each of its steps.
 #[derive(Clone, Copy)]
 pub(super) struct CellPrefetch<'a> {
     pub(super) cells: &'a [*const u8],
-    /// Bytes to prefetch per cell.
     pub(super) n_bytes: usize,
 }
 
@@ -26,7 +25,6 @@ impl CellPrefetch<'_> {
     }
 }
 
-/// Prefetches every cache line of a range of bytes.
 #[inline(always)]
 fn prefetch(source: *const u8, n_bytes: usize) {
     let before = source.addr() % 64;
@@ -53,10 +51,10 @@ fn prefetch_line(at: *const u8) {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn prefetch_line(_at: *const u8) {}
 
-/// Cells that will be read next, to be prefetched while others are computed.
+/// Cells to prefetch while others are computed.
 #[derive(Clone, Copy)]
 pub(super) struct UpcomingCells<'a> {
-    /// Remaining cells of the current block.
+    /// Of the current block.
     pub(super) remaining: &'a [u32],
     pub(super) source: &'a Cells<'a>,
     /// Heads of each cell that are read.
@@ -70,7 +68,7 @@ impl UpcomingCells<'_> {
         self.remaining = &self.remaining[n..];
     }
 
-    /// Returns part `kv_index` of the next `n` cells, with all heads, from `head` on. There is one part per head.
+    /// Returns part `kv_index`, of as many as there are heads, of the next `n` cells, with all heads from `head` on.
     pub(super) fn prefetch_part<'a>(
         &self,
         (head, kv_index): (usize, usize),
@@ -88,7 +86,6 @@ impl UpcomingCells<'_> {
     }
 }
 
-/// Returns the address of a cell's head.
 pub(super) fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
     cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
 }

@@ -1,22 +1,20 @@
-//! The operands of an attention: queries, cells, a mask, and the output.
+//! The operands of an attention: queries, cells, a mask, and the output. Strides are in elements, but strides of cells in bytes.
+
+#![allow(missing_docs, reason = "names suffice where there is no comment")]
 
 use super::{Plan, Shared};
 
-/// Storage format of a cell's elements.
+/// Storage format of a cell's elements, named as in ggml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Single precision.
     F32,
-    /// IEEE half precision.
     F16,
-    /// bfloat16: the upper half of single precision.
     Bf16,
-    /// Blocks of a scale in half precision and 32 signed bytes: ggml's `block_q8_0`.
+    /// Blocks of a scale in half precision and 32 signed bytes.
     Q8_0,
 }
 
 impl Format {
-    /// Every format.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0];
 
     /// Returns the bytes of `n` elements; `n` must be a multiple of 32 for block formats.
@@ -28,7 +26,6 @@ impl Format {
         }
     }
 
-    /// Returns the number that head sizes must be a multiple of.
     pub(super) const fn head_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 8,
@@ -40,20 +37,16 @@ impl Format {
 /// The keys or the values of all cells.
 #[derive(Debug, Clone, Copy)]
 pub struct Cells<'a> {
-    /// All cells, starting with cell 0.
     pub bytes: &'a [u8],
-    /// Storage format.
     pub format: Format,
     /// Elements of a head.
     pub head_size: usize,
-    /// Stride between cells, in bytes.
+    /// In bytes, as `head_stride`.
     pub cell_stride: usize,
-    /// Stride between heads of a cell, in bytes.
     pub head_stride: usize,
 }
 
 impl Cells<'_> {
-    /// Returns whether the bytes hold `n_cells` cells of `n_heads` heads.
     fn holds(&self, n_cells: usize, n_heads: usize) -> bool {
         let n_bytes = self.format.bytes(self.head_size);
         self.head_size.is_multiple_of(self.format.head_multiple())
@@ -69,33 +62,26 @@ fn end(dimensions: [(usize, usize); 2], len: usize) -> usize {
 /// The queries of all rows. Each query is one contiguous head of the key size.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
-    /// All rows, starting with row 0.
     pub values: &'a [f32],
-    /// Stride between rows, in elements.
     pub row_stride: usize,
-    /// Stride between heads of a row, in elements.
     pub head_stride: usize,
 }
 
 /// Values added to scores, in half precision: negative infinity where a row does not see a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Mask<'a> {
-    /// One value per row and cell.
     pub values: &'a [u16],
-    /// Stride between rows, in elements.
     pub row_stride: usize,
 }
 
 impl<'a> Mask<'a> {
-    /// Negative infinity: the cell is hidden.
+    /// Negative infinity.
     pub const HIDDEN: u16 = 0xfc00;
 
-    /// Returns the values of one row.
     pub(super) fn row(&self, row: usize, n_cells: usize) -> &'a [u16] {
         &self.values[row * self.row_stride..][..n_cells]
     }
 
-    /// Returns whether the mask has `n_cells` values for each of `n_rows` rows.
     pub(super) fn holds(&self, n_rows: usize, n_cells: usize) -> bool {
         end([(n_rows, self.row_stride), (1, 0)], n_cells) <= self.values.len()
     }
@@ -104,13 +90,11 @@ impl<'a> Mask<'a> {
 /// Sizes of an attention. All are at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Query rows.
     pub n_rows: usize,
     /// Query heads of a row.
     pub n_heads: usize,
     /// KV heads of a cell; each serves `n_heads / n_kv_heads` adjacent query heads.
     pub n_kv_heads: usize,
-    /// Cells that a mask row covers.
     pub n_cells: usize,
     /// Elements of a query or key head.
     pub key_size: usize,
@@ -119,7 +103,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the number of query heads per KV head.
     pub(super) fn heads_per_kv(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
@@ -137,19 +120,14 @@ pub struct MaskOrder<'a> {
 /// One attention: `softmax(scale · QKᵀ + mask)V` for each row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// Sizes.
     pub shape: Shape,
-    /// Queries.
     pub queries: Queries<'a>,
-    /// Keys.
     pub keys: Cells<'a>,
-    /// Values.
     pub values: Cells<'a>,
-    /// The mask; `None` if every row sees every cell.
+    /// `None` if every row sees every cell.
     pub mask: Option<Mask<'a>>,
     /// Attention sinks: per query head a score that takes weight but has no value.
     pub sinks: Option<&'a [f32]>,
-    /// Factor applied to each score.
     pub scale: f32,
     /// `ALiBi`'s maximum bias: the mask is multiplied by a slope per head. 0 disables it.
     pub max_bias: f32,
@@ -158,7 +136,6 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// Panics if a size is inconsistent with another.
     pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
         assert_eq!(&self.shape, &plan.key().shape, "the plan was made for another shape");
@@ -178,7 +155,7 @@ impl Attention<'_> {
         assert!(heads_are_disjoint && rows_are_disjoint, "results overlap");
     }
 
-    /// Returns the `ALiBi` slope of a head, by which the mask is multiplied.
+    /// Returns the `ALiBi` slope of a head.
     pub(super) fn slope(&self, head: usize) -> f32 {
         if self.max_bias <= 0.0 {
             return 1.0;
@@ -194,10 +171,7 @@ impl Attention<'_> {
 /// Destination of results: `value_size` elements per row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionOutput<'a> {
-    /// All rows, starting with row 0.
     pub values: &'a Shared<'a, f32>,
-    /// Stride between rows, in elements.
     pub row_stride: usize,
-    /// Stride between heads of a row, in elements.
     pub head_stride: usize,
 }

@@ -7,14 +7,10 @@ use super::kernels::ValueBlock;
 use super::plan::SLOTS;
 use super::prefetch::CellPrefetch;
 
-/// Maximum lanes of a vector of any instruction set.
 pub(super) const MAX_LANES: usize = 16;
 
-/// Vectors of `f32` of one instruction set.
-///
-/// # Safety
-/// Every method requires that the processor supports the instruction set and that pointers are valid for the lanes that are
-/// read or written; they need not be aligned. The methods must be inlined into functions that enable the instruction set.
+/// Vectors of `f32` of one instruction set. Every method requires it, and pointers that are valid for the lanes, aligned or not.
+/// The methods must be inlined into functions that enable the instruction set.
 pub(super) trait Simd: Copy {
     type V: Copy;
     const LANES: usize;
@@ -26,7 +22,6 @@ pub(super) trait Simd: Copy {
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Lane-wise maximum; `b` where either is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
@@ -35,72 +30,59 @@ pub(super) trait Simd: Copy {
     unsafe fn with_sign(v: Self::V, sign: Self::V) -> Self::V;
     /// Multiplies `v` by two to the power of the integer in the low bits of `shifted`, which is that integer plus 1.5 × 2²³.
     unsafe fn scale_by_power(v: Self::V, shifted: Self::V) -> Self::V;
-    /// Returns `v`, but 0 in lanes where `x <= limit`; NaN counts as above.
+    /// `v`, but 0 in lanes where `x <= limit`; NaN counts as above.
     unsafe fn where_above(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
-    /// Returns `v` in lanes whose bit is set, negative infinity in the others.
+    /// `v` in lanes whose bit is set, negative infinity in the others.
     unsafe fn hide(v: Self::V, visible: u32) -> Self::V;
-    /// Loads a vector of elements of a cell, from element `at` on, a multiple of the lanes.
+    /// Loads elements of a cell, from element `at` on, a multiple of the lanes.
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V;
-    /// Writes the first `size` elements of `LANES` cells transposed: element `d` of all cells goes to `to + d * stride`.
+    /// Writes `size` elements of `LANES` cells transposed: element `d` of all cells goes to `to + d * stride`.
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize);
 
-    /// Returns the lanes, followed by zeros.
-    #[inline(always)]
-    unsafe fn to_array(v: Self::V) -> [f32; MAX_LANES] {
-        let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: the caller guarantees the instruction set, and the array has room for all lanes.
-        unsafe { Self::store(lanes.as_mut_ptr(), v) };
-        lanes
-    }
-
-    #[inline(always)]
-    unsafe fn reduce_max(v: Self::V) -> f32 {
-        // SAFETY: the caller guarantees the instruction set.
-        let lanes = unsafe { Self::to_array(v) };
-        lanes[..Self::LANES].iter().fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b })
-    }
-
-    /// Returns the sum of the lanes, by adding halves until one lane is left. The default is for eight lanes.
-    #[inline(always)]
-    unsafe fn sum(v: Self::V) -> f32 {
-        // SAFETY: the caller guarantees the instruction set.
-        let lanes = unsafe { Self::to_array(v) };
-        let half: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
-        (half[0] + half[2]) + (half[1] + half[3])
+    primitives! {
+        /// Returns the lanes, followed by zeros.
+        to_array(v: Self::V) -> [f32; MAX_LANES] = {
+            let mut lanes = [0.0; MAX_LANES];
+            Self::store(lanes.as_mut_ptr(), v);
+            lanes
+        };
+        reduce_max(v: Self::V) -> f32 =
+            Self::to_array(v)[..Self::LANES].iter().fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b });
+        /// Adds halves until one lane is left. The default is for eight lanes.
+        sum(v: Self::V) -> f32 = {
+            let lanes = Self::to_array(v);
+            let half: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
+            (half[0] + half[2]) + (half[1] + half[3])
+        };
     }
 }
 
-/// Computes 2ˣ for `x <= 0`: within 2 units in the last place, and 0 below 2⁻¹²⁶.
-#[inline(always)]
-pub(super) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
-    const SHIFT: f32 = 12_582_912.0;
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
+primitives! {
+    /// Computes 2ˣ for `x <= 0`: within 2 units in the last place, and 0 below 2⁻¹²⁶.
+    pub(super) exp2<S: Simd>(x: S::V) -> S::V = {
+        const SHIFT: f32 = 12_582_912.0;
+        // From the Cephes library's exp2f, highest power first.
+        const COEFFICIENTS: [f32; 7] =
+            [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
         let least = S::splat(-126.0);
         let near = S::max(least, x);
         let shifted = S::add(near, S::splat(SHIFT));
         let f = S::sub(near, S::sub(shifted, S::splat(SHIFT)));
-        // Coefficients from the Cephes library's exp2f.
-        let mut p = S::splat(1.535_336_2e-4);
-        p = S::fma(p, f, S::splat(1.339_887_4e-3));
-        p = S::fma(p, f, S::splat(9.618_437e-3));
-        p = S::fma(p, f, S::splat(5.550_332_5e-2));
-        p = S::fma(p, f, S::splat(2.402_264_8e-1));
-        p = S::fma(p, f, S::splat(6.931_472e-1));
-        p = S::fma(p, f, S::splat(1.0));
+        let mut p = S::splat(COEFFICIENTS[0]);
+        for coefficient in &COEFFICIENTS[1..] {
+            p = S::fma(p, f, S::splat(*coefficient));
+        }
         S::where_above(x, least, S::scale_by_power(p, shifted))
-    }
-}
+    };
 
-/// Computes the hyperbolic tangent, within 2e-7.
-#[inline(always)]
-pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
-    unsafe {
+    exp2_of<S: Simd>(x: f32) -> f32 = S::to_array(exp2::<S>(S::splat(x)))[0];
+
+    /// Computes the hyperbolic tangent, within 2e-7.
+    pub(super) tanh<S: Simd>(x: S::V) -> S::V = {
         let e = exp2::<S>(S::mul(S::abs(x), S::splat(-2.0 * std::f32::consts::LOG2_E)));
         let one = S::splat(1.0);
         S::with_sign(S::div(S::sub(one, e), S::add(one, e)), x)
-    }
+    };
 }
 
 /// Stride between rows of scores. Not a power of two, so that rows do not compete for the same cache sets.
@@ -116,7 +98,7 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     prefetch: CellPrefetch,
     out: *mut f32,
 ) {
-    // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
+    // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the scores.
     unsafe {
         let mut sums = [[S::splat(0.0); N]; M];
         for d in 0..size {
@@ -176,16 +158,15 @@ pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// Transformation of scores before the softmax.
 #[derive(Clone, Copy)]
 pub(super) struct SoftmaxParams<'a> {
-    /// Slots of the block that the row sees.
+    /// Slots that the row sees.
     pub(super) visible: &'a [u64; SLOTS / 64],
-    /// Number of slots whose weights are needed; slots beyond it are not visible.
+    /// Slots whose weights are needed; none beyond is visible.
     pub(super) n_slots: usize,
     /// Scores become `cap * tanh(score)`, in base 2; 0 disables the cap.
     pub(super) cap: f32,
-    /// Bias of each slot and its factor; their product is added to the score, in base 2.
+    /// Bias of each slot and its factor, whose product is added in base 2.
     pub(super) bias: Option<(&'a [f32], f32)>,
 }
 
@@ -235,13 +216,6 @@ pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, params: SoftmaxParams) -> (
     }
 }
 
-/// Computes 2ˣ of one value, `x <= 0`.
-#[inline(always)]
-unsafe fn exp2_of<S: Simd>(x: f32) -> f32 {
-    // SAFETY: the caller guarantees the instruction set.
-    unsafe { S::to_array(exp2::<S>(S::splat(x)))[0] }
-}
-
 /// State of a row's online softmax: the maximum score in base 2, and the sum of weights relative to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -251,7 +225,6 @@ pub(super) struct OnlineSoftmax {
 }
 
 impl OnlineSoftmax {
-    /// The state before the first cell.
     pub(super) const EMPTY: Self = Self { max_score: f32::NEG_INFINITY, sum: 0.0 };
 }
 
@@ -283,8 +256,7 @@ pub(super) unsafe fn fold<S: Simd>(
     }
 }
 
-/// Writes a row's result: its sums divided by the sum of its weights, to which a sink adds its weight. A row that sees no cell
-/// gets zeros.
+/// Divides a row's sums by the sum of its weights, to which a sink adds its weight. A row that sees no cell gets zeros.
 #[inline(always)]
 pub(super) unsafe fn finish<S: Simd>((state, sums): (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
     // SAFETY: the caller guarantees `size` elements of both, a multiple of the lanes.
@@ -301,8 +273,7 @@ pub(super) unsafe fn finish<S: Simd>((state, sums): (OnlineSoftmax, *const f32),
             };
         }
         for at in (0..size).step_by(S::LANES) {
-            // Without a visible cell the sums are uninitialised. Adding 0 makes the sign of a zero independent of the order of
-            // cells.
+            // Sums without a cell are uninitialised. Adding 0 makes a zero's sign independent of the order of cells.
             let v = if state.sum == 0.0 { S::splat(0.0) } else { S::load(sums.add(at)) };
             S::store(out.add(at), S::fma(v, S::splat(factor), S::splat(0.0)));
         }

@@ -12,7 +12,7 @@ pub(super) struct CellEntry {
     pub(super) cell: u32,
 }
 
-/// The entries of a stream at positions `SLOTS * number..SLOTS * (number + 1)`.
+/// A stream's entries at positions `SLOTS * number..SLOTS * (number + 1)`.
 #[derive(Debug, Clone)]
 pub(super) struct PositionBlock {
     pub(super) number: u32,
@@ -21,20 +21,16 @@ pub(super) struct PositionBlock {
     pub(super) first: Option<u32>,
 }
 
-/// Rows that see cells of one list.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
-    /// Range of `Streams::rows`.
     pub(super) rows: Range<usize>,
-    /// Range of `Streams::position_blocks`.
     pub(super) position_blocks: Range<usize>,
 }
 
-/// All streams of a decode, ordered so that streams that share cells are adjacent.
+/// All streams of a decode. Streams that share cells are adjacent. The ranges above index its fields.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     pub(super) list: Vec<Stream>,
-    /// The rows of each stream, one stream after another.
     pub(super) rows: Vec<u32>,
     pub(super) entries: Vec<CellEntry>,
     pub(super) position_blocks: Vec<PositionBlock>,
@@ -50,7 +46,7 @@ pub(super) struct Streams {
 pub(super) type MaskReader = unsafe fn(*const u16) -> (u64, u64);
 
 impl Streams {
-    /// Rebuilds the streams. `read_mask` must be for an instruction set that the processor supports.
+    /// `read_mask` must be for an instruction set that the processor supports.
     pub(super) fn rebuild(
         &mut self,
         mask: Option<&Mask>,
@@ -79,7 +75,6 @@ impl Streams {
         self.sort();
     }
 
-    /// Returns the bits of the cells that a row sees.
     pub(super) fn visible_cells(&self, row: u32) -> &[u64] {
         &self.visible[row as usize * self.n_words..][..self.n_words]
     }
@@ -133,7 +128,7 @@ impl Streams {
         self.union.clear();
         self.union.resize(self.n_words, 0);
         for at in rows.clone() {
-            let visible = &self.visible[self.rows[at] as usize * self.n_words..][..self.n_words];
+            let visible = &self.visible[self.rows[at] as usize * self.n_words..];
             self.union.iter_mut().zip(visible).for_each(|(all, visible)| *all |= visible);
         }
         let first = self.entries.len();
@@ -160,7 +155,6 @@ impl Streams {
         self.list.push(Stream { rows, position_blocks: first_position_block..self.position_blocks.len() });
     }
 
-    /// Divides the entries from `first` on into position blocks.
     fn add_position_blocks(&mut self, mut first: usize) {
         let number_of = |entry: &CellEntry| entry.position / index(SLOTS);
         while let Some(start) = self.entries.get(first) {
@@ -175,26 +169,20 @@ impl Streams {
         }
     }
 
-    /// Sorts streams so that those with the same first cells are adjacent. Where sliding windows have dropped the first blocks
-    /// of some streams, the blocks that all streams have are compared first.
+    /// Makes streams with the same first cells adjacent. Where sliding windows have dropped the first blocks of some streams,
+    /// the blocks that all streams have are compared first.
     fn sort(&mut self) {
         if self.list.len() < 2 {
             return;
         }
         let Self { list, entries, position_blocks, .. } = self;
-        let first_number = |stream: &Stream| {
-            position_blocks[stream.position_blocks.clone()].first().map_or(0, |position_block| position_block.number)
-        };
+        let whole = |stream: &Stream| &position_blocks[stream.position_blocks.clone()];
+        let first_number = |stream: &Stream| whole(stream).first().map_or(0, |block| block.number);
         let newest_start = list.iter().map(first_number).max().unwrap_or(0);
         let tail = |stream: &Stream| {
-            let all = &position_blocks[stream.position_blocks.clone()];
-            if newest_start == 0 {
-                all
-            } else {
-                &all[all.partition_point(|position_block| position_block.number <= newest_start)..]
-            }
+            let all = whole(stream);
+            if newest_start == 0 { all } else { &all[all.partition_point(|block| block.number <= newest_start)..] }
         };
-        let whole = |stream: &Stream| &position_blocks[stream.position_blocks.clone()];
         let compare_two = |a: &PositionBlock, b: &PositionBlock| {
             let (of_a, of_b) = (&entries[a.entries.clone()], &entries[b.entries.clone()]);
             // Contiguous blocks are equal if they have the same first entry and the same length.
@@ -208,7 +196,7 @@ impl Streams {
         list.sort_by(|a, b| compare(tail(a), tail(b)).then_with(|| compare(whole(a), whole(b))));
     }
 
-    /// Returns whether two streams share enough cells to be processed together.
+    /// Returns whether two streams share enough cells to form a group.
     pub(super) fn share_cells(&self, a: &Stream, b: &Stream) -> bool {
         const MIN_SHARED: usize = 16;
         let (a, b) = (&self.position_blocks[a.position_blocks.clone()], &self.position_blocks[b.position_blocks.clone()]);
@@ -222,7 +210,6 @@ impl Streams {
     }
 }
 
-/// Converts a row or cell number to its stored type.
 pub(super) fn index(n: usize) -> u32 {
     u32::try_from(n).expect("rows and cells are fewer than 2^32")
 }

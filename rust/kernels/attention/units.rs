@@ -19,7 +19,6 @@ const UNITS_PER_THREAD: usize = 4;
 /// Units of fewer products are not split: they take some microseconds.
 const MIN_PRODUCTS: usize = 400_000;
 
-/// The sizes by which work is divided.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     shape: Shape,
@@ -27,7 +26,6 @@ pub(super) struct Sizes {
     /// Parts into which the query heads of a KV head are divided, and the maximum heads of a part.
     n_parts: usize,
     heads_per_part: usize,
-    /// Maximum rows that are processed together.
     max_rows: usize,
 }
 
@@ -41,8 +39,8 @@ impl Sizes {
         Self { shape: *shape, n_threads, n_parts, heads_per_part, max_rows }
     }
 
-    /// Returns the number of rows to process together: as many as fit, but fewer if some threads would have no work. The
-    /// longest row has `n_blocks` blocks.
+    /// Rows to process together: as many as fit, but fewer if some threads would have no work. The longest row has `n_blocks`
+    /// blocks.
     pub(super) fn rows_per_group(&self, n_blocks: usize) -> usize {
         let n_wanted = UNITS_PER_THREAD * self.n_threads;
         let units_per_group = self.shape.n_kv_heads * self.n_parts * n_blocks.max(1);
@@ -51,14 +49,12 @@ impl Sizes {
         if self.n_threads == 1 { self.max_rows } else { enough.max(min_rows).min(self.max_rows) }
     }
 
-    /// Returns the query heads of one part of a KV head.
     pub(super) fn heads(&self, kv_head: usize, part: usize) -> Range<usize> {
         let per_kv = self.shape.heads_per_kv();
         let first = part * per_kv / self.n_parts;
         kv_head * per_kv + first..kv_head * per_kv + (part + 1) * per_kv / self.n_parts
     }
 
-    /// Maximum queries that a thread has room for.
     fn max_queries(&self) -> usize {
         self.max_rows.max(MAX_LANES.div_ceil(self.heads_per_part)) * self.heads_per_part
     }
@@ -77,26 +73,25 @@ impl Sizes {
         let Shape { key_size, value_size, .. } = self.shape;
         let n_queries = self.max_queries();
         let mut total = 0;
-        let mut take = |n: usize| {
-            let first = total;
-            total += n.next_multiple_of(MAX_LANES);
-            first
+        let mut take = |n: usize, each: usize| {
+            let offset = total;
+            total += (n * each).next_multiple_of(MAX_LANES);
+            Part { offset, each }
         };
         Area {
-            queries: take(n_queries * key_size),
-            scores: take(n_queries * SCORES_STRIDE),
-            block_sums: take(n_queries * value_size),
-            sums: take(n_queries * value_size),
-            block_softmax_states: take(2 * n_queries),
-            softmax_states: take(2 * n_queries),
-            keys: take(PANEL_CELLS * key_size),
-            values: take(PANEL_CELLS * value_size),
-            biases: take(self.max_rows * SLOTS),
+            queries: take(n_queries, key_size),
+            scores: take(n_queries, SCORES_STRIDE),
+            block_sums: take(n_queries, value_size),
+            sums: take(n_queries, value_size),
+            block_softmax_states: take(n_queries, 2),
+            softmax_states: take(n_queries, 2),
+            keys: take(PANEL_CELLS, key_size),
+            values: take(PANEL_CELLS, value_size),
+            biases: take(self.max_rows, SLOTS),
             total,
         }
     }
 
-    /// Maximum elements of all partial results.
     pub(super) fn max_partials(&self) -> usize {
         if self.n_threads == 1 {
             return 0;
@@ -107,49 +102,54 @@ impl Sizes {
         all.min(self.n_threads * PARTIAL_BYTES / 4)
     }
 
-    /// Elements of a query's partial result.
+    /// Elements of a query's partial result: sums and a softmax state.
     pub(super) fn per_query(&self) -> usize {
         self.shape.value_size + 2
     }
 }
 
-/// Offsets within a thread's working memory, in elements of 4 bytes.
+/// A part of a thread's working memory: its offset, and the length of each of its entries, in elements of 4 bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) offset: usize,
+    pub(super) each: usize,
+}
+
+/// Layout of a thread's working memory: the first six parts have an entry per query, then come cells and rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area {
-    pub(super) queries: usize,
-    pub(super) scores: usize,
-    pub(super) block_sums: usize,
-    pub(super) sums: usize,
-    pub(super) block_softmax_states: usize,
-    pub(super) softmax_states: usize,
-    pub(super) keys: usize,
-    pub(super) values: usize,
-    pub(super) biases: usize,
+    pub(super) queries: Part,
+    pub(super) scores: Part,
+    pub(super) block_sums: Part,
+    pub(super) sums: Part,
+    pub(super) block_softmax_states: Part,
+    pub(super) softmax_states: Part,
+    pub(super) keys: Part,
+    pub(super) values: Part,
+    pub(super) biases: Part,
     pub(super) total: usize,
 }
 
-/// Cells whose keys or values are unpacked at a time.
+/// Cells that are unpacked at a time.
 pub(super) const PANEL_CELLS: usize = 64;
 
-/// A piece of work: some blocks of a group, for some query heads of some KV heads.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub(super) group: usize,
     /// KV heads. Several if there are few queries: cells are then read from memory, which is faster in long runs.
     pub(super) kv_heads: Range<usize>,
-    /// Part of the query heads of each KV head.
+    /// Of the query heads of each KV head.
     pub(super) part: usize,
-    /// Range of `Groups::blocks`.
     pub(super) blocks: Range<usize>,
     /// Index into `Units::splits`, if the group's blocks are split over several units.
     pub(super) split: Option<usize>,
 }
 
-/// Shared state of the units over which a group's blocks are split.
+/// State of the units over which a group's blocks are split.
 #[derive(Debug)]
 pub(super) struct SplitReduction {
     n_units: usize,
-    /// Blocks that the first unit folds itself into one result.
+    /// Blocks that the first unit folds into one result.
     pub(super) n_first: usize,
     /// Number of results: the first unit's, and one for each other block.
     pub(super) n_results: usize,
@@ -160,7 +160,7 @@ pub(super) struct SplitReduction {
 }
 
 impl SplitReduction {
-    /// Called once by each unit after its results are written. Returns true for the last unit, which then reads all of them.
+    /// Each unit calls it once its results are written. Returns true for the last unit, which then reads all results.
     pub(super) fn finish_unit(&self) -> bool {
         (self.n_finished.fetch_add(1, Ordering::AcqRel) + 1).is_multiple_of(self.n_units)
     }
@@ -175,7 +175,6 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// Divides the work of all groups into units.
     pub(super) fn rebuild(&mut self, sizes: &Sizes, groups: &Groups) {
         self.list.clear();
         self.splits.clear();
@@ -184,10 +183,9 @@ impl Units {
         self.costs.clear();
         self.costs.extend(groups.blocks.iter().map(|block| {
             // A cell costs about as much as 2.5 queries, because it is read and its key is transposed.
-            let costs = groups.segments[block.segments.clone()]
-                .iter()
-                .map(|segment| segment.cells.len() * (size * 5 / 2 + segment.rows.len() * (size + 32) * sizes.heads_per_part));
-            costs.sum::<usize>()
+            let cost_of = |rows: usize| size * 5 / 2 + rows * (size + 32) * sizes.heads_per_part;
+            let segments = groups.segments[block.segments.clone()].iter();
+            segments.map(|segment| segment.cells.len() * cost_of(segment.rows.len())).sum::<usize>()
         }));
         let total = self.costs.iter().sum::<usize>() * shape.n_kv_heads * sizes.n_parts;
         let target = (total / (UNITS_PER_THREAD * sizes.n_threads)).max(MIN_PRODUCTS);
@@ -224,13 +222,8 @@ impl Units {
                         first += n;
                     }
                     let n_units = self.list.len() - n_before;
-                    self.splits.push(SplitReduction {
-                        n_units,
-                        n_first,
-                        n_results,
-                        first: used,
-                        n_finished: AtomicUsize::new(0),
-                    });
+                    let n_finished = AtomicUsize::new(0);
+                    self.splits.push(SplitReduction { n_units, n_first, n_results, first: used, n_finished });
                     used += n_results * per_result;
                     free -= n_results * per_result;
                 }

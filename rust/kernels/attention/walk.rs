@@ -7,12 +7,11 @@ use super::kernels::{AttentionTable, ScoreBlock, ValueBlock};
 use super::plan::SLOTS;
 use super::prefetch::{CellPrefetch, UpcomingCells, cell_of};
 use super::simd::{MAX_LANES, OnlineSoftmax, SCORES_STRIDE, SoftmaxParams};
-use super::task::{Task, tiles};
-use super::units::{Area, PANEL_CELLS, Sizes, SplitReduction};
+use super::task::Task;
+use super::units::{Area, PANEL_CELLS, Part, Sizes, SplitReduction};
 use super::{Attention, AttentionOutput, Format, Plan, Shared};
 use crate::kernels::half::to_single;
 
-/// One thread's computation of an attention.
 pub(super) struct Walk<'a> {
     pub(super) kernels: &'static AttentionTable,
     pub(super) attention: &'a Attention<'a>,
@@ -28,7 +27,6 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Processes units until none is left.
     pub(super) fn run(&self) {
         let units = &self.plan.units.list;
         while let Some(number) = self.plan.next_unit() {
@@ -42,46 +40,47 @@ impl Walk<'_> {
         }
     }
 
-    /// Computes all blocks of a group, or those of a unit if they are split. The unit with the first blocks folds them, the others
-    /// store each block's result, and the unit that finishes last folds these in order, so the result does not depend on the cuts.
+    /// Computes a unit's blocks. If a group's blocks are split, the unit with the first blocks folds them, the others store each
+    /// block's result, and the unit that finishes last folds these in order, so the result does not depend on the cuts.
     fn compute(&self, task: Task, split: Option<&SplitReduction>) {
         for task in task.per_kv_head() {
             self.pack_queries(task);
-            self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
+            self.states(self.area.softmax_states, task).fill(OnlineSoftmax::EMPTY);
         }
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
         for number in task.unit.blocks.clone() {
             self.compute_block(task, number);
             for task in task.per_kv_head() {
+                let (states, sums) = (self.area.block_softmax_states, self.area.block_sums);
                 match split {
                     Some(split) if !is_first => {
                         let result = 1 + number - all.start - split.n_first;
-                        self.store_partial(task, split, result, (self.block_softmax_states(task), self.block_sums(task)));
+                        self.store_partial(task, split, result, (states, sums));
                     }
-                    _ => self.fold(task, self.block_softmax_states(task).as_ptr(), self.block_sums(task)),
+                    _ => self.fold(task, self.states(states, task).as_ptr(), self.part(sums, task)),
                 }
             }
         }
         let Some(split) = split else { return task.per_kv_head().for_each(|task| self.finish(task)) };
         if is_first {
-            task.per_kv_head().for_each(|task| self.store_partial(task, split, 0, (self.softmax_states(task), self.sums(task))));
+            let results = (self.area.softmax_states, self.area.sums);
+            task.per_kv_head().for_each(|task| self.store_partial(task, split, 0, results));
         }
         if split.finish_unit() {
             for task in task.per_kv_head() {
-                self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
+                self.states(self.area.softmax_states, task).fill(OnlineSoftmax::EMPTY);
                 (0..split.n_results).for_each(|result| self.fold_partial(task, split, result));
                 self.finish(task);
             }
         }
     }
 
-    /// Returns the query heads of the current KV head.
     fn heads(&self, task: Task) -> Range<usize> {
         self.sizes.heads(task.kv_head(), task.unit.part)
     }
 
-    /// Transposes the group's queries, multiplied by the constant factors of a score.
+    /// Transposes the group's queries, multiplied by a score's constant factors.
     fn pack_queries(&self, task: Task) {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
@@ -90,7 +89,7 @@ impl Walk<'_> {
             let head = self.heads(task).start + query % task.n_heads;
             &queries.values[row * queries.row_stride + head * queries.head_stride..][..shape.key_size]
         };
-        let to = self.queries(task);
+        let to = self.part(self.area.queries, task);
         let lanes = self.kernels.lanes;
         let n_whole = task.n_queries / lanes * lanes;
         for first in (0..n_whole).step_by(lanes) {
@@ -114,7 +113,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Computes the weights of one block, and the sums of its weighted values.
     fn compute_block(&self, task: Task, number: usize) {
         let block = &self.plan.groups.blocks[number];
         let segments = &self.plan.groups.segments[block.segments.clone()];
@@ -125,28 +123,19 @@ impl Walk<'_> {
             Some(next) if !next.blocks.is_empty() => Some((next.blocks.start, next.kv_heads.start)),
             _ => None,
         };
-        let next_block =
-            next_block.map_or((&[][..], 0), |(number, head)| (self.cells_of(&self.plan.groups.blocks[number]), head));
+        let cells_of = |number: usize| self.cells_of(&self.plan.groups.blocks[number]);
+        let (next_cells, next_head) = next_block.map_or((&[][..], 0), |(number, head)| (cells_of(number), head));
         let n_heads = task.unit.kv_heads.len();
-        let mut upcoming = UpcomingCells {
-            remaining: cells,
-            n_heads,
-            source: &self.attention.keys,
-            next: (&self.attention.values, cells, task.kv_head()),
-        };
+        let Attention { keys, values, shape, .. } = self.attention;
+        let mut upcoming = UpcomingCells { remaining: cells, n_heads, source: keys, next: (values, cells, task.kv_head()) };
         for segment in segments {
             self.score(task, segment, &mut upcoming);
         }
         task.per_kv_head().for_each(|task| self.softmax(task, block, segments));
-        let n_sums = n_heads * task.n_queries * self.attention.shape.value_size;
+        let n_sums = n_heads * task.n_queries * shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
-        unsafe { self.block_sums(task).write_bytes(0, n_sums) };
-        upcoming = UpcomingCells {
-            remaining: cells,
-            n_heads,
-            source: &self.attention.values,
-            next: (&self.attention.keys, next_block.0, next_block.1),
-        };
+        unsafe { self.part(self.area.block_sums, task).write_bytes(0, n_sums) };
+        upcoming = UpcomingCells { remaining: cells, n_heads, source: values, next: (keys, next_cells, next_head) };
         for segment in segments {
             self.accumulate_values(task, segment, &mut upcoming);
         }
@@ -157,11 +146,9 @@ impl Walk<'_> {
         &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
     }
 
-    /// Computes the scores of a segment's rows and cells. Each panel of cells is multiplied with all heads before the next
-    /// panel, because memory reads are faster in long runs.
+    /// Each panel of cells is multiplied with all heads before the next panel, because memory reads are faster in long runs.
     fn score(&self, task: Task, segment: &Segment, upcoming: &mut UpcomingCells) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
-        let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let keys = &self.attention.keys;
         let size = keys.head_size;
         let lanes = self.kernels.lanes;
@@ -177,24 +164,23 @@ impl Walk<'_> {
                     for (pointer, &cell) in pointers.iter_mut().zip(some) {
                         *pointer = cell_of(keys, task.kv_head(), cell);
                     }
-                    // SAFETY: `check` verified that the cells have that many elements, and `area` has room for a panel.
+                    // SAFETY: `check` verified the size of the cells, and `area` has room for a panel.
                     unsafe {
-                        let to = self.memory.add(self.area.keys + at * lanes);
+                        let to = self.memory.add(self.area.keys.offset + at * lanes);
                         (self.kernels.transpose)(keys.format, &pointers, size, to, PANEL_CELLS);
                     }
                 }
-                for rows in tiles(queries.clone(), self.kernels.max_rows) {
-                    // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores plus one vector for each
-                    // query.
+                for rows in task.tiles(&segment.rows, self.kernels.max_rows) {
+                    // SAFETY: `area` has room for the queries, a panel, and a block of scores plus one vector for each query.
                     unsafe {
                         (self.kernels.scores)(ScoreBlock {
                             rows: rows.len(),
-                            queries: (self.queries(task).add(rows.start), task.n_queries),
-                            keys: (self.memory.add(self.area.keys), PANEL_CELLS),
+                            queries: (self.part(self.area.queries, task).add(rows.start), task.n_queries),
+                            keys: (self.memory.add(self.area.keys.offset), PANEL_CELLS),
                             n_cells: panel.len(),
                             size,
                             prefetch,
-                            out: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
+                            out: self.part(self.area.scores, task).add(rows.start * SCORES_STRIDE + slot),
                         });
                     }
                     prefetch = CellPrefetch::NONE;
@@ -203,7 +189,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Turns the scores of a block into weights.
     fn softmax(&self, task: Task, block: &Block, segments: &[Segment]) {
         if self.plan.streams.is_biased {
             self.gather_biases(task, segments);
@@ -213,21 +198,19 @@ impl Walk<'_> {
             for (head, head_index) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let factor = self.attention.slope(head_index) * std::f32::consts::LOG2_E;
-                let bias = self.plan.streams.is_biased.then(|| {
-                    // SAFETY: `area` has room for a block of biases for each row, and only this thread uses its memory.
-                    let bias = unsafe { std::slice::from_raw_parts(self.memory.add(self.area.biases + row * SLOTS), SLOTS) };
-                    (bias, factor)
-                });
+                // SAFETY: `area` has room for a block of biases for each row, and only this thread uses its memory.
+                let biases = || unsafe { std::slice::from_raw_parts(self.biases(row), SLOTS) };
+                let bias = self.plan.streams.is_biased.then(|| (biases(), factor));
                 let cap = self.attention.softcap * std::f32::consts::LOG2_E;
                 let params = SoftmaxParams { visible, n_slots: block.n_slots, cap, bias };
+                let scores = self.part(self.area.scores, task).wrapping_add(query * SCORES_STRIDE);
                 // SAFETY: `area` has room for a block of scores for each query.
-                let (max_score, sum) = unsafe { (self.kernels.softmax)(self.scores(task).add(query * SCORES_STRIDE), params) };
-                self.block_softmax_states(task)[query] = OnlineSoftmax { max_score, sum };
+                let (max_score, sum) = unsafe { (self.kernels.softmax)(scores, params) };
+                self.states(self.area.block_softmax_states, task)[query] = OnlineSoftmax { max_score, sum };
             }
         }
     }
 
-    /// Collects the mask's biases for each row and slot.
     fn gather_biases(&self, task: Task, segments: &[Segment]) {
         let Some(mask) = self.attention.mask else { return };
         for segment in segments {
@@ -236,20 +219,19 @@ impl Walk<'_> {
                 let values = mask.row(number, self.attention.shape.n_cells);
                 for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
                     let value = values[cell as usize];
-                    // Hidden slots are masked by visibility; here they must not produce NaN.
+                    // Visibility masks hidden slots; here they must not produce NaN.
                     let value = if value == super::Mask::HIDDEN { 0.0 } else { to_single(value) };
                     // SAFETY: `area` has room for a block of biases for each row.
-                    unsafe { self.memory.add(self.area.biases + row * SLOTS + slot).write(value) };
+                    unsafe { self.biases(row).add(slot).write(value) };
                 }
             }
         }
     }
 
-    /// Adds the weighted values of a segment's cells to the sums of its rows, panel by panel like `score`.
+    /// Adds the weighted values to the sums, panel by panel like `score`.
     fn accumulate_values(&self, task: Task, segment: &Segment, upcoming: &mut UpcomingCells) {
         let values = &self.attention.values;
         let size = values.head_size;
-        let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let is_direct = matches!(values.format, Format::F32 | Format::F16);
         let (mut pointers, mut pointers_ahead) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
@@ -265,26 +247,25 @@ impl Walk<'_> {
                     let from = cell_of(values, task.kv_head(), cell);
                     *pointer = from;
                     if !is_direct {
-                        // SAFETY: `check` verified that the cell has that many elements, and `area` has room for a panel of
-                        // values.
+                        // SAFETY: `check` verified the size of the cell, and `area` has room for a panel of values.
                         unsafe {
-                            let to = self.memory.add(self.area.values + at * size);
+                            let to = self.memory.add(self.area.values.offset + at * size);
                             (self.kernels.unpack)(values.format, from, std::slice::from_raw_parts_mut(to, size));
                             *pointer = to.cast();
                         }
                     }
                 }
-                for rows in tiles(queries.clone(), self.kernels.max_rows) {
+                for rows in task.tiles(&segment.rows, self.kernels.max_rows) {
                     // SAFETY: `area` has room for the scores and sums of all queries, and the cells have `size` elements.
                     unsafe {
                         (self.kernels.accumulate_values)(ValueBlock {
                             rows: rows.len(),
-                            weights: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
+                            weights: self.part(self.area.scores, task).add(rows.start * SCORES_STRIDE + slot),
                             format: if is_direct { values.format } else { Format::F32 },
                             cells: &pointers[..panel.len()],
                             size,
                             prefetch,
-                            out: self.block_sums(task).add(rows.start * size),
+                            out: self.part(self.area.block_sums, task).add(rows.start * size),
                         });
                     }
                     prefetch = CellPrefetch::NONE;
@@ -293,19 +274,18 @@ impl Walk<'_> {
         }
     }
 
-    /// Folds the softmax states and sums of all queries into the results of the blocks before.
+    /// Folds results into the results of the blocks before.
     fn fold(&self, task: Task, block_states: *const OnlineSoftmax, block_sums: *const f32) {
         let size = self.attention.shape.value_size;
-        for (query, state) in self.softmax_states(task).iter_mut().enumerate() {
+        for (query, state) in self.states(self.area.softmax_states, task).iter_mut().enumerate() {
             // SAFETY: callers pass a softmax state and `size` sums of each query, and `area` has room for the total sums.
             unsafe {
                 let block = (block_states.add(query).read(), block_sums.add(query * size));
-                (self.kernels.fold)((state, self.sums(task).add(query * size)), block, size);
+                (self.kernels.fold)((state, self.part(self.area.sums, task).add(query * size)), block, size);
             }
         }
     }
 
-    /// Writes the results of all rows of a group.
     fn finish(&self, task: Task) {
         let size = self.attention.shape.value_size;
         for (row, &number) in self.plan.groups.rows[task.group.rows.clone()].iter().enumerate() {
@@ -313,12 +293,16 @@ impl Walk<'_> {
                 let query = row * task.n_heads + head;
                 let first = number as usize * self.out.row_stride + head_index * self.out.head_stride;
                 let sink = self.attention.sinks.map(|sinks| sinks[head_index] * std::f32::consts::LOG2_E);
-                // SAFETY: one unit alone finishes and writes the results of a row and head, and `check` verified that results
-                // do not overlap.
+                // SAFETY: one unit writes the results of a row and head, and `check` verified that results do not overlap.
                 unsafe {
                     let out = self.out.values.part_mut(first..first + size);
-                    let sums = self.sums(task).add(query * size);
-                    (self.kernels.finish)((self.softmax_states(task)[query], sums), sink, out.as_mut_ptr(), size);
+                    let sums = self.part(self.area.sums, task).add(query * size);
+                    (self.kernels.finish)(
+                        (self.states(self.area.softmax_states, task)[query], sums),
+                        sink,
+                        out.as_mut_ptr(),
+                        size,
+                    );
                 }
             }
         }
@@ -331,20 +315,13 @@ impl Walk<'_> {
         first..first + 4 * n
     }
 
-    fn store_partial(
-        &self,
-        task: Task,
-        split: &SplitReduction,
-        result: usize,
-        (softmax_states, sums): (&[OnlineSoftmax], *const f32),
-    ) {
+    fn store_partial(&self, task: Task, split: &SplitReduction, result: usize, (states, sums): (Part, Part)) {
         let n_sums = task.n_queries * self.attention.shape.value_size;
-        // SAFETY: each result is written by one unit, and read only after `SplitReduction::finish_unit` reported that all are
-        // written.
+        // SAFETY: one unit writes each result, and it is read only after `SplitReduction::finish_unit` returned true.
         unsafe {
             let partial = self.scratch.part_mut(self.partial_range(task, split, result)).as_mut_ptr().cast::<f32>();
-            partial.cast::<OnlineSoftmax>().copy_from_nonoverlapping(softmax_states.as_ptr(), task.n_queries);
-            partial.add(2 * task.n_queries).copy_from_nonoverlapping(sums, n_sums);
+            partial.cast::<OnlineSoftmax>().copy_from_nonoverlapping(self.states(states, task).as_ptr(), task.n_queries);
+            partial.add(2 * task.n_queries).copy_from_nonoverlapping(self.part(sums, task), n_sums);
         }
     }
 
@@ -354,38 +331,18 @@ impl Walk<'_> {
         self.fold(task, partial.cast(), partial.wrapping_add(2 * task.n_queries));
     }
 
-    /// Returns a part of the working memory that has `per_query` elements for each query of each KV head.
-    fn part(&self, offset: usize, per_query: usize, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(offset + task.kv_index * task.n_queries * per_query)
+    /// Returns the entries of `part` for the queries of the current KV head.
+    fn part(&self, part: Part, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(part.offset + task.kv_index * task.n_queries * part.each)
+    }
+
+    fn biases(&self, row: usize) -> *mut f32 {
+        self.memory.wrapping_add(self.area.biases.offset + row * SLOTS)
     }
 
     #[expect(clippy::mut_from_ref, reason = "the memory belongs to this thread, and its parts do not overlap")]
-    fn states(&self, offset: usize, task: Task) -> &mut [OnlineSoftmax] {
+    fn states(&self, part: Part, task: Task) -> &mut [OnlineSoftmax] {
         // SAFETY: `area` has room for a softmax state of each query, and only this thread uses its memory.
-        unsafe { std::slice::from_raw_parts_mut(self.part(offset, 2, task).cast(), task.n_queries) }
-    }
-
-    fn softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
-        self.states(self.area.softmax_states, task)
-    }
-
-    fn block_softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
-        self.states(self.area.block_softmax_states, task)
-    }
-
-    fn queries(&self, task: Task) -> *mut f32 {
-        self.part(self.area.queries, self.attention.shape.key_size, task)
-    }
-
-    fn sums(&self, task: Task) -> *mut f32 {
-        self.part(self.area.sums, self.attention.shape.value_size, task)
-    }
-
-    fn block_sums(&self, task: Task) -> *mut f32 {
-        self.part(self.area.block_sums, self.attention.shape.value_size, task)
-    }
-
-    fn scores(&self, task: Task) -> *mut f32 {
-        self.part(self.area.scores, SCORES_STRIDE, task)
+        unsafe { std::slice::from_raw_parts_mut(self.part(part, task).cast(), task.n_queries) }
     }
 }
