@@ -1,8 +1,7 @@
 //! Multiplies a span of a panel with a tile of activations.
 //!
-//! Each lane is a row of weights, and its sum grows along the row, unit by unit: the same operations in the same order for any
-//! number of columns. A span is either unpacked once and multiplied with many tiles, or unpacked in registers and multiplied
-//! with a single narrow tile.
+//! Each lane is a row of weights, and its sum grows along the row: the same operations in the same order for any number of
+//! columns. A span is either unpacked once and multiplied with many tiles, or unpacked in registers for a single narrow tile.
 
 use std::array::from_fn;
 use std::marker::PhantomData;
@@ -12,12 +11,10 @@ use super::lanes::Lanes;
 use super::prefetch::{BytePrefetch, prefetch_word};
 use super::unpack::{PackedPanel, Sink, Unpack};
 
-/// A span of a panel and the same span of a tile.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileProduct {
-    /// First unit of the panel.
+    /// The first unit, as in `tile`.
     pub(super) panel: *const u8,
-    /// First unit of the tile.
     pub(super) tile: *const u8,
     /// Number of units.
     pub(super) n: usize,
@@ -26,15 +23,12 @@ pub(super) struct TileProduct {
     /// Destination of the sums, one per row and column.
     pub(super) after: *mut f32,
     pub(super) prefetch: BytePrefetch,
-    /// Floats from one column of the destination to the next.
+    /// Floats from one column to the next.
     pub(super) after_stride: usize,
 }
 
-/// Adds the products of a span to the sums of `N` columns.
-///
-/// # Safety
-/// The processor supports `L`. `product.panel` and `product.tile` have `product.n` readable units of form `F`; `before`, unless
-/// null, has a readable vector and `after` a writable vector for each column.
+/// Adds the products of a span to the sums of `N` columns. Callers guarantee `L`, `product.n` readable units of form `F` in panel
+/// and tile, and for each column a readable vector in `before`, unless it is null, and a writable one in `after`.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProduct) {
     let mut prefetch = product.prefetch;
@@ -60,12 +54,8 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProdu
     }
 }
 
-/// Like [`tile`], but unpacks blocks in registers, for panels that are multiplied with a single tile. `scratch` receives the
-/// blocks' scales and minima.
-///
-/// # Safety
-/// The same as for [`tile`], except that the panel is not read; the packed blocks must be readable, and `scratch` must have room
-/// for a unit.
+/// Like [`tile`], but unpacks blocks in registers: instead of the panel the packed blocks must be readable. `scratch`, which has
+/// room for a unit, receives the blocks' scales and minima.
 #[inline(always)]
 pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) {
     // SAFETY: the caller guarantees the instruction set, the blocks, the units and the sums.
@@ -86,9 +76,8 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
     }
 }
 
-/// Multiplies the bytes of a unit as they are unpacked.
 struct UnitProduct<L: Lanes, U: Unpack, const N: usize> {
-    /// Its panel has only scales and minima.
+    /// Of the panel only scales and minima.
     unit: Unit<L, U::Form, N>,
     unit_sums: [L::Floats; N],
     next: *const u8,
@@ -98,42 +87,36 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
     /// Integer sums for each of the block's scales, at most two.
     type Taken = [[L::Ints; N]; 2];
 
-    #[inline(always)]
-    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken {
-        let mut taken = [[words[0]; N]; 2];
-        for (i, sums) in taken[..scales_of_block::<U::Form>()].iter_mut().enumerate() {
-            let word = |j| {
-                prefetch_word::<L, U>(self.next, b, j);
-                words[j]
+    primitives! {
+        take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken = {
+            let mut taken = [[words[0]; N]; 2];
+            for (i, sums) in taken[..scales_of_block::<U::Form>()].iter_mut().enumerate() {
+                let word = |j| {
+                    prefetch_word::<L, U>(self.next, b, j);
+                    words[j]
+                };
+                *sums = self.unit.dot_block(b, i, word);
+            }
+            taken
+        };
+
+        complete(&mut self, b: usize, taken: Self::Taken) =
+            for (i, &sums) in taken[..scales_of_block::<U::Form>()].iter().enumerate() {
+                self.unit.add_scaled(b, i, sums, &mut self.unit_sums);
             };
-            // SAFETY: the caller guarantees the instruction set and the unit.
-            *sums = unsafe { self.unit.dot_block(b, i, word) };
-        }
-        taken
-    }
-
-    #[inline(always)]
-    unsafe fn complete(&mut self, b: usize, taken: Self::Taken) {
-        for (i, &sums) in taken[..scales_of_block::<U::Form>()].iter().enumerate() {
-            // SAFETY: the caller guarantees the instruction set and the unit.
-            unsafe { self.unit.add_scaled(b, i, sums, &mut self.unit_sums) };
-        }
     }
 }
 
-#[inline(always)]
-unsafe fn sums_before<L: Lanes, const N: usize>(product: &TileProduct) -> [L::Floats; N] {
-    let before = product.before;
-    // SAFETY: the caller guarantees the instruction set and the sums.
-    from_fn(|c| unsafe { if before.is_null() { L::splat_float(0.0) } else { L::load_floats(before.add(L::ROWS * c)) } })
-}
+primitives! {
+    sums_before<L: Lanes, const N: usize>(product: &TileProduct) -> [L::Floats; N] = {
+        let before = product.before;
+        from_fn(|c| if before.is_null() { L::splat_float(0.0) } else { L::load_floats(before.add(L::ROWS * c)) })
+    };
 
-#[inline(always)]
-unsafe fn store_sums<L: Lanes, const N: usize>(product: &TileProduct, sums: [L::Floats; N]) {
-    for (c, sum) in sums.into_iter().enumerate() {
-        // SAFETY: the caller guarantees the instruction set and the sums.
-        unsafe { L::store_floats(sum, product.after.add(product.after_stride * c)) };
-    }
+    store_sums<L: Lanes, const N: usize>(product: &TileProduct, sums: [L::Floats; N]) =
+        for (c, sum) in sums.into_iter().enumerate() {
+            L::store_floats(sum, product.after.add(product.after_stride * c));
+        };
 }
 
 /// Scales per 32 weights.
@@ -141,10 +124,7 @@ const fn scales_of_block<F: Form>() -> usize {
     F::SCALES * 32 / F::LEN
 }
 
-/// A unit of a panel and of a tile.
-///
-/// # Safety
-/// Every method: the processor supports `L`, and the pointers are valid for a unit of form `F`.
+/// Callers of every method guarantee `L`, and pointers that are valid for a unit of form `F`.
 struct Unit<L, F, const N: usize> {
     panel: *const u8,
     tile: *const u8,
@@ -156,14 +136,12 @@ impl<L: Lanes, F: Form, const N: usize> Unit<L, F, N> {
         Self { panel, tile, layout: PhantomData }
     }
 
-    /// Returns the initial accumulators: the sums themselves, or for a super-block separate sums that begin with its minima.
-    #[inline(always)]
-    unsafe fn begin(&self, sums: &[L::Floats; N]) -> [L::Floats; N] {
-        if F::LEN == 32 {
-            return *sums;
-        }
-        // SAFETY: the caller guarantees the instruction set and the unit.
-        unsafe {
+    primitives! {
+        /// Returns the initial accumulators: the sums, or for a super-block separate sums that begin with its minima.
+        begin(&self, sums: &[L::Floats; N]) -> [L::Floats; N] = {
+            if F::LEN == 32 {
+                return *sums;
+            }
             let mut unit_sums = [L::splat_float(0.0); N];
             if F::MINS > 0 {
                 let extras = self.tile.add(F::LEN * N).cast::<i32>().add(N);
@@ -178,14 +156,10 @@ impl<L: Lanes, F: Form, const N: usize> Unit<L, F, N> {
                 }
             }
             unit_sums
-        }
-    }
+        };
 
-    /// Returns the integer sums for scale `i` of block `b`. A block is 32 weights of each row in eight vectors, `words`.
-    #[inline(always)]
-    unsafe fn dot_block(&self, b: usize, i: usize, words: impl Fn(usize) -> L::Ints) -> [L::Ints; N] {
-        // SAFETY: the caller guarantees the instruction set and the unit.
-        unsafe {
+        /// Returns the integer sums for scale `i` of block `b`: 32 weights of each row in eight vectors, `words`.
+        dot_block(&self, b: usize, i: usize, words: impl Fn(usize) -> L::Ints) -> [L::Ints; N] = {
             let starts = self.tile.add(F::LEN * N).cast::<i32>().add(N + scales_of_block::<F>() * b + i);
             let bytes = self.tile.add(32 * N * b);
             let each = 8 / scales_of_block::<F>();
@@ -195,28 +169,18 @@ impl<L: Lanes, F: Form, const N: usize> Unit<L, F, N> {
                 L::dot(&mut int_sums, |j| words(first + j), bytes.add(4 * first), F::BITS);
             }
             int_sums
-        }
-    }
+        };
 
-    /// Adds integer sums, multiplied by scale `i` of block `b`.
-    #[inline(always)]
-    unsafe fn add_scaled(&self, b: usize, i: usize, int_sums: [L::Ints; N], unit_sums: &mut [L::Floats; N]) {
-        // SAFETY: the caller guarantees the instruction set and the unit.
-        unsafe {
+        add_scaled(&self, b: usize, i: usize, int_sums: [L::Ints; N], unit_sums: &mut [L::Floats; N]) = {
             let scales = self.tile.add(F::LEN * N).cast::<f32>();
             let scale = L::load_floats(self.panel.add(L::VECTOR * (F::SCALES_AT + scales_of_block::<F>() * b + i)).cast());
             for c in 0..N {
                 let scale = if F::LEN == 32 { L::mul(scale, L::splat_float(scales.add(c).read())) } else { scale };
                 unit_sums[c] = L::fma(L::to_floats(int_sums[c]), scale, unit_sums[c]);
             }
-        }
-    }
+        };
 
-    /// Adds the accumulators to the sums.
-    #[inline(always)]
-    unsafe fn end(&self, unit_sums: &[L::Floats; N], sums: &mut [L::Floats; N]) {
-        // SAFETY: the caller guarantees the instruction set and the unit.
-        unsafe {
+        end(&self, unit_sums: &[L::Floats; N], sums: &mut [L::Floats; N]) = {
             let scales = self.tile.add(F::LEN * N).cast::<f32>();
             for c in 0..N {
                 sums[c] = if F::LEN == 256 {
@@ -228,6 +192,6 @@ impl<L: Lanes, F: Form, const N: usize> Unit<L, F, N> {
                     unit_sums[c]
                 };
             }
-        }
+        };
     }
 }

@@ -3,13 +3,13 @@
 use super::accumulate::{self, TileProduct};
 use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
 use super::format::Format;
-use super::lanes::Lanes;
+use super::lanes::{self, Lanes};
 use super::plain::{self, FloatFormat, FloatTileProduct};
 use super::quantise::{self, ActivationSpan};
 use super::unpack::{self, PackedPanel, Unpack};
 use crate::kernels::Level;
 
-/// The functions of one format on one level. Callable only where the level is available.
+/// The functions of one format. Callable only where the level is available.
 #[derive(Clone, Copy)]
 pub(super) struct ProductTable {
     /// Rows of weights of a panel.
@@ -22,31 +22,28 @@ pub(super) struct ProductTable {
 #[derive(Clone, Copy)]
 pub(super) enum ProductKernels {
     Quantised(QuantisedTable),
-    /// By number of columns, starting with 1.
-    Plain([unsafe fn(&FloatTileProduct); MAX_COLUMNS]),
+    Plain(PlainTable),
 }
 
-/// Multiplies blocks while unpacking them.
+/// By number of columns, starting with 1.
+pub(super) type PlainTable = [unsafe fn(&FloatTileProduct); MAX_COLUMNS];
+
 pub(super) type PackedKernel = unsafe fn(&PackedPanel, *mut u8, &TileProduct);
 
-/// Functions for weights that are bytes and scales.
 #[derive(Clone, Copy)]
 pub(super) struct QuantisedTable {
-    /// Bytes of a block of weights, which becomes a unit.
     pub(super) block_bytes: usize,
-    /// Weights per row of a unit.
     pub(super) unit_len: usize,
     /// Bytes of a unit of a panel.
     pub(super) panel_bytes: usize,
     /// Bytes of one column's unit in a tile.
     pub(super) column_bytes: usize,
-    /// Offset that was added to the weights' bytes.
     pub(super) offset: i32,
     pub(super) quantise: unsafe fn(&ActivationSpan),
     pub(super) unpack: unsafe fn(&PackedPanel, *mut u8),
     /// By number of columns, starting with 1.
     pub(super) tiles: [unsafe fn(&TileProduct); MAX_COLUMNS],
-    /// By number of columns, starting with 1: unpack while multiplying, for products with no other columns.
+    /// The same, for products with no other columns: unpack while multiplying.
     pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
 
@@ -70,38 +67,18 @@ impl ProductTable {
 }
 
 macro_rules! level {
-    ($name:ident, $lanes:ty, $quantise:ty $(, $feature:literal)?) => {
+    ($name:ident, $lanes:ty, $quantise:ty, $attribute:tt) => {
         mod $name {
             use super::*;
 
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn quantise<F: Form>(span: &ActivationSpan) {
-                // SAFETY: the caller guarantees the pointers of the span and the instruction set.
-                unsafe { quantise::span::<$quantise, F>(span) }
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) {
-                // SAFETY: the caller guarantees the blocks, the destination and the instruction set.
-                unsafe { unpack::span::<$lanes, U>(packed, to) }
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn tile<F: Form, const N: usize>(product: &TileProduct) {
-                // SAFETY: the caller guarantees the operands and the instruction set.
-                unsafe { accumulate::tile::<$lanes, F, N>(product) }
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn packed<U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) {
-                // SAFETY: the caller guarantees the operands, the scratch memory and the instruction set.
-                unsafe { accumulate::packed::<$lanes, U, N>(packed, scratch, product) }
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn plain<P: FloatFormat, const N: usize>(product: &FloatTileProduct) {
-                // SAFETY: the caller guarantees the operands and the instruction set.
-                unsafe { plain::multiply::<$lanes, P, N>(product) }
+            compiled! {
+                $attribute
+                quantise<F: Form>(span: &ActivationSpan) = quantise::span::<$quantise, F>(span);
+                unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) = unpack::span::<$lanes, U>(packed, to);
+                tile<F: Form, const N: usize>(product: &TileProduct) = accumulate::tile::<$lanes, F, N>(product);
+                packed<U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) =
+                    accumulate::packed::<$lanes, U, N>(packed, scratch, product);
+                plain<P: FloatFormat, const N: usize>(product: &FloatTileProduct) = plain::multiply::<$lanes, P, N>(product);
             }
 
             /// Maps widths above the maximum to 1, so that nothing is compiled for them; they never occur.
@@ -109,7 +86,6 @@ macro_rules! level {
                 if n <= <$lanes>::COLUMNS { n } else { 1 }
             }
 
-            /// Lists a function by number of columns.
             macro_rules! by_columns {
                 ($function:ident, $type:ty) => {
                     [
@@ -125,12 +101,8 @@ macro_rules! level {
                 };
             }
 
-            fn table(kernels: ProductKernels) -> ProductTable {
-                ProductTable { rows: <$lanes>::ROWS, columns: <$lanes>::COLUMNS, kernels }
-            }
-
-            fn quantised<U: Unpack>() -> ProductTable {
-                table(ProductKernels::Quantised(QuantisedTable {
+            fn quantised<U: Unpack>() -> ProductKernels {
+                ProductKernels::Quantised(QuantisedTable {
                     block_bytes: U::BLOCK,
                     unit_len: U::Form::LEN,
                     panel_bytes: U::Form::VECTORS * <$lanes>::VECTOR,
@@ -140,15 +112,15 @@ macro_rules! level {
                     unpack: unpack::<U>,
                     tiles: by_columns!(tile, U::Form),
                     packed: U::IN_REGISTERS.then_some([packed::<U, 1>, packed::<U, 2>]),
-                }))
+                })
             }
 
-            fn floats<P: FloatFormat>() -> ProductTable {
-                table(ProductKernels::Plain(by_columns!(plain, P)))
+            fn floats<P: FloatFormat>() -> ProductKernels {
+                ProductKernels::Plain(by_columns!(plain, P))
             }
 
             pub(super) fn of(format: Format) -> ProductTable {
-                match format {
+                let kernels = match format {
                     Format::Q8_0 => quantised::<unpack::Q8_0>(),
                     Format::Q4_0 => quantised::<unpack::Q4_0>(),
                     Format::Q4_1 => quantised::<unpack::Q4_1>(),
@@ -165,25 +137,26 @@ macro_rules! level {
                     Format::F16 => floats::<plain::F16>(),
                     Format::Bf16 => floats::<plain::Bf16>(),
                     Format::F32 => floats::<plain::F32>(),
-                }
+                };
+                ProductTable { rows: <$lanes>::ROWS, columns: <$lanes>::COLUMNS, kernels }
             }
         }
     };
 }
 
-level!(portable, super::super::lanes::portable::Portable, super::super::quantise::portable::Portable);
+level!(portable, lanes::portable::Portable, quantise::portable::Portable, [inline]);
 #[cfg(target_arch = "x86_64")]
-level!(avx2, super::super::lanes::avx2::Avx2<false>, super::super::quantise::x86::X86, "avx2,fma,f16c");
+level!(avx2, lanes::avx2::Avx2<false>, quantise::x86::X86, [target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
-level!(avx_vnni, super::super::lanes::avx2::Avx2<true>, super::super::quantise::x86::X86, "avx2,fma,f16c,avxvnni");
+level!(avx_vnni, lanes::avx2::Avx2<true>, quantise::x86::X86, [target_feature(enable = "avx2,fma,f16c,avxvnni")]);
 #[cfg(target_arch = "x86_64")]
 level!(
     avx512,
-    super::super::lanes::avx512::Avx512,
-    super::super::quantise::x86::X86,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
+    lanes::avx512::Avx512,
+    quantise::x86::X86,
+    [target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 );
 #[cfg(target_arch = "aarch64")]
-level!(neon, super::super::lanes::neon::Neon<false>, super::super::quantise::neon::Neon);
+level!(neon, lanes::neon::Neon<false>, quantise::neon::Neon, [target_feature(enable = "neon")]);
 #[cfg(target_arch = "aarch64")]
-level!(neon_dot, super::super::lanes::neon::Neon<true>, super::super::quantise::neon::Neon, "dotprod");
+level!(neon_dot, lanes::neon::Neon<true>, quantise::neon::Neon, [target_feature(enable = "dotprod")]);

@@ -1,23 +1,20 @@
 //! Quantised or floating-point weights times rows of activations.
 //!
 //! [`multiply`] corresponds to ggml's `MUL_MAT`, [`multiply_by_expert`] to `MUL_MAT_ID`: weights of any [`Format`] in their
-//! on-disk layout, times one to several hundred rows of activations. Every thread of a [`Team`](super::Team) calls the same
-//! function with the same arguments.
+//! on-disk layout, times one to several hundred rows of activations.
 //!
-//! 1. Together the threads quantise the activations to bytes, exactly as llama.cpp does on x86 for that format, and arrange
-//!    them as *tiles*: up to eight rows whose sums stay in registers. Then they synchronise, once.
-//! 2. The threads take chunks from a shared counter: a few *panels* of 16 or 32 rows of weights, and as many tiles as fit in
-//!    the L2 cache.
-//! 3. The next 512 weights per row of a panel are unpacked into a common layout, rows side by side, while the following panel
-//!    is prefetched. The unpacked span is multiplied with one tile after another: each dword of activations is broadcast and
-//!    multiplied with one dword of each row.
+//! 1. The threads quantise the activations to bytes, exactly as llama.cpp does on x86 for that format, and arrange them as
+//!    *tiles*: up to eight rows whose sums stay in registers. Then they synchronise, once.
+//! 2. They claim chunks: a few *panels* of 16 or 32 rows of weights, and as many tiles as fit in the L2 cache.
+//! 3. The next 512 weights per row of a panel are unpacked into a common layout, rows side by side, and multiplied with one
+//!    tile after another: each dword of activations is broadcast and multiplied with one dword of each row.
 //!
-//! The bottleneck is memory bandwidth for one row, unpacking for a few, and byte products for many. Prefetches are spread over
-//! the computation in small portions: a burst of them stalls the processor and halves the speed of one row.
+//! The bottleneck is memory bandwidth for one row, unpacking for a few, and byte products for many. A burst of prefetches stalls
+//! the processor and halves the speed of one row, so they are spread over the computation.
 //!
-//! Integer products are exact, and the float sums grow along a row of weights in one fixed order, whatever the number of rows
-//! and threads and the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set
-//! a set of primitives ([`lanes`]).
+//! Integer products are exact, and float sums grow along a row of weights in one order, whatever the number of rows and threads
+//! and the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set a set of
+//! primitives ([`lanes`]).
 
 #![expect(
     clippy::inline_always,

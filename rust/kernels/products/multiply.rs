@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::accumulate::TileProduct;
 use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
-use super::kernels::{ProductKernels, ProductTable, QuantisedTable};
+use super::kernels::{PlainTable, ProductKernels, ProductTable, QuantisedTable};
 use super::operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};
 use super::plain::FloatTileProduct;
 use super::plan::{Chunk, Layout, Plan, ProductSize};
@@ -26,15 +26,16 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
 
 /// Returns the scratch memory of [`multiply`] in bytes. It needs neither alignment nor initialisation.
 pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
-    let size = ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
-    ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+    bytes_for(level, format, &ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads })
 }
 
-/// Returns the scratch memory of [`multiply_by_expert`] in bytes; `n_pairs` is the number of tokens times the experts per
-/// token.
+/// Returns the scratch memory of [`multiply_by_expert`] in bytes; `n_pairs` is the tokens times the experts per token.
 pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, n_threads: usize) -> usize {
-    let size = size_by_expert(weights, n_pairs, n_threads);
-    ProductTable::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+    bytes_for(level, weights.weights.format, &size_by_expert(weights, n_pairs, n_threads))
+}
+
+fn bytes_for(level: Level, format: Format, size: &ProductSize) -> usize {
+    ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, size).bytes(size.n_threads))
 }
 
 fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> ProductSize {
@@ -43,27 +44,18 @@ fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Produc
     ProductSize { n_in, n_out, n_columns: n_pairs, n_groups: weights.n_experts.max(2), n_threads }
 }
 
-/// Multiplies each row of activations with all rows of weights. Every thread of the team calls it with the same arguments;
-/// results are complete when all threads have returned.
-///
-/// # Panics
-/// If [`covers`] is false, if operands are shorter than declared, or if there is less scratch memory than [`scratch_bytes`].
+/// Multiplies each row of activations with all rows of weights. Results are complete when all threads have returned.
 pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &Shared<u8>, team: &dyn Team) {
     let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
     weights.check();
-    let size =
-        ProductSize { n_in: weights.n_in, n_out: weights.n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
-    let all = [0, n_columns];
+    let Weights { n_in, n_out, .. } = *weights;
+    let size = ProductSize { n_in, n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
     let Some(product) = Product::new(level, weights, rows, out, scratch, &size, team) else { return };
-    product.run(&all, None, |column| column, team);
+    product.run(&[0, n_columns], None, |column| column);
 }
 
 /// Multiplies each row of activations with the matrices chosen for its token. Pair `token * n_used + i` is the token and its
-/// `i`-th expert; its products go to that row of `out`. Activations have either one row per token, used by all its experts, or
-/// one row per pair.
-///
-/// # Panics
-/// As [`multiply`], and if a chosen expert does not exist.
+/// `i`-th expert; its products go to that row of `out`. Activations have one row per token, or one per pair.
 pub fn multiply_by_expert(
     level: Level,
     weights: &Experts,
@@ -86,10 +78,10 @@ pub fn multiply_by_expert(
     let size = size_by_expert(weights, n_pairs, team.size());
     let Some(mut product) = Product::new(level, &weights.weights, rows, out, scratch, &size, team) else { return };
     product.group_stride = weights.expert_stride;
-    // SAFETY: this part of the scratch memory belongs to this thread, and has room for both slices. Each thread computes the
-    // order itself, which is faster than waiting for another thread to do it.
+    // SAFETY: this thread's part of the scratch memory has room for both slices. Each thread computes the order itself, which is
+    // faster than waiting for another.
     let (starts, order) = unsafe {
-        let at = product.thread_memory(team).add(product.layout.order).cast::<u32>();
+        let at = product.thread_memory().add(product.layout.order).cast::<u32>();
         at.write_bytes(0, weights.n_experts + 1 + n_pairs);
         let starts = std::slice::from_raw_parts_mut(at, weights.n_experts + 1);
         (starts, std::slice::from_raw_parts_mut(at.add(weights.n_experts + 1), n_pairs))
@@ -99,10 +91,10 @@ pub fn multiply_by_expert(
         let pair = order[column] as usize;
         if is_shared { pair / choices.n_used } else { pair }
     };
-    product.run(starts, Some(order), row, team);
+    product.run(starts, Some(order), row);
 }
 
-/// Writes the pairs to `order`, grouped by expert, and each expert's first index to `starts`, which must be zero.
+/// Writes the pairs to `order`, grouped by expert, and each expert's first index to `starts`, which is zero before.
 fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]) {
     let n = u32::try_from(choices.n_pairs()).expect("pairs are counted in 32 bits");
     for pair in 0..choices.n_pairs() {
@@ -121,7 +113,6 @@ fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]
     starts[0] = 0;
 }
 
-/// A product with checked operands.
 struct Product<'a> {
     kernels: ProductTable,
     size: ProductSize,
@@ -132,10 +123,11 @@ struct Product<'a> {
     out: *mut f32,
     out_stride: usize,
     scratch: *mut u8,
+    team: &'a dyn Team,
 }
 
 impl<'a> Product<'a> {
-    /// Checks all operands; returns `None` if there is nothing to multiply.
+    /// Returns `None` if there is nothing to multiply.
     fn new(
         level: Level,
         weights: &Weights<'a>,
@@ -143,7 +135,7 @@ impl<'a> Product<'a> {
         out: &ProductOutput,
         scratch: &Shared<u8>,
         size: &ProductSize,
-        team: &dyn Team,
+        team: &'a dyn Team,
     ) -> Option<Self> {
         let is_covered = covers(level, weights.format, weights.n_in, weights.n_out);
         assert!(is_covered, "no kernel of {level} supports {:?} with {} weights per row", weights.format, weights.n_in);
@@ -153,8 +145,7 @@ impl<'a> Product<'a> {
         let layout = Layout::of(&kernels, size);
         let needed = layout.bytes(team.size());
         assert!(scratch.len() >= needed, "the scratch memory must have {needed} bytes, not {}", scratch.len());
-        let start = scratch.as_mut_ptr();
-        Some(Self {
+        (size.n_columns > 0).then(|| Self {
             kernels,
             size: *size,
             layout,
@@ -163,17 +154,18 @@ impl<'a> Product<'a> {
             rows: *rows,
             out: out.values.as_mut_ptr(),
             out_stride: out.row_stride,
-            scratch: start.wrapping_add(Layout::padding(start.addr())),
+            scratch: Layout::align(scratch.as_mut_ptr()),
+            team,
         })
-        .filter(|_| size.n_columns > 0)
     }
 
-    fn thread_memory(&self, team: &dyn Team) -> *mut u8 {
-        self.scratch.wrapping_add(self.layout.thread_offset(team.index()))
+    fn thread_memory(&self) -> *mut u8 {
+        self.scratch.wrapping_add(self.layout.thread_offset(self.team.index()))
     }
 
-    /// Computes this thread's share. `row` maps a column to its row of activations, `order` to its row of results.
-    fn run(&self, starts: &[u32], order: Option<&[u32]>, row: impl Fn(usize) -> usize, team: &dyn Team) {
+    /// `row` maps a column to its row of activations, `order` to its row of results.
+    fn run(&self, starts: &[u32], order: Option<&[u32]>, row: impl Fn(usize) -> usize) {
+        let team = self.team;
         // SAFETY: the first cache line of the scratch memory is reserved for the counter.
         let counter = unsafe { AtomicUsize::from_ptr(self.scratch.cast()) };
         if team.index() == 0 {
@@ -186,7 +178,7 @@ impl<'a> Product<'a> {
             if let Some(first) = chunk {
                 prefetch_start(self.panel(first.group, first.panels.0), self.weights.row_stride * self.kernels.rows);
             }
-            self.quantise(quantised, &plan, starts, &row, team);
+            self.quantise(quantised, &plan, &row);
         }
         team.wait();
         while let Some(current) = chunk {
@@ -194,30 +186,27 @@ impl<'a> Product<'a> {
             chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
             let next = chunk.map_or(null(), |next| self.panel(next.group, next.panels.0));
             match &self.kernels.kernels {
-                ProductKernels::Quantised(quantised) => {
-                    self.chunk(quantised, &current, order, next, self.thread_memory(team));
-                }
+                ProductKernels::Quantised(quantised) => self.chunk(quantised, &current, order, next),
                 ProductKernels::Plain(kernels) => self.plain_chunk(kernels, &current, order, &row),
             }
         }
     }
 
-    /// Returns the first weights of a panel.
     fn panel(&self, group: usize, panel: usize) -> *const u8 {
         self.weights.bytes.as_ptr().wrapping_add(self.group_stride * group + self.weights.row_stride * self.kernels.rows * panel)
     }
 
-    /// Returns the first unit of a tile.
     fn tile(&self, quantised: &QuantisedTable, first_column: usize) -> *mut u8 {
         let n_units = self.size.n_in / quantised.unit_len;
         self.scratch.wrapping_add(Layout::ACTIVATIONS + first_column * n_units * quantised.column_bytes)
     }
 
-    /// Quantises this thread's share of the activations.
-    fn quantise(&self, quantised: &QuantisedTable, plan: &Plan, starts: &[u32], row: impl Fn(usize) -> usize, team: &dyn Team) {
+    fn quantise(&self, quantised: &QuantisedTable, plan: &Plan, row: impl Fn(usize) -> usize) {
+        let Plan { starts, .. } = *plan;
+        let (index, n_threads) = (self.team.index(), self.team.size());
         let n_units = self.size.n_in / quantised.unit_len;
         let total = self.size.n_columns * n_units;
-        let (mut at, end) = (total * team.index() / team.size(), total * (team.index() + 1) / team.size());
+        let (mut at, end) = (total * index / n_threads, total * (index + 1) / n_threads);
         let mut group = 0;
         while at < end {
             let (column, unit) = (at / n_units, at % n_units);
@@ -228,25 +217,25 @@ impl<'a> Product<'a> {
             let (start, tiles) = (starts[group] as usize, plan.tiles(group));
             let tile = tiles.of_column(column - start);
             let (first, last) = (tiles.start(tile), tiles.start(tile + 1));
-            let values =
-                &self.rows.values[row(column) * self.rows.row_stride + unit * quantised.unit_len..][..n * quantised.unit_len];
+            let values = &self.rows.values[row(column) * self.rows.row_stride..][unit * quantised.unit_len..];
             let span = ActivationSpan {
-                values: values.as_ptr(),
+                values: values[..n * quantised.unit_len].as_ptr(),
                 tile: self.tile(quantised, start + first).wrapping_add((last - first) * unit * quantised.column_bytes),
                 n_columns: last - first,
                 column: column - start - first,
                 n,
                 offset: quantised.offset,
             };
-            // SAFETY: the level is available; the tile is within the scratch memory, whose size was checked, and no other
-            // thread writes these units of this column.
+            // SAFETY: the level is available; the tile is within the scratch memory that was checked, and no other thread writes
+            // these units of this column.
             unsafe { (quantised.quantise)(&span) };
             at += n;
         }
     }
 
-    /// Computes a chunk in this thread's own `memory`, while the data at `next` is prefetched.
-    fn chunk(&self, quantised: &QuantisedTable, chunk: &Chunk, order: Option<&[u32]>, next: *const u8, memory: *mut u8) {
+    /// Computes a chunk, while the data at `next` is prefetched.
+    fn chunk(&self, quantised: &QuantisedTable, chunk: &Chunk, order: Option<&[u32]>, next: *const u8) {
+        let memory = self.thread_memory();
         let Chunk { start, columns: tiles, .. } = *chunk;
         let n_units = self.size.n_in / quantised.unit_len;
         // One or two tiles take so little time that shorter spans keep memory busy.
@@ -262,7 +251,7 @@ impl<'a> Product<'a> {
             let weights = self.panel(chunk.group, panel);
             let next_panel = if panel + 1 < chunk.panels.1 { self.panel(chunk.group, panel + 1) } else { next };
             let n_rows = lanes.min(self.size.n_out - lanes * panel);
-            // Sums of a whole panel go directly to the output if its rows of results are contiguous.
+            // Sums go directly to the output if the panel's rows of results are contiguous.
             let is_direct = n_rows == lanes && order.is_none();
             // If the unpacked span is not stored, the whole row is one span.
             let units = if packed_kernel.is_some() && n_rows == lanes { n_units } else { usual_units };
@@ -285,8 +274,7 @@ impl<'a> Product<'a> {
                     self.pad_rows(&mut packed, n_rows, n * quantised.block_bytes, memory.wrapping_add(self.layout.padded));
                 }
                 if packed_kernel.is_none() {
-                    // SAFETY: the level is available; the panel's rows are within the weights, or were padded; a thread's own
-                    // memory has room for a span.
+                    // SAFETY: the level is available; the rows are within the weights, or padded; `memory` has room for a span.
                     unsafe { (quantised.unpack)(&packed, memory) };
                 }
                 for tile in chunk.tiles.0..chunk.tiles.1 {
@@ -303,9 +291,8 @@ impl<'a> Product<'a> {
                         after: if is_last { out } else { sums_of(column) },
                         after_stride: if is_last { self.out_stride } else { lanes },
                     };
-                    // SAFETY: the level is available; the span was just unpacked, or may be read as above; the tile was written
-                    // before the team synchronised; results are within the output, whose size was checked, and no other thread
-                    // writes these.
+                    // SAFETY: the level is available; the span was unpacked, or may be read as above; the tile was written before
+                    // the team synchronised; results are within the output that was checked, and no other thread writes them.
                     unsafe {
                         match packed_kernel {
                             Some(kernel) => kernel(&packed, memory, &product),
@@ -318,19 +305,18 @@ impl<'a> Product<'a> {
                 for column in first_column..tiles.start(chunk.tiles.1) {
                     let row = order.map_or(column, |order| order[start + column] as usize);
                     let out = self.out.wrapping_add(self.out_stride * row + lanes * panel);
-                    // SAFETY: the sums were just written; the row is within the output, and no other thread writes this part of
-                    // it.
+                    // SAFETY: the sums were just written; the row is within the output, and no other thread writes this part.
                     unsafe { out.copy_from_nonoverlapping(sums_of(column), n_rows) };
                 }
             }
         }
     }
 
-    /// Copies a span of fewer rows than lanes and pads it with rows of zeros, which are valid blocks.
+    /// Copies a span of fewer rows than lanes, followed by rows of zeros, which are valid blocks.
     fn pad_rows(&self, packed: &mut PackedPanel, n_rows: usize, bytes: usize, to: *mut u8) {
         for row in 0..self.kernels.rows {
             let to = to.wrapping_add(bytes * row);
-            // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
+            // SAFETY: the rows are within the weights, and `to` has room for a span.
             unsafe {
                 if row < n_rows {
                     to.copy_from_nonoverlapping(packed.first.add(packed.stride * row), bytes);
@@ -342,13 +328,7 @@ impl<'a> Product<'a> {
         (packed.first, packed.stride) = (to, bytes);
     }
 
-    fn plain_chunk(
-        &self,
-        kernels: &[unsafe fn(&FloatTileProduct); MAX_COLUMNS],
-        chunk: &Chunk,
-        order: Option<&[u32]>,
-        row: impl Fn(usize) -> usize,
-    ) {
+    fn plain_chunk(&self, kernels: &PlainTable, chunk: &Chunk, order: Option<&[u32]>, row: impl Fn(usize) -> usize) {
         let Chunk { start, columns: tiles, .. } = *chunk;
         let lanes = self.kernels.rows;
         for panel in chunk.panels.0..chunk.panels.1 {
@@ -368,8 +348,8 @@ impl<'a> Product<'a> {
                     columns,
                     out,
                 };
-                // SAFETY: the level is available; the panel's rows are within the weights; results are within the output, whose
-                // size was checked, and no other thread writes these.
+                // SAFETY: the level is available; the rows are within the weights; results are within the output that was
+                // checked, and no other thread writes them.
                 unsafe { (kernels[end - first - 1])(&product) };
             }
         }

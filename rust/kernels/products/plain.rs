@@ -1,72 +1,56 @@
 //! Floating-point weights times rows of unconverted activations.
 //!
-//! Lanes run along the row: sixteen sums per row of weights and column, which are added up at the end, always in the same
-//! order.
+//! Lanes run along the row: sixteen sums per row of weights and column, which are added up at the end, in a fixed order.
 
 use std::array::from_fn;
 
 use super::form::{MAX_COLUMNS, MAX_ROWS};
 use super::lanes::RowLanes;
 
-/// Weights of a row that are processed per pass: as many values of each column stay in the L1 cache.
+/// Weights of a row per pass: as many values of each column stay in the L1 cache.
 const WEIGHTS_PER_PASS: usize = 256;
 
-/// Weights of a row per vector.
 const LANES: usize = 16;
 
-/// A format that is converted while it is read.
 pub(super) trait FloatFormat {
     const BYTES: usize;
 
-    /// Loads sixteen weights.
-    ///
-    /// # Safety
-    /// The processor supports `L`, and sixteen weights are readable.
+    /// Loads sixteen weights, for processors that support `L`.
     unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen;
 }
 
-pub(super) struct F16;
-pub(super) struct Bf16;
-pub(super) struct F32;
-
-macro_rules! plain {
+macro_rules! formats {
     ($($name:ident, $bytes:literal, $load:ident;)*) => {$(
+        pub(super) struct $name;
+
         impl FloatFormat for $name {
             const BYTES: usize = $bytes;
 
-            #[inline(always)]
-            unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen {
-                // SAFETY: the caller guarantees the instruction set and the weights.
-                unsafe { L::$load(from.cast()) }
+            primitives! {
+                load<L: RowLanes>(from: *const u8) -> L::Sixteen = L::$load(from.cast());
             }
         }
     )*};
 }
 
-plain! {
+formats! {
     F16, 2, halves;
     Bf16, 2, upper_halves;
     F32, 4, singles;
 }
 
-/// A panel's rows of weights and up to eight rows of activations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FloatTileProduct {
-    /// The first row of weights.
     pub(super) weights: *const u8,
-    /// Stride between rows, in bytes.
+    /// Of the weights, in bytes.
     pub(super) stride: usize,
     pub(super) n_rows: usize,
     pub(super) n_in: usize,
     pub(super) columns: [*const f32; MAX_COLUMNS],
-    /// Destination of each row's results.
     pub(super) out: [*mut f32; MAX_COLUMNS],
 }
 
-/// Multiplies `N` rows of activations.
-///
-/// # Safety
-/// The processor supports `L`, rows are readable, and results writable.
+/// Multiplies `N` rows of activations. Callers guarantee `L`, readable rows and writable results.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(product: &FloatTileProduct) {
     // SAFETY: the caller guarantees the instruction set and the rows.
@@ -77,7 +61,7 @@ pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(produ
             let n = WEIGHTS_PER_PASS.min(product.n_in - at);
             let mut row = 0;
             while row < product.n_rows {
-                // Processes as many rows together as registers can hold sums for.
+                // As many rows as registers can hold sums for.
                 row += match product.n_rows - row {
                     4.. if 4 * N <= L::SUMS => step::<L, P, N, 4>(product, row, at, n, &mut sums),
                     2.. if 2 * N <= L::SUMS => step::<L, P, N, 2>(product, row, at, n, &mut sums),

@@ -15,14 +15,14 @@ const LINE: usize = 64;
 pub(super) struct ProductSize {
     pub(super) n_in: usize,
     pub(super) n_out: usize,
-    /// Rows of activations, each counted once per matrix that it is multiplied with.
+    /// Rows of activations, counted once per matrix that they are multiplied with.
     pub(super) n_columns: usize,
     /// Matrices over which the columns may be distributed.
     pub(super) n_groups: usize,
     pub(super) n_threads: usize,
 }
 
-/// Division of a matrix's columns into tiles.
+/// The tiles of a matrix's columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) n_columns: usize,
@@ -30,7 +30,7 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// Divides columns into as few tiles as possible, all about equally wide.
+    /// As few tiles as possible, all about equally wide.
     pub(super) fn of(n_columns: usize, widest: usize) -> Self {
         Self { n_columns, n: n_columns.div_ceil(widest) }
     }
@@ -49,20 +49,19 @@ impl Tiles {
 pub(super) struct Layout {
     /// The first thread's own memory.
     first_thread: usize,
-    /// Bytes of each thread's own memory.
     thread_bytes: usize,
-    /// Within a thread's memory: the sums of a chunk, after the unpacked span of a panel.
+    /// Within a thread's memory, as the next two: the sums of a chunk, after the unpacked span of a panel.
     pub(super) sums: usize,
-    /// Within a thread's memory: the padded span of a panel that has fewer rows than lanes.
+    /// The padded span of a panel that has fewer rows than lanes.
     pub(super) padded: usize,
-    /// Within a thread's memory: the first column of each matrix, and the pair of each column.
+    /// The first column of each matrix, and the pair of each column.
     pub(super) order: usize,
     /// Maximum columns of a chunk: whole tiles.
     pub(super) max_columns: usize,
 }
 
 impl Layout {
-    /// Activations as tiles, after the cache line of the chunk counter.
+    /// The tiles, after the cache line of the chunk counter.
     pub(super) const ACTIVATIONS: usize = LINE;
 
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize) -> Self {
@@ -86,29 +85,28 @@ impl Layout {
         self.first_thread + self.thread_bytes * thread
     }
 
-    /// Returns the total size, with padding for scratch memory that does not start at a cache line.
+    /// Total size, with padding for scratch memory that does not start at a cache line.
     pub(super) fn bytes(&self, n_threads: usize) -> usize {
         self.thread_offset(n_threads) + LINE - 1
     }
 
-    /// Returns the distance from `address` to the next cache line.
-    pub(super) fn padding(address: usize) -> usize {
-        address.next_multiple_of(LINE) - address
+    /// Returns the first cache line of the scratch memory.
+    pub(super) fn align(scratch: *mut u8) -> *mut u8 {
+        scratch.wrapping_add(scratch.addr().next_multiple_of(LINE) - scratch.addr())
     }
 }
 
-/// Returns how many columns of `bytes` bytes stay in the cache: whole tiles of `widest`.
+/// Number of columns of `bytes` bytes that stay in the cache: whole tiles of `widest`.
 fn cached_columns(bytes: usize, widest: usize) -> usize {
     (CACHED_BYTES / bytes / widest).max(1) * widest
 }
 
-/// A few panels of a matrix, and some of its tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) group: usize,
     /// The matrix's first column.
     pub(super) start: usize,
-    /// All tiles of the matrix.
+    /// All of the matrix.
     pub(super) columns: Tiles,
     pub(super) panels: (usize, usize),
     pub(super) tiles: (usize, usize),
@@ -117,15 +115,15 @@ pub(super) struct Chunk {
 /// The chunks of a product. Chunks depend on the number of threads; results do not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan<'a> {
-    /// First column of each matrix, followed by the end of the last.
-    starts: &'a [u32],
+    /// First column of each matrix, and the end of the last.
+    pub(super) starts: &'a [u32],
     widest: usize,
     n_panels: usize,
     panels_per_chunk: usize,
     columns_per_chunk: usize,
     /// Minimum parts into which each matrix's tiles are divided, if it has as many tiles.
     min_parts: usize,
-    /// The matrix of the last chunk, and the number of chunks before that matrix.
+    /// The matrix of the last chunk, and the chunks before that matrix.
     group: usize,
     n_passed: usize,
 }
@@ -139,16 +137,8 @@ impl<'a> Plan<'a> {
         let min_parts = if size.n_threads == 1 { 1 } else { (2 * size.n_threads).div_ceil(n_panels * n_used_groups.max(1)) };
         let n_parts = size.n_columns.div_ceil(max_columns.max(1)).max(min_parts).max(n_used_groups);
         let panels_per_chunk = (n_panels * n_parts / n_chunks).clamp(1, MAX_PANELS);
-        Self {
-            starts,
-            widest,
-            n_panels,
-            panels_per_chunk,
-            columns_per_chunk: max_columns.max(1),
-            min_parts,
-            group: 0,
-            n_passed: 0,
-        }
+        let columns_per_chunk = max_columns.max(1);
+        Self { starts, widest, n_panels, panels_per_chunk, columns_per_chunk, min_parts, group: 0, n_passed: 0 }
     }
 
     pub(super) fn tiles(&self, group: usize) -> Tiles {

@@ -1,4 +1,4 @@
-//! Prefetches the data that is read next, while other data is processed.
+//! Prefetches data that is read next.
 
 use super::form::Form;
 use super::lanes::Lanes;
@@ -6,15 +6,13 @@ use super::unpack::Unpack;
 
 const LINE: usize = 64;
 
-/// Distance, in cache lines, after which each line is prefetched again: processors drop requests when their queue is full, and
-/// by then it has room.
+/// Distance, in cache lines, after which each line is prefetched again: processors drop requests while their queue is full.
 const REPEAT_DISTANCE: usize = 64;
 
-/// Bytes that are prefetched before the computation starts.
 const START_BYTES: usize = 16 * 1024;
 
-/// Prefetches a cache line, at any address, exactly here: the compiler may group intrinsics, and a processor that receives many
-/// requests together stalls until its queue has room.
+/// Prefetches a cache line exactly here: the compiler may group intrinsics, and a processor that receives many requests together
+/// stalls until its queue has room.
 #[inline(always)]
 fn prefetch_line(at: *const u8) {
     // SAFETY: a prefetch never faults.
@@ -30,18 +28,16 @@ fn prefetch_line(at: *const u8) {
     let _ = at;
 }
 
-/// A range of bytes to prefetch. A processor queues some dozens of requests and stalls on more, so they are spread over the
-/// computation.
+/// A range of bytes to prefetch, spread over the computation: a processor queues some dozens of requests and stalls on more.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BytePrefetch {
     /// The next byte to prefetch; may be any address.
     next: *const u8,
-    /// Bytes to prefetch per unit.
+    /// In bytes.
     per_unit: usize,
 }
 
 impl BytePrefetch {
-    /// Prefetches `per_unit` bytes per unit, from `next` on.
     pub(super) fn new(next: *const u8, per_unit: usize) -> Self {
         Self { next, per_unit }
     }
@@ -62,8 +58,8 @@ impl BytePrefetch {
     }
 }
 
-/// Prefetches the part for word `j` of block `b` of a panel's next unit, which starts at `next`. The lines are known at compile
-/// time, so nothing is counted or compared at run time.
+/// Prefetches the part for word `j` of block `b` of a panel's next unit. The lines are known at compile time, so nothing is
+/// counted or compared at run time.
 #[inline(always)]
 pub(super) fn prefetch_word<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: usize) {
     let n_lines = (U::BLOCK * L::ROWS).div_ceil(LINE * U::Form::LEN / 32);
@@ -74,7 +70,7 @@ pub(super) fn prefetch_word<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: u
     }
 }
 
-/// Prefetches the start of the data that a thread reads first.
+/// Prefetches what a thread reads first.
 pub(super) fn prefetch_start(from: *const u8, n_bytes: usize) {
     for at in (0..n_bytes.min(START_BYTES)).step_by(LINE) {
         prefetch_line(from.wrapping_add(at));

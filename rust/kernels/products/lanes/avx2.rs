@@ -22,7 +22,6 @@ primitives! {
         transpose_halves([two(0), two(1), two(2), two(3)])
     };
 
-    /// Returns the sum of eight lanes, by adding halves until one lane is left.
     pub(super) sum_8(eight: __m256) -> f32 = {
         let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -31,8 +30,8 @@ primitives! {
 
     /// Adds products of weights of `bits` bits and activations, in lanes of 32 bits.
     dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> __m256i = {
-        // Pairs of products are added in 16 bits. The bits determine how many pairs fit below 32,767: 31 * 127 * 2 * 4 =
-        // 31,496, 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last uses absolute values.
+        // Pairs of products are added in 16 bits. The bits determine how many fit below 32,767: 31 * 127 * 2 * 4 = 31,496,
+        // 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last uses absolute values.
         let pair = |j: usize| {
             if bits == 8 {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(a[j], w[j]))
@@ -68,25 +67,16 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             _mm256_storeu_si256(to.cast(), ints.0);
             _mm256_storeu_si256(to.add(32).cast(), ints.1);
         };
-        and(a: Ints, b: Ints) -> Ints = LanePair(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
-        or(a: Ints, b: Ints) -> Ints = LanePair(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
-        xor(a: Ints, b: Ints) -> Ints = LanePair(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
-        shl(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
-        };
-        shr(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
-        };
-        shr_signed(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm256_sra_epi32(a.0, n), _mm256_sra_epi32(a.1, n))
-        };
-        sub(a: Ints, b: Ints) -> Ints = LanePair(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
+        and(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm256_and_si256(a, b));
+        or(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm256_or_si256(a, b));
+        xor(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm256_xor_si256(a, b));
+        shl(a: Ints, n: u32) -> Ints = a.map(|a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        shr(a: Ints, n: u32) -> Ints = a.map(|a| _mm256_srl_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        shr_signed(a: Ints, n: u32) -> Ints = a.map(|a| _mm256_sra_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        sub(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm256_sub_epi32(a, b));
         look_up(table: &[i8; 16], indices: Ints) -> Ints = {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            LanePair(_mm256_shuffle_epi8(table, indices.0), _mm256_shuffle_epi8(table, indices.1))
+            indices.map(|indices| _mm256_shuffle_epi8(table, indices))
         };
         splat_float(value: f32) -> Floats = LanePair(_mm256_set1_ps(value), _mm256_set1_ps(value));
         load_floats(from: *const f32) -> Floats = LanePair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
@@ -94,13 +84,13 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             _mm256_storeu_ps(to, floats.0);
             _mm256_storeu_ps(to.add(8), floats.1);
         };
-        mul(a: Floats, b: Floats) -> Floats = LanePair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        mul(a: Floats, b: Floats) -> Floats = a.zip(b, |a, b| _mm256_mul_ps(a, b));
         fma(a: Floats, b: Floats, c: Floats) -> Floats =
             LanePair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: Ints) -> Floats = LanePair(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
-        as_floats(ints: Ints) -> Floats = LanePair(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
+        to_floats(ints: Ints) -> Floats = ints.map(|ints| _mm256_cvtepi32_ps(ints));
+        as_floats(ints: Ints) -> Floats = ints.map(|ints| _mm256_castsi256_ps(ints));
         load_halves(from: *const u16) -> Floats =
-            LanePair(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
+            LanePair(_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(8).cast())).map(|halves| _mm256_cvtph_ps(halves));
         low_halves(ints: Ints) -> Floats = {
             let low = _mm256_set1_epi32(0xffff);
             // Each half of the packed register has four of the first eight lanes, then four of the last eight.
@@ -113,41 +103,28 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             let four = |lane: i32| (4 * lane + byte) * 0x0101_0101;
             let copies = _mm256_broadcastsi128_si256(_mm_setr_epi32(four(0), four(1), four(2), four(3)));
             let mask = _mm256_set1_epi32(if j.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010_u32.cast_signed() });
-            let eight = |bits| {
+            bits.map(|bits| {
                 let set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(bits, copies), mask), mask);
                 _mm256_and_si256(set, _mm256_set1_epi8(16))
-            };
-            LanePair(eight(bits.0), eight(bits.1))
+            })
         };
         transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
             let (a, b) = (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride));
             [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
         };
-        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
-            let (low, high) = (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride));
-            [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
-        };
         dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
             let pair = _mm256_set1_epi32(pair);
-            let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));
-            LanePair(eight(sums.0, halves.0), eight(sums.1, halves.1))
+            sums.zip(halves, |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair)))
         };
-    }
 
-    #[inline(always)]
-    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
-        // SAFETY: the caller guarantees AVX2, AVX-VNNI if `VNNI`, and 16 bytes of each column.
-        unsafe {
+        dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) = {
             let four = |c: usize, j: usize| _mm256_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
             if VNNI {
                 for j in 0..4 {
                     let weight = words(j);
                     for (c, sum) in sums.iter_mut().enumerate() {
                         let four = four(c, j);
-                        *sum = LanePair(
-                            _mm256_dpbusd_avx_epi32(sum.0, weight.0, four),
-                            _mm256_dpbusd_avx_epi32(sum.1, weight.1, four),
-                        );
+                        *sum = sum.zip(weight, |sum, weight| _mm256_dpbusd_avx_epi32(sum, weight, four));
                     }
                 }
                 return;
@@ -160,7 +137,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             for (c, sum) in sums.iter_mut().enumerate() {
                 sum.1 = dot_8(sum.1, [w[0].1, w[1].1, w[2].1, w[3].1], [four(c, 0), four(c, 1), four(c, 2), four(c, 3)], bits);
             }
-        }
+        };
     }
 }
 

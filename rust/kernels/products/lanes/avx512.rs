@@ -28,7 +28,6 @@ const SPREAD: [i32; 16] = {
 };
 
 primitives! {
-    /// Loads two rows of 32 bytes into one register.
     two_rows(low: *const u8, high: *const u8) -> __m512i =
         _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low.cast())), _mm256_loadu_si256(high.cast()), 1);
 
@@ -77,25 +76,16 @@ impl Lanes for Avx512 {
             _mm512_storeu_si512(to.cast(), ints.0);
             _mm512_storeu_si512(to.add(64).cast(), ints.1);
         };
-        and(a: Ints, b: Ints) -> Ints = LanePair(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
-        or(a: Ints, b: Ints) -> Ints = LanePair(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
-        xor(a: Ints, b: Ints) -> Ints = LanePair(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
-        shl(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm512_sll_epi32(a.0, n), _mm512_sll_epi32(a.1, n))
-        };
-        shr(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm512_srl_epi32(a.0, n), _mm512_srl_epi32(a.1, n))
-        };
-        shr_signed(a: Ints, n: u32) -> Ints = {
-            let n = _mm_cvtsi32_si128(n.cast_signed());
-            LanePair(_mm512_sra_epi32(a.0, n), _mm512_sra_epi32(a.1, n))
-        };
-        sub(a: Ints, b: Ints) -> Ints = LanePair(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
+        and(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm512_and_si512(a, b));
+        or(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm512_or_si512(a, b));
+        xor(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm512_xor_si512(a, b));
+        shl(a: Ints, n: u32) -> Ints = a.map(|a| _mm512_sll_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        shr(a: Ints, n: u32) -> Ints = a.map(|a| _mm512_srl_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        shr_signed(a: Ints, n: u32) -> Ints = a.map(|a| _mm512_sra_epi32(a, _mm_cvtsi32_si128(n.cast_signed())));
+        sub(a: Ints, b: Ints) -> Ints = a.zip(b, |a, b| _mm512_sub_epi32(a, b));
         look_up(table: &[i8; 16], indices: Ints) -> Ints = {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
-            LanePair(_mm512_shuffle_epi8(table, indices.0), _mm512_shuffle_epi8(table, indices.1))
+            indices.map(|indices| _mm512_shuffle_epi8(table, indices))
         };
         splat_float(value: f32) -> Floats = LanePair(_mm512_set1_ps(value), _mm512_set1_ps(value));
         load_floats(from: *const f32) -> Floats = LanePair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
@@ -103,22 +93,21 @@ impl Lanes for Avx512 {
             _mm512_storeu_ps(to, floats.0);
             _mm512_storeu_ps(to.add(16), floats.1);
         };
-        mul(a: Floats, b: Floats) -> Floats = LanePair(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
+        mul(a: Floats, b: Floats) -> Floats = a.zip(b, |a, b| _mm512_mul_ps(a, b));
         fma(a: Floats, b: Floats, c: Floats) -> Floats =
             LanePair(_mm512_fmadd_ps(a.0, b.0, c.0), _mm512_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: Ints) -> Floats = LanePair(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
-        as_floats(ints: Ints) -> Floats = LanePair(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
-        low_halves(ints: Ints) -> Floats =
-            LanePair(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.0)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.1)));
+        to_floats(ints: Ints) -> Floats = ints.map(|ints| _mm512_cvtepi32_ps(ints));
+        as_floats(ints: Ints) -> Floats = ints.map(|ints| _mm512_castsi512_ps(ints));
+        low_halves(ints: Ints) -> Floats = ints.map(|ints| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints)));
         load_halves(from: *const u16) -> Floats = LanePair(Self::halves(from), Self::halves(from.add(16)));
         dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
             let pair = _mm512_set1_epi32(pair);
-            LanePair(_mm512_dpwssd_epi32(sums.0, halves.0, pair), _mm512_dpwssd_epi32(sums.1, halves.1, pair))
+            sums.zip(halves, |sums, halves| _mm512_dpwssd_epi32(sums, halves, pair))
         };
         spread(bits: Ints, j: u32) -> Ints = {
             // The permutation uses only the low four bits of each index.
             let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
-            LanePair(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
+            bits.map(|bits| _mm512_permutexvar_epi32(bits, table))
         };
         transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
             let (a, b) = (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride));
@@ -128,20 +117,13 @@ impl Lanes for Avx512 {
             let (a, b) = (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride));
             std::array::from_fn(|j| LanePair(a[j], b[j]))
         };
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, _bits: u32) {
-        for j in 0..4 {
-            // SAFETY: the caller guarantees AVX-512 with VNNI, and 16 bytes of each column.
-            unsafe {
-                let weight = words(j);
-                for (c, sum) in sums.iter_mut().enumerate() {
-                    let four = _mm512_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
-                    *sum = LanePair(_mm512_dpbusd_epi32(sum.0, weight.0, four), _mm512_dpbusd_epi32(sum.1, weight.1, four));
-                }
+        dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, _bits: u32) = for j in 0..4 {
+            let weight = words(j);
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let four = _mm512_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
+                *sum = sum.zip(weight, |sum, weight| _mm512_dpbusd_epi32(sum, weight, four));
             }
-        }
+        };
     }
 }
 

@@ -1,6 +1,5 @@
-//! Primitives over lanes of 32 bits, which each instruction set implements.
-//!
-//! Every instruction set computes the same numbers in the same order, so all results agree bit by bit.
+//! Primitives over lanes of 32 bits. Every instruction set computes the same numbers in the same order, so all results agree bit
+//! by bit.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -10,8 +9,7 @@ pub(super) mod avx512;
 pub(super) mod neon;
 pub(super) mod portable;
 
-/// Returns the pointer unchanged, but opaque to the compiler. This makes it increment addresses instead of keeping the addresses
-/// of all rows in memory.
+/// Hides a pointer's value from the compiler, so that it increments addresses instead of storing each row's.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 #[inline(always)]
 pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
@@ -28,19 +26,28 @@ pub(super) fn opaque(pointer: *const u8) -> *const u8 {
 /// Two registers that together form a vector.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(super) struct LanePair<T>(pub(super) T, pub(super) T);
+pub(super) struct LanePair<T>(T, T);
 
-/// [`Self::ROWS`] lanes, one per row of weights.
-///
-/// # Safety
-/// Every function: the processor supports the instruction set, and the pointers are valid for the accesses. They need not be
-/// aligned.
+#[cfg(target_arch = "x86_64")]
+impl<T> LanePair<T> {
+    #[inline(always)]
+    fn map<U>(self, f: impl Fn(T) -> U) -> LanePair<U> {
+        LanePair(f(self.0), f(self.1))
+    }
+
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(T, T) -> T) -> Self {
+        Self(f(self.0, other.0), f(self.1, other.1))
+    }
+}
+
+/// One lane per row of weights. Every function requires the instruction set, and valid pointers, aligned or not.
 pub(super) trait Lanes {
     /// An integer of 32 bits, or four bytes, in each lane.
     type Ints: Copy;
     type Floats: Copy;
 
-    /// Number of lanes: 16 or 32.
+    /// 16 or 32.
     const ROWS: usize;
     const VECTOR: usize = 4 * Self::ROWS;
 
@@ -55,11 +62,9 @@ pub(super) trait Lanes {
     unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn xor(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    /// Shifts each lane left by less than 32; the two functions below have the same limit.
+    /// Shifts by less than 32. `shr` fills with zeros, `shr_signed` with the sign.
     unsafe fn shl(a: Self::Ints, n: u32) -> Self::Ints;
-    /// Shifts each lane right, filling with zeros.
     unsafe fn shr(a: Self::Ints, n: u32) -> Self::Ints;
-    /// Shifts each lane right, filling with the sign.
     unsafe fn shr_signed(a: Self::Ints, n: u32) -> Self::Ints;
     unsafe fn sub(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Replaces each byte, which must be below 16, by an entry of the table.
@@ -68,11 +73,17 @@ pub(super) trait Lanes {
     unsafe fn spread(bits: Self::Ints, j: u32) -> Self::Ints;
     /// Transposes rows of 16 bytes: vector `j` has dword `j` of each row.
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Self::Ints; 4];
-    /// Transposes rows of 32 bytes: vector `j` has dword `j` of each row.
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Self::Ints; 8];
-    /// Adds 16 products to each lane of each column `c`: the lane's bytes in the four vectors of `words` times 16 bytes of
-    /// activations. The activations of columns are 32 bytes apart. The weights have `bits` significant bits and are unsigned,
-    /// except 8-bit weights if [`Self::SIGNED`].
+    primitives! {
+        /// The same of rows of 32 bytes.
+        transpose_32_bytes(from: *const u8, stride: usize) -> [Self::Ints; 8] = {
+            let [a, b, c, d] = Self::transpose_16_bytes(from, stride);
+            let [e, f, g, h] = Self::transpose_16_bytes(from.add(16), stride);
+            [a, b, c, d, e, f, g, h]
+        };
+    }
+    /// Adds 16 products to each lane of each column: the lane's bytes in the four vectors of `words` times 16 bytes of
+    /// activations, 32 bytes apart from column to column. Weights have `bits` significant bits and are unsigned, except 8-bit
+    /// weights if [`Self::SIGNED`].
     unsafe fn dot<const N: usize>(
         sums: &mut [Self::Ints; N],
         words: impl Fn(usize) -> Self::Ints,
@@ -89,32 +100,25 @@ pub(super) trait Lanes {
     /// `a * b + c`, rounded once.
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats;
-    /// Reinterprets the bits of integers as floats.
     unsafe fn as_floats(ints: Self::Ints) -> Self::Floats;
-    /// Converts the lower 16 bits of each lane from half to single precision.
+    /// Converts the half in the lower 16 bits of each lane.
     unsafe fn low_halves(ints: Self::Ints) -> Self::Floats;
-    /// Loads one half per lane and converts it to single precision.
+    /// Loads and converts one half per lane.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
 }
 
-/// Sixteen lanes along a row.
-///
-/// # Safety
-/// The same as for [`Lanes`].
+/// Sixteen lanes along a row, with the same requirements.
 pub(super) trait RowLanes {
     type Sixteen: Copy;
 
-    /// Number of vectors of sums that fit in registers.
+    /// Vectors of sums that fit in registers.
     const SUMS: usize;
 
     unsafe fn zero() -> Self::Sixteen;
     unsafe fn singles(from: *const f32) -> Self::Sixteen;
-    /// Loads halves and converts them to single precision.
     unsafe fn halves(from: *const u16) -> Self::Sixteen;
-    /// Loads bfloat16 values and converts them to single precision.
     unsafe fn upper_halves(from: *const u16) -> Self::Sixteen;
-    /// `a * b + c`, rounded once.
     unsafe fn add_product(a: Self::Sixteen, b: Self::Sixteen, c: Self::Sixteen) -> Self::Sixteen;
-    /// Returns the sum of the lanes, by adding halves until one lane is left.
+    /// Adds halves until one lane is left.
     unsafe fn sum(floats: Self::Sixteen) -> f32;
 }

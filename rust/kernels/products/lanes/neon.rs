@@ -11,15 +11,11 @@ use crate::kernels::transpose::transpose_4;
 /// NEON, with the dot-product instruction if `DOT`.
 pub(in crate::kernels::products) struct Neon<const DOT: bool>;
 
-/// Four registers that together form a vector.
-type LaneQuad<T> = [T; 4];
-type Ints = LaneQuad<int32x4_t>;
-type Floats = LaneQuad<float32x4_t>;
+type Ints = [int32x4_t; 4];
+type Floats = [float32x4_t; 4];
 
-/// Adds to each lane the products of its four bytes and of dword `J` of `a`. Assembly, because the intrinsic is not stable.
-///
-/// # Safety
-/// The processor supports the instruction.
+/// Adds to each lane the products of its four bytes and of dword `J` of `a`, for processors that support the instruction.
+/// Assembly, because the intrinsic is not stable.
 #[inline(always)]
 unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, a: int32x4_t) -> int32x4_t {
     // SAFETY: the caller guarantees the instruction; no memory is accessed.
@@ -33,37 +29,33 @@ unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, 
     sums
 }
 
-/// Adds products of weights of `bits` bits and activations, in lanes of 32 bits. Each register of activations has one dword in
-/// all of its lanes.
-#[inline(always)]
-unsafe fn dot_4(sums: int32x4_t, w: LaneQuad<int8x16_t>, a: LaneQuad<int8x16_t>, bits: u32) -> int32x4_t {
-    // SAFETY: no memory is accessed.
-    unsafe {
-        // The bits determine how many products fit below 32,767 in 16 bits: 31 * 127 * 8 = 31,496, 63 * 127 * 4 = 32,004, 128 *
-        // 127 * 2 = 32,512. The two halves of a row's four bytes are in adjacent lanes.
+primitives! {
+    /// Adds products of weights of `bits` bits and activations, in lanes of 32 bits.
+    dot_4(sums: int32x4_t, w: [int8x16_t; 4], a: [int8x16_t; 4], bits: u32) -> int32x4_t = {
+        // The bits determine how many products fit below 32,767 in 16 bits: 31 * 127 * 8 = 31,496, 63 * 127 * 4 = 32,004,
+        // 128 * 127 * 2 = 32,512. The two halves of a row's four bytes are in adjacent lanes.
         let low = |j: usize| vmull_s8(vget_low_s8(w[j]), vget_low_s8(a[j]));
         let high = |j: usize| vmull_high_s8(w[j], a[j]);
         let add_low = |sum, j: usize| vmlal_s8(sum, vget_low_s8(w[j]), vget_low_s8(a[j]));
         let add_high = |sum, j: usize| vmlal_high_s8(sum, w[j], a[j]);
-        if bits <= 5 {
-            let low = add_low(add_low(add_low(low(0), 1), 2), 3);
-            let high = add_high(add_high(add_high(high(0), 1), 2), 3);
-            return vpadalq_s16(sums, vpaddq_s16(low, high));
-        }
+        let two = |first: usize| (add_low(low(first), first + 1), add_high(high(first), first + 1));
+        let (first_low, first_high) = two(0);
         let (low, high) = if bits <= 6 {
-            let low = add_low(add_low(add_low(low(0), 1), 2), 3);
-            let high = add_high(add_high(add_high(high(0), 1), 2), 3);
+            let low = add_low(add_low(first_low, 2), 3);
+            let high = add_high(add_high(first_high, 2), 3);
+            if bits <= 5 {
+                return vpadalq_s16(sums, vpaddq_s16(low, high));
+            }
             (vpaddlq_s16(low), vpaddlq_s16(high))
         } else {
-            let two = |first: usize| (add_low(low(first), first + 1), add_high(high(first), first + 1));
-            let (first, last) = (two(0), two(2));
-            (vpadalq_s16(vpaddlq_s16(first.0), last.0), vpadalq_s16(vpaddlq_s16(first.1), last.1))
+            let (last_low, last_high) = two(2);
+            (vpadalq_s16(vpaddlq_s16(first_low), last_low), vpadalq_s16(vpaddlq_s16(first_high), last_high))
         };
         vaddq_s32(sums, vpaddq_s32(low, high))
-    }
+    };
 }
 
-/// Computes each of the four registers.
+/// Computes each of the four registers that together form a vector.
 #[inline(always)]
 fn four<T>(register: impl Fn(usize) -> T) -> [T; 4] {
     [register(0), register(1), register(2), register(3)]
@@ -139,16 +131,8 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
             let r = four(rows);
             four(|j| four(|i| r[i][j]))
         };
-        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
-            let (low, high) = (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride));
-            [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
-        };
-    }
 
-    #[inline(always)]
-    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
-        // SAFETY: the caller guarantees the instruction if `DOT`, and 16 bytes of each column.
-        unsafe {
+        dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) = {
             if DOT {
                 let a: [int32x4_t; N] = from_fn(|c| vreinterpretq_s32_s8(vld1q_s8(activations.add(32 * c).cast())));
                 macro_rules! word {
@@ -171,7 +155,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                     sums[i] = dot_4(sums[i], w, four(|j| vreinterpretq_s8_s32(vdupq_n_s32(dword(j)))), bits);
                 }
             }
-        }
+        };
     }
 }
 

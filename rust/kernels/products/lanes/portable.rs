@@ -42,8 +42,6 @@ impl Lanes for Portable {
             bits.map(|lane| i32::from_le_bytes([0, 1, 2, 3].map(|i| u8::from(lane >> (4 * j + i) & 1 == 1) << 4)));
         transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] =
             from_fn(|j| from_fn(|row| from.add(row * stride + 4 * j).cast::<i32>().read_unaligned()));
-        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] =
-            from_fn(|j| from_fn(|row| from.add(row * stride + 4 * j).cast::<i32>().read_unaligned()));
         dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
             let split = |dword: i32| ((dword << 16) >> 16, dword >> 16);
             let pair = split(pair);

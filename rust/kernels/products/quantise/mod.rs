@@ -8,14 +8,13 @@ pub(super) mod x86;
 
 use super::form::Form;
 
-/// 32 quantised values. `scale` is not yet rounded to half precision.
 pub(super) struct Block {
     pub(super) bytes: [i8; 32],
+    /// Not yet rounded to half precision.
     pub(super) scale: f32,
     pub(super) sum: i32,
 }
 
-/// 256 quantised values.
 pub(super) struct SuperBlock {
     pub(super) bytes: [i8; 256],
     pub(super) scale: f32,
@@ -23,10 +22,7 @@ pub(super) struct SuperBlock {
     pub(super) sums: [i16; 16],
 }
 
-/// Quantisation by one instruction set.
-///
-/// # Safety
-/// Every function: the processor supports the instruction set, and as many values are readable as there are bytes.
+/// Every function requires the instruction set, and as many readable values as there are bytes.
 pub(super) trait Quantise {
     unsafe fn block(values: *const f32) -> Block;
     unsafe fn super_block(values: *const f32) -> SuperBlock;
@@ -37,26 +33,21 @@ pub(super) trait Quantise {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ActivationSpan {
     pub(super) values: *const f32,
-    /// The first unit of the tile.
     pub(super) tile: *mut u8,
     pub(super) n_columns: usize,
-    /// The row's column in the tile.
     pub(super) column: usize,
     pub(super) n: usize,
-    /// Offset that was added to the weights' bytes.
+    /// Was added to the weights' bytes.
     pub(super) offset: i32,
 }
 
-/// Writes one column of `span.n` units.
-///
-/// # Safety
-/// The processor supports `Q`. The values must be readable; the tile must have room for `span.n` units of form `F` with
-/// `span.n_columns` columns, and no other thread may use this column.
+/// Writes one column of `span.n` units. Callers guarantee `Q`, readable values, and room in the tile's column, which no other
+/// thread uses.
 #[inline(always)]
 pub(super) unsafe fn span<Q: Quantise, F: Form>(span: &ActivationSpan) {
     let ActivationSpan { values, tile, n_columns, column, n, offset } = *span;
     for i in 0..n {
-        // SAFETY: the caller guarantees the instruction set, the values and the unit; offsets stay inside of the unit.
+        // SAFETY: the caller guarantees the instruction set, the values and the unit.
         unsafe {
             let values = values.add(F::LEN * i);
             let unit = tile.add(F::COLUMN_BYTES * n_columns * i);

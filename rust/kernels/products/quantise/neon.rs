@@ -1,5 +1,5 @@
-//! Quantises activations with NEON, to the same bytes as on every other processor. llama.cpp's own ARM code does one more
-//! division, so there a byte may differ by one.
+//! Quantises activations with NEON, to the same bytes as elsewhere. llama.cpp's ARM code does one more division, so there a byte
+//! may differ by one.
 
 use std::arch::aarch64::*;
 
@@ -18,10 +18,8 @@ primitives! {
 }
 
 impl Quantise for Neon {
-    #[inline(always)]
-    unsafe fn block(values: *const f32) -> Block {
-        // SAFETY: the caller guarantees 32 values.
-        unsafe {
+    primitives! {
+        block(values: *const f32) -> Block = {
             let v: [float32x4_t; 8] = std::array::from_fn(|i| vld1q_f32(values.add(4 * i)));
             // Lanes first, then halves of the vector: the order determines the result if some values are NaN.
             let (mut low, mut high) = (vabsq_f32(v[0]), vabsq_f32(v[1]));
@@ -41,13 +39,9 @@ impl Quantise for Neon {
             vst1q_s8(bytes.as_mut_ptr().add(16), last);
             let sum = i32::from(vaddlvq_s8(first)) + i32::from(vaddlvq_s8(last));
             Block { bytes, scale: max_abs / 127.0, sum }
-        }
-    }
+        };
 
-    #[inline(always)]
-    unsafe fn super_block(values: *const f32) -> SuperBlock {
-        // SAFETY: the caller guarantees 256 values.
-        unsafe {
+        super_block(values: *const f32) -> SuperBlock = {
             let four = |i: usize| vld1q_f32(values.add(4 * i));
             // Returns the second operand where the first is NaN, so NaN is skipped.
             let mut lanes = [vdupq_n_f32(0.0); 4];
@@ -72,7 +66,7 @@ impl Quantise for Neon {
                 }
             }
             let factor = -127.0 / signed;
-            // Adding 1.5 * 2^23 leaves the nearest integer in the lower bits, of which the lowest byte is kept.
+            // Adding 1.5 * 2^23 leaves the nearest integer in the lower bits.
             let rounded = |i: usize| {
                 let sum = vaddq_f32(vmulq_f32(vdupq_n_f32(factor), four(i)), vdupq_n_f32(12_582_912.0));
                 let bits = vandq_s32(vreinterpretq_s32_f32(sum), vdupq_n_s32(0x007f_ffff));
@@ -86,10 +80,8 @@ impl Quantise for Neon {
             }
             block.scale = 1.0 / factor;
             block
-        }
-    }
+        };
 
-    primitives! {
         round_to_half(value: f32) -> f32 = vgetq_lane_f32::<0>(four_singles(four_halves(vdupq_n_f32(value))));
     }
 }

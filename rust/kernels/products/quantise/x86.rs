@@ -27,10 +27,8 @@ primitives! {
 }
 
 impl Quantise for X86 {
-    #[inline(always)]
-    unsafe fn block(values: *const f32) -> Block {
-        // SAFETY: the caller guarantees AVX2, and 32 values.
-        unsafe {
+    primitives! {
+        block(values: *const f32) -> Block = {
             let v: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(values.add(8 * i)));
             let mut lanes = absolute(v[0]);
             for &eight in &v[1..] {
@@ -46,13 +44,9 @@ impl Quantise for X86 {
             let mut bytes = [0; 32];
             _mm256_storeu_si256(bytes.as_mut_ptr().cast(), ordered(packed));
             Block { bytes, scale: max_abs / 127.0, sum }
-        }
-    }
+        };
 
-    #[inline(always)]
-    unsafe fn super_block(values: *const f32) -> SuperBlock {
-        // SAFETY: the caller guarantees AVX2, and 256 values.
-        unsafe {
+        super_block(values: *const f32) -> SuperBlock = {
             let eight = |i: usize| _mm256_loadu_ps(values.add(8 * i));
             // Returns the second operand where the first is NaN, so NaN is skipped.
             let mut lanes = [_mm256_setzero_ps(); 4];
@@ -102,10 +96,8 @@ impl Quantise for X86 {
             }
             block.scale = 1.0 / factor;
             block
-        }
-    }
+        };
 
-    primitives! {
         round_to_half(value: f32) -> f32 = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(value), 0)));
     }
 }

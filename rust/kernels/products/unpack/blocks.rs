@@ -9,7 +9,6 @@ const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// The sixteen values of `MXFP4`, doubled: one sign bit, two of exponent and one of mantissa.
 const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Returns the table with `offset` added to each value.
 const fn add_offset(mut table: [i8; 16], offset: i8) -> [i8; 16] {
     let mut i = 0;
     while i < 16 {
@@ -20,7 +19,7 @@ const fn add_offset(mut table: [i8; 16], offset: i8) -> [i8; 16] {
 }
 
 primitives! {
-    /// Unpacks sixteen bytes of each row into their lower four bits, then their upper four.
+    /// The lower four bits of sixteen bytes per row, then the upper four.
     nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] = {
         let four = L::splat(0x0f0f_0f0f);
         let [a, b, c, d] = L::transpose_16_bytes(at, stride);
@@ -29,7 +28,7 @@ primitives! {
         [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
     };
 
-    /// Unpacks nibbles with a fifth bit from a separate dword of each row.
+    /// Nibbles with a fifth bit from another dword of each row.
     five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] = {
         let mut words = nibbles::<L>(low, stride);
         let bits = L::load(column::<L, u32>(high, stride).as_ptr().cast());
@@ -39,7 +38,7 @@ primitives! {
         words
     };
 
-    /// Unpacks sixteen bytes of each row into two indices each, and replaces these by the table's values.
+    /// Replaces the two indices in each of sixteen bytes per row by the table's values.
     pub(super) lookup_nibbles<L: Lanes>(table: &[i8; 16], at: *const u8, stride: usize) -> [L::Ints; 8] = {
         let mut words = nibbles::<L>(at, stride);
         for word in &mut words {
@@ -48,18 +47,16 @@ primitives! {
         words
     };
 
-    /// Converts and stores one half of each row.
     store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) =
         L::store_floats(L::load_halves(column::<L, u16>(at, stride).as_ptr()), to.cast());
 
-    /// Converts and stores two halves of each row: the scale, then the minimum.
     store_halves_with_min<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) = {
         store_halves::<L>(at, stride, scale_at::<L, Small32WithMin>(to, 0));
         store_halves::<L>(at.add(2), stride, min_at::<L, Small32WithMin>(to, 0));
     };
 }
 
-/// Returns the values of `IQ4_NL` and `IQ4_XS`, with the offset that 8-bit weights need.
+/// The values with the offset that 8-bit weights need.
 pub(super) const fn iq4_table<L: Lanes>() -> &'static [i8; 16] {
     if L::SIGNED { const { &IQ4_VALUES } } else { const { &add_offset(IQ4_VALUES, -128) } }
 }

@@ -21,7 +21,7 @@ primitives! {
         L::and(moved, L::splat(mask))
     };
 
-    /// Writes four scales of each row: `scale` times the bytes minus `offset`.
+    /// Writes four scales per row: `scale` times the bytes minus `offset`.
     store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, to: *mut u8) = {
         for j in 0..4 {
             let byte = L::and(L::shr(bytes, 8 * j), L::splat(0xff));
@@ -30,7 +30,7 @@ primitives! {
         }
     };
 
-    /// Writes four minima of each row, as two pairs.
+    /// Writes four minima per row, as two pairs.
     store_min_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) = {
         for (j, two) in [bytes, L::shr(bytes, 16)].into_iter().enumerate() {
             let pair = L::or(L::and(two, L::splat(0xff)), L::and(L::shl(two, 8), L::splat(0x00ff_0000)));
@@ -38,10 +38,10 @@ primitives! {
         }
     };
 
-    /// Writes the scale of the minima, negated because minima are subtracted.
+    /// Negated, because minima are subtracted.
     store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) = L::store_floats(L::mul(scale, L::splat_float(-1.0)), to.cast());
 
-    /// Writes the scales and minima of `Q4_K` and `Q5_K`: two halves, then eight scales and eight minima in twelve bytes.
+    /// `Q4_K` and `Q5_K`: two halves, then eight scales and eight minima in twelve bytes.
     store_six_bit_scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) = {
         let [halves, a, b, c] = L::transpose_16_bytes(block, stride);
         let (low_4, low_6, upper) = (L::splat(LOW_4), L::splat(LOW_6), L::splat(BITS_4_5));
