@@ -41,7 +41,7 @@ pub(super) struct PyStats {
 impl PyStats {
     pub(super) fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
         let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot::new(id, running)));
-        let calls = kernels::calls();
+        let (n_kernel_attentions, n_kernel_products) = kernels::n_computed();
         Ok(Self {
             slots: slots.collect::<PyResult<_>>()?,
             n_waiting: stats.n_waiting,
@@ -62,8 +62,8 @@ impl PyStats {
             n_ids: stats.n_ids,
             n_pinned: stats.n_pinned,
             n_pinned_bytes: stats.n_pinned_bytes,
-            n_kernel_attentions: calls.attention,
-            n_kernel_products: calls.products,
+            n_kernel_attentions,
+            n_kernel_products,
             branches: Py::new(py, PyBranchStats::from(stats.branches))?,
             histograms: Py::new(py, PyRequestHistograms(stats.histograms))?,
             host_cache: Py::new(py, PyHostCacheStats::from(stats.host_cache))?,

@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 use crate::kernels::Team;
 use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
-use crate::llama::kernels::{ComputeParams, DecodeHints, GgmlTeam, NEXT_DECODE, level};
+use crate::llama::kernels::{DecodeHints, GgmlTeam, NEXT_DECODE, level};
 
 /// A model with sliding windows has two masks per graph.
 const MAX_PLANS: usize = 4;
@@ -40,22 +40,19 @@ pub(super) fn invalidate_plans() {
     PLAN_CACHE.with_borrow_mut(|cache| cache.plans.iter_mut().for_each(|entry| entry.source = None));
 }
 
-/// Returns the scratch size of `op` in bytes, if our attention supports it.
 pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<usize> {
-    let shape = shape(op)?;
-    Some(HEADER + attention::scratch_bytes(&shape, n_threads))
+    Some(HEADER + attention::scratch_bytes(&shape(op)?, n_threads))
 }
 
 pub(super) fn covers(shape: &Shape, keys: sys::ggml_type, values: sys::ggml_type) -> bool {
-    let formats = format(keys).zip(format(values));
-    formats.is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
+    format(keys).zip(format(values)).is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
 }
 
-pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
+pub(super) fn compute(op: &sys::ggml_tensor, team: &GgmlTeam) -> bool {
     let Some(shape) = shape(op) else { return false };
-    // SAFETY: `shape` has checked the tensors of the attention, and ggml keeps them alive.
+    // SAFETY: `shape` has checked the tensors, and ggml keeps them alive.
     let attention = unsafe { read(op, shape) };
-    let (header, scratch) = scratch(params);
+    let (header, scratch) = scratch(team.params);
     if team.index() == 0 {
         let plan = PLAN_CACHE.with_borrow_mut(|cache| std::ptr::from_ref(cache.plan(&attention, team.size())));
         // SAFETY: the header belongs to this operation, and the other threads read it only after the barrier.
@@ -72,7 +69,7 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
 }
 
 impl PlanCache {
-    /// Returns the plan of the operation's mask: built by the first operation of a graph with that mask, and shared by the others.
+    /// Returns the plan of the operation's mask. The first operation of a graph with that mask builds it.
     fn plan(&mut self, attention: &Attention<'_>, n_threads: usize) -> &Plan {
         let mask = attention.mask.map_or(0, |mask| mask.values.as_ptr().addr());
         let source = PlanSource { mask, shape: attention.shape, n_threads };
@@ -124,22 +121,17 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
         key_size: size_of(k, 0),
         value_size: size_of(v, 0),
     };
-    let is_packed = |tensor: &sys::ggml_tensor, n_bytes: usize| stride(tensor, 0) == n_bytes && !tensor.data.is_null();
-    let has_blocks = |tensor: &sys::ggml_tensor| {
-        // SAFETY: every tensor has a valid type.
-        is_packed(tensor, unsafe { sys::ggml_type_size(tensor.type_) })
-    };
-    let is_one_stream = [q, k, v].into_iter().chain(mask).all(|tensor| size_of(tensor, 3) == 1);
+    // SAFETY: every tensor has a valid type.
+    let is_packed = |tensor: &sys::ggml_tensor| stride(tensor, 0) == unsafe { sys::ggml_type_size(tensor.type_) };
     let is_mask = |mask: &sys::ggml_tensor| {
         let is_large = size_of(mask, 0) == shape.n_cells && size_of(mask, 1) >= shape.n_rows && size_of(mask, 2) == 1;
-        mask.type_ == sys::GGML_TYPE_F16 && is_packed(mask, 2) && stride(mask, 1).is_multiple_of(2) && is_large
+        mask.type_ == sys::GGML_TYPE_F16 && stride(mask, 1).is_multiple_of(2) && is_large
     };
-    let are_sinks =
-        |sinks: &sys::ggml_tensor| sinks.type_ == sys::GGML_TYPE_F32 && is_packed(sinks, 4) && size_of(sinks, 0) == shape.n_heads;
-    let is_ours = is_one_stream
-        && [q, op].into_iter().all(|tensor| tensor.type_ == sys::GGML_TYPE_F32 && is_packed(tensor, 4))
+    let are_sinks = |sinks: &sys::ggml_tensor| sinks.type_ == sys::GGML_TYPE_F32 && size_of(sinks, 0) == shape.n_heads;
+    let is_ours = [q, k, v].into_iter().chain(mask).all(|tensor| size_of(tensor, 3) == 1)
+        && [q, k, v, op].into_iter().chain(mask).chain(sinks).all(|tensor| is_packed(tensor) && !tensor.data.is_null())
+        && [q, op].into_iter().all(|tensor| tensor.type_ == sys::GGML_TYPE_F32)
         && [1, 2].into_iter().all(|i| stride(q, i).is_multiple_of(4))
-        && [k, v].into_iter().all(has_blocks)
         && size_of(v, 1) == shape.n_cells
         && size_of(v, 2) == shape.n_kv_heads
         && shape.n_kv_heads > 0
@@ -152,14 +144,13 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     is_ours.then_some(shape)
 }
 
-/// # Safety
-/// `shape` was returned by [`shape`] for `op`, whose tensors are alive, and no thread writes the inputs.
+/// Callers guarantee that [`shape`] returned `shape` for `op`, whose tensors are alive, and that no thread writes the inputs.
 unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let [q, k, v] = [q, k, v].map(|tensor| tensor.expect("an attention has three sources"));
     // SAFETY: `shape` has checked types and strides, and a tensor's memory extends to its last element.
     unsafe {
-        let n_queries = tensor::span(q, [1, 2], [shape.n_rows, shape.n_heads], 4 * shape.key_size) / 4;
+        let n_queries = tensor::span(q, [shape.n_rows, shape.n_heads], 4 * shape.key_size) / 4;
         Attention {
             shape,
             queries: Queries {
@@ -170,7 +161,7 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
             keys: cells(k, shape),
             values: cells(v, shape),
             mask: mask.map(|mask| {
-                let n_values = tensor::span(mask, [1, 2], [shape.n_rows, 1], 2 * shape.n_cells) / 2;
+                let n_values = tensor::span(mask, [shape.n_rows, 1], 2 * shape.n_cells) / 2;
                 Mask { values: std::slice::from_raw_parts(mask.data.cast(), n_values), row_stride: stride(mask, 1) / 2 }
             }),
             sinks: sinks.map(|sinks| std::slice::from_raw_parts(sinks.data.cast(), shape.n_heads)),
@@ -181,11 +172,10 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     }
 }
 
-/// # Safety
-/// As for [`read`].
+/// Callers guarantee the same as for [`read`].
 unsafe fn cells(tensor: &sys::ggml_tensor, shape: Shape) -> Cells<'_> {
     let (format, head_size) = (format(tensor.type_).expect("it is covered"), size_of(tensor, 0));
-    let n_bytes = tensor::span(tensor, [1, 2], [shape.n_cells, shape.n_kv_heads], format.bytes(head_size));
+    let n_bytes = tensor::span(tensor, [shape.n_cells, shape.n_kv_heads], format.bytes(head_size));
     // SAFETY: the tensor's memory extends to its last element.
     let bytes = unsafe { std::slice::from_raw_parts(tensor.data.cast(), n_bytes) };
     Cells { bytes, format, head_size, cell_stride: stride(tensor, 1), head_stride: stride(tensor, 2) }

@@ -1,4 +1,4 @@
-//! Which operations our kernels support, before anything is computed. Each is checked again when it is computed.
+//! Operations that our kernels support. Each is checked again when it is computed.
 
 use llama_cpp_sys_2 as sys;
 

@@ -1,4 +1,4 @@
-//! A graph of one operation, computed by ggml's CPU backend with our kernels or without: for their trial and tests.
+//! A graph of one operation, computed by ggml's CPU backend with our kernels or without.
 
 use std::ptr::null_mut;
 
@@ -20,8 +20,7 @@ impl Tensor {
 
     fn n_elements(self) -> usize {
         // SAFETY: tensors live as long as their graph.
-        let sizes = unsafe { (*self.0).ne };
-        sizes.iter().map(|&n| usize::try_from(n).expect("sizes are not negative")).product()
+        usize::try_from(unsafe { sys::ggml_nelements(self.0) }).expect("sizes are not negative")
     }
 }
 
@@ -60,9 +59,13 @@ impl Graph {
         }
     }
 
-    pub(crate) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
+    fn check_fit(&self, tensor: Tensor, n_values: usize) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
-        assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
+        assert_eq!(n_values, tensor.n_elements(), "the tensor has another number of elements");
+    }
+
+    pub(crate) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
+        self.check_fit(tensor, values.len());
         // SAFETY: the tensor is alive, and `allocate` allocated its elements.
         unsafe {
             let sys::ggml_tensor { type_, ne, data, .. } = *tensor.0;
@@ -73,8 +76,7 @@ impl Graph {
 
     #[cfg(test)]
     pub(crate) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
-        assert!(!self.buffer.is_null(), "the graph is not allocated");
-        assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
+        self.check_fit(tensor, values.len());
         // SAFETY: as for `fill`; the tensor has four bytes for each element.
         unsafe {
             assert_eq!((*tensor.0).type_, sys::GGML_TYPE_I32);

@@ -1,13 +1,11 @@
 //! Runs our kernels inside llama.cpp, without patching it.
 //!
-//! ggml-cpu queries a list of *extra buffer types* before computing an operation, on its own threads: AMX and repacked weights use
-//! this hook, and so do we. The entry is C++ (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`).
+//! ggml-cpu queries a list of *extra buffer types* before computing an operation, as for AMX and repacked weights. Our entry is C++
+//! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`).
 //!
-//! # Which kernels a graph uses
-//!
-//! The list belongs to the process, not to an engine. So each context's thread pools are [registered](Pool) with the
-//! [`EnabledKernels`] of its decodes, and each decode runs [inside](deciding) the same selection; other graphs use the
-//! [default](set_default). ggml queries each operation twice: for scratch memory, and to compute it.
+//! The list belongs to the process, so each context's thread pools are [registered](Pool) with the [`EnabledKernels`] of its
+//! decodes, and each decode runs [inside](deciding) the same selection; other graphs use the [default](set_default). ggml queries
+//! each operation twice: for scratch memory, and to compute it.
 
 mod attention;
 pub(super) mod coverage;
@@ -38,17 +36,11 @@ pub struct Installed {
     pub why_not: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Calls {
-    pub attention: u64,
-    pub products: u64,
-}
-
 static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
 static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
 
-/// Installs our kernels in llama.cpp, once per process and before any model is loaded. A kernel that is not called, or whose results
-/// differ from llama.cpp's own, is not usable.
+/// Installs our kernels, once per process and before any model is loaded. A kernel that llama.cpp does not call, or whose results
+/// differ from its own, is not usable.
 pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -65,7 +57,7 @@ pub fn install() -> &'static Installed {
     })
 }
 
-/// The best instruction set that the processor supports, or the one in the environment variable `WEFT_INSTRUCTIONS`.
+/// The instruction set in the environment variable `WEFT_INSTRUCTIONS`, or the best that the processor supports.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -79,8 +71,9 @@ fn level() -> Level {
     })
 }
 
-pub(crate) fn calls() -> Calls {
-    Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
+/// Returns how many attentions and products our kernels have computed.
+pub(crate) fn n_computed() -> (u64, u64) {
+    (N_ATTENTIONS.load(Ordering::Relaxed), N_PRODUCTS.load(Ordering::Relaxed))
 }
 
 /// Sets the kernels of graphs outside of our engines, such as a benchmark's bare loop, while none is computed.
@@ -137,10 +130,8 @@ pub(super) struct DecodeHints {
 }
 
 impl DecodeHints {
-    /// Row `i` belongs to the sequence `ids[i]`, and the cells belong to `memory`.
-    ///
-    /// # Safety
-    /// `memory` is alive, and both outlive the [`deciding`] call that uses the hints.
+    /// Row `i` belongs to the sequence `ids[i]`, and the cells to `memory`. Callers guarantee that `memory` is alive, and that both
+    /// outlive the [`deciding`] call that uses the hints.
     pub(super) unsafe fn new(ids: &[sys::llama_seq_id], memory: sys::llama_memory_t) -> Self {
         let mut n = 0;
         // SAFETY: the caller guarantees the memory; `n` is writable.
@@ -153,10 +144,7 @@ impl DecodeHints {
     }
 }
 
-/// The buffers of the cells of `memory`; none if it is not a single plain cache.
-///
-/// # Safety
-/// `memory` is alive as long as the iterator is used.
+/// None if `memory` is not a single plain cache. Callers guarantee that it is alive as long as the iterator is used.
 pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item = sys::ggml_backend_buffer_t> {
     // SAFETY: the caller guarantees the memory.
     (0..).map(move |i| unsafe { weft_kernels_buffer(memory.cast(), i) }).take_while(|buffer| !buffer.is_null())
@@ -196,7 +184,7 @@ impl KernelCounts {
     }
 }
 
-/// Returns the result of `compute`, and the counts of operations in the graphs that this thread led.
+/// Counts the operations in the graphs that this thread leads.
 pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
     COUNTS.take();
     let result = compute();
@@ -205,13 +193,12 @@ pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
 
 fn enabled_in_pool(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
-    let (last, last_version, found) = LAST_POOL.get();
-    if (last, last_version) == (pool.addr(), version) {
-        return found.unwrap_or_else(default_kernels);
+    let (last, last_version, mut found) = LAST_POOL.get();
+    if (last, last_version) != (pool.addr(), version) {
+        let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
+        found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, enabled)| *enabled);
+        LAST_POOL.set((pool.addr(), version, found));
     }
-    let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
-    let found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, enabled)| *enabled);
-    LAST_POOL.set((pool.addr(), version, found));
     found.unwrap_or_else(default_kernels)
 }
 
@@ -230,14 +217,14 @@ struct ComputeParams {
     use_ref: bool,
 }
 
-struct GgmlTeam {
+struct GgmlTeam<'a> {
     index: usize,
     size: usize,
-    pool: *mut c_void,
+    params: &'a ComputeParams,
 }
 
 // SAFETY: ggml numbers the threads of a graph accordingly, and its barrier includes all of them.
-unsafe impl Team for GgmlTeam {
+unsafe impl Team for GgmlTeam<'_> {
     fn index(&self) -> usize {
         self.index
     }
@@ -248,7 +235,7 @@ unsafe impl Team for GgmlTeam {
 
     fn wait(&self) {
         // SAFETY: the pool computes this operation, and all of its threads reach this barrier equally often.
-        unsafe { weft_kernels_barrier(self.pool) }
+        unsafe { weft_kernels_barrier(self.params.threadpool) }
     }
 }
 
@@ -268,14 +255,14 @@ unsafe extern "C" {
     fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;
 }
 
-/// Returns whether an operation may be ours, by one comparison: it is called for every operation on every thread.
+/// One comparison only: it is called for every operation on every thread.
 unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
     // SAFETY: ggml passes the operation that it is about to compute.
     let op = unsafe { &*op };
     matches!(op.op, sys::GGML_OP_FLASH_ATTN_EXT | sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID)
 }
 
-/// Stores the scratch size of an operation, in bytes. Called by the thread that is about to compute the graph.
+/// Called by the thread that is about to compute the graph.
 unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
     let enabled = NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled);
     // SAFETY: as for `takes`; sources of an operation live as long as it.
@@ -300,11 +287,11 @@ unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tens
     let op = unsafe { &*op };
     let enabled = enabled_in_pool(params.threadpool);
     let (Ok(index), Ok(size)) = (usize::try_from(params.ith), usize::try_from(params.nth)) else { return false };
-    let team = GgmlTeam { index, size, pool: params.threadpool };
+    let team = GgmlTeam { index, size, params };
     let (is_done, counter) = if op.op == sys::GGML_OP_FLASH_ATTN_EXT {
-        (enabled.attention && attention::compute(op, params, &team), &N_ATTENTIONS)
+        (enabled.attention && attention::compute(op, &team), &N_ATTENTIONS)
     } else {
-        (enabled.products && products::compute(op, params, &team), &N_PRODUCTS)
+        (enabled.products && products::compute(op, &team), &N_PRODUCTS)
     };
     if index == 0 {
         counter.fetch_add(u64::from(is_done), Ordering::Relaxed);

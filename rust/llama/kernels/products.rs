@@ -4,7 +4,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::kernels::products::{self, ExpertChoices, Experts, Format, ProductOutput, Rows, Weights};
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
-use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
+use crate::llama::kernels::{GgmlTeam, level};
 
 enum Product<'a> {
     Plain(Weights<'a>, Rows<'a>),
@@ -23,9 +23,9 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
     Some(tensor::HEADER + needed)
 }
 
-pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
+pub(super) fn compute(op: &sys::ggml_tensor, team: &GgmlTeam) -> bool {
     let Some(product) = read(op) else { return false };
-    let (_, scratch) = scratch(params);
+    let (_, scratch) = scratch(team.params);
     // SAFETY: ggml gives an operation's result its own memory, and it is contiguous.
     let values = unsafe { tensor::result(op) };
     let out = ProductOutput { values: &values, row_stride: size_of(op, 0) };
@@ -64,8 +64,7 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     }
     let n_bytes = (n_experts - 1) * stride(weights, 2) + n_out * stride(weights, 1);
     let n_rows = [1, 2, 3].map(|i| size_of(rows, i)).iter().product();
-    // SAFETY: both tensors are alive, in memory that the CPU can read, and as large as their descriptions; no thread writes them
-    // during the operation.
+    // SAFETY: both tensors are alive, readable by the CPU, and as large as described; no thread writes them meanwhile.
     let (bytes, values) = unsafe {
         (std::slice::from_raw_parts(weights.data.cast(), n_bytes), std::slice::from_raw_parts(rows.data.cast(), n_rows * n_in))
     };
@@ -78,12 +77,10 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let (n_used, n_tokens) = (size_of(choices, 0), size_of(choices, 1));
     let are_numbers = choices.type_ == sys::GGML_TYPE_I32 && stride(choices, 0) == 4 && stride(choices, 1).is_multiple_of(4);
     let are_flat = size_of(choices, 2) == 1 && size_of(choices, 3) == 1;
-    let rows_per_token = n_rows.checked_div(n_tokens)?;
-    let fit = (rows_per_token == 1 || rows_per_token == n_used) && n_rows == rows_per_token * n_tokens;
-    if !(are_numbers && are_flat && fit) {
+    if !(are_numbers && are_flat && n_tokens > 0 && [n_tokens, n_used * n_tokens].contains(&n_rows)) {
         return None;
     }
-    let n_numbers = tensor::span(choices, [1, 2], [n_tokens, 1], 4 * n_used) / 4;
+    let n_numbers = tensor::span(choices, [n_tokens, 1], 4 * n_used) / 4;
     // SAFETY: as above; the choices are 32-bit integers.
     let experts = unsafe { std::slice::from_raw_parts(choices.data.cast(), n_numbers) };
     let choices = ExpertChoices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };

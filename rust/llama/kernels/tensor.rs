@@ -5,7 +5,7 @@ use llama_cpp_sys_2 as sys;
 use crate::kernels::Shared;
 use crate::llama::kernels::ComputeParams;
 
-/// Bytes before an operation's scratch, through which threads exchange data. A multiple of every required alignment.
+/// Bytes before an operation's scratch, through which threads exchange data: a multiple of every required alignment.
 pub(super) const HEADER: usize = 64;
 
 pub(super) fn sources<const N: usize>(op: &sys::ggml_tensor) -> [Option<&sys::ggml_tensor>; N] {
@@ -21,11 +21,9 @@ pub(super) fn stride(tensor: &sys::ggml_tensor, i: usize) -> usize {
     tensor.nb[i]
 }
 
-/// Returns the number of bytes from the start of the first row to the end of the last one, with `n` rows along the two `dimensions`
-/// and `innermost` bytes per row.
-pub(super) fn span(tensor: &sys::ggml_tensor, dimensions: [usize; 2], n: [usize; 2], innermost: usize) -> usize {
-    let to_last = |i: usize| n[i].saturating_sub(1) * stride(tensor, dimensions[i]);
-    to_last(0) + to_last(1) + innermost
+/// Returns the bytes from the first row's start to the last one's end: `n` rows of `n_bytes` along dimensions 1 and 2.
+pub(super) fn span(tensor: &sys::ggml_tensor, n: [usize; 2], n_bytes: usize) -> usize {
+    n[0].saturating_sub(1) * stride(tensor, 1) + n[1].saturating_sub(1) * stride(tensor, 2) + n_bytes
 }
 
 /// The tensor must not have blocks.
@@ -38,12 +36,10 @@ pub(super) fn f32_param(op: &sys::ggml_tensor, i: usize) -> f32 {
     f32::from_bits(op.op_params[i].cast_unsigned())
 }
 
-/// # Safety
-/// `op` is such a tensor with its own memory, which only the threads that compute it read or write.
+/// Callers guarantee that `op` is a contiguous tensor of `f32` that only the threads that compute it read or write.
 pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
-    let n = op.ne.iter().map(|&n| usize::try_from(n).expect("sizes are not negative")).product();
     // SAFETY: guaranteed by the caller.
-    unsafe { Shared::from_raw_parts(op.data.cast(), n) }
+    unsafe { Shared::from_raw_parts(op.data.cast(), (0..4).map(|i| size_of(op, i)).product()) }
 }
 
 pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, Shared<'_, u8>) {
