@@ -55,7 +55,6 @@ pub(super) struct Groups {
     open_segments: Vec<OpenSegment>,
 }
 
-/// The rows of one stream in a group.
 #[derive(Debug)]
 struct Member {
     /// Range within the group's rows.
@@ -64,7 +63,6 @@ struct Member {
     position_blocks: Range<usize>,
 }
 
-/// A member's rows and cells in the current block.
 #[derive(Debug)]
 struct BlockMember {
     rows: Range<usize>,

@@ -36,8 +36,7 @@ pub(super) struct ValueBlock<'a> {
     pub(super) out: *mut f32,
 }
 
-/// The functions of one instruction set. Callable only where the processor supports it, with pointers as the generic kernels
-/// require.
+/// Callable only where the processor supports the instruction set, with pointers as the generic kernels require.
 pub(super) struct AttentionTable {
     pub(super) lanes: usize,
     pub(super) max_rows: usize,

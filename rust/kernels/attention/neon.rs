@@ -11,7 +11,6 @@ use crate::kernels::transpose::transpose_4;
 
 const LANES: usize = 8;
 
-/// Pairs of vectors of 128 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Neon;
 
@@ -45,7 +44,6 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     }
 }
 
-/// Applies an instruction to both registers.
 #[inline(always)]
 fn each(a: Pair, b: Pair, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> Pair {
     Pair(f(a.0, b.0), f(a.1, b.1))

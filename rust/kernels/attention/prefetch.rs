@@ -54,10 +54,8 @@ fn prefetch_line(_at: *const u8) {}
 /// Cells to prefetch while others are computed.
 #[derive(Clone, Copy)]
 pub(super) struct UpcomingCells<'a> {
-    /// Of the current block.
     pub(super) remaining: &'a [u32],
     pub(super) source: &'a Cells<'a>,
-    /// Heads of each cell that are read.
     pub(super) n_heads: usize,
     /// The cells that follow the current block, and their first head.
     pub(super) next: (&'a Cells<'a>, &'a [u32], usize),

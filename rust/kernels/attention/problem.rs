@@ -91,14 +91,11 @@ impl<'a> Mask<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     pub n_rows: usize,
-    /// Query heads of a row.
     pub n_heads: usize,
     /// KV heads of a cell; each serves `n_heads / n_kv_heads` adjacent query heads.
     pub n_kv_heads: usize,
     pub n_cells: usize,
-    /// Elements of a query or key head.
     pub key_size: usize,
-    /// Elements of a value or output head.
     pub value_size: usize,
 }
 

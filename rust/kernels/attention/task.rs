@@ -23,7 +23,6 @@ impl Task<'_> {
         self.unit.kv_heads.start + self.kv_index
     }
 
-    /// Returns this task for each of the unit's KV heads.
     pub(super) fn per_kv_head(self) -> impl Iterator<Item = Self> {
         (0..self.unit.kv_heads.len()).map(move |kv_index| Self { kv_index, ..self })
     }

@@ -31,7 +31,6 @@ primitives! {
         S::mul(S::reinterpret(moved), S::splat(f32::from_bits((127 + 112) << 23)))
     };
 
-    /// Stores the elements of a transposed vector of units.
     pub(super) store_units<S: Units>(format: Format, unit: S::Unit, factors: S::V, to: *mut f32, stride: usize) = match format {
         Format::F32 => S::store(to, S::reinterpret(unit)),
         Format::F16 => {

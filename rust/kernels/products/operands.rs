@@ -41,7 +41,6 @@ pub struct ExpertChoices<'a> {
     pub stride: usize,
 }
 
-/// Rows of activations.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
     pub values: &'a [f32],

@@ -22,7 +22,6 @@ pub(super) struct ProductSize {
     pub(super) n_threads: usize,
 }
 
-/// The tiles of a matrix's columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) n_columns: usize,
