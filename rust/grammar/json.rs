@@ -168,7 +168,7 @@ impl Reader<'_> {
         let escaped = self.text.as_bytes().get(self.at + 1).copied();
         self.at += 2;
         let character = match escaped {
-            Some(b'"' | b'\\' | b'/') => char::from(escaped.unwrap_or_default()),
+            Some(byte @ (b'"' | b'\\' | b'/')) => byte.into(),
             Some(b'b') => '\u{8}',
             Some(b'f') => '\u{c}',
             Some(b'n') => '\n',

@@ -63,7 +63,7 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// With the start state; [`DEAD`] if there are too many ways to begin.
+    /// Also returns the start state; [`DEAD`] if there are too many ways to begin.
     pub(super) fn new(language: Arc<Language>) -> (Self, State) {
         let root = language.rules.root;
         let mut matcher = Self::empty(language);

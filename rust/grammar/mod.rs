@@ -55,7 +55,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// Elements that the repetitions of a grammar are unrolled to.
 pub const MAX_ELEMENTS: usize = 1 << 20;
 
-/// Of parentheses.
+/// Nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 256;
 
 /// Rules that the repetitions of one item may make; llama.cpp's limit.

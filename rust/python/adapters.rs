@@ -17,7 +17,7 @@ pub(super) struct PyAdapter {
 }
 
 impl PyAdapter {
-    /// `set` has the default scales.
+    /// Lists the adapters of `model`; `set` has the default scales.
     pub(super) fn list(model: &Model, set: &[AdapterScale]) -> Vec<Self> {
         let adapter = |(id, adapter): (u32, &crate::llama::Adapter)| Self {
             id,

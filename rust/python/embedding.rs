@@ -111,7 +111,7 @@ impl PyCompactEmbeddings {
 
 #[pymethods]
 impl PyCompactEmbeddings {
-    /// As another process has them from [`PyCompactEmbeddings::data`] and the getters.
+    /// Creates embeddings from the [`PyCompactEmbeddings::data`] and getters of another process.
     #[new]
     fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
         let n_rows = starts.last().copied().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::sampling::TokenStrings;
 /// Lowest finite value of 32 bits: llama-server writes it for the logarithm of 0, because JSON has no infinity.
 const LOWEST: f32 = f32::MIN;
 
-/// Approximate JSON of one token in both formats.
+/// Approximate size of one token's JSON in both formats.
 const ENTRY_BYTES: usize = 144;
 
 #[pyclass(frozen, module = "weft._native", name = "CompactLogprobs")]
@@ -59,7 +59,7 @@ impl PyCompactLogprobs {
 
 #[pymethods]
 impl PyCompactLogprobs {
-    /// From the [`PyCompactLogprobs::pairs`] of another process.
+    /// Creates logprobs from the [`PyCompactLogprobs::pairs`] of another process.
     #[new]
     fn of(model: &PyModel, pairs: Vec<(Token, f32)>) -> PyResult<Self> {
         let mut all = pairs.into_iter().map(|(token, logprob)| Logprob { token, logprob });

@@ -145,7 +145,7 @@ impl UntriggeredBranch {
         constraint.is_some_and(|constraint| constraint.allows_rest(token, n_skipped + n_before))
     }
 
-    /// Starts at `at`, after the text so far; `None` if the grammar does not allow the text.
+    /// Returns the constraint that starts at `at`, after the text so far; `None` if the grammar does not allow the text.
     fn constraint_from(&mut self, at: usize) -> &mut Option<Box<dyn Constraint>> {
         let index = self.starts.iter().position(|start| start.at == at).unwrap_or_else(|| {
             if self.starts.len() == MAX_STARTS {

@@ -26,7 +26,7 @@ const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org
 #[derive(Debug, Clone)]
 pub(super) struct SchemaAlternatives<'a> {
     pub(super) shapes: Vec<Shape<'a>>,
-    /// A value that fits no shape does not fit the schema.
+    /// True if a value that fits no shape does not fit the schema.
     pub(super) is_exact: bool,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    /// Of `if`, and of keywords that depend on a property.
+    /// Adds the constraints of `if` and of keywords that depend on a property.
     fn conditions(&mut self, schema: &'a Value, mut alternatives: SchemaAlternatives<'a>) -> Result<SchemaAlternatives<'a>> {
         if let Some(condition) = schema.get("if").filter(|_| schema.get("then").is_some() || schema.get("else").is_some()) {
             let mut either = SchemaAlternatives::none();
@@ -293,7 +293,9 @@ impl<'a> Reader<'a> {
             choices[other] = self.intersection(&choices[other], &theirs, value)?;
         }
         let mut all = SchemaAlternatives::none();
-        choices.iter().for_each(|alternatives| all.or(alternatives));
+        for alternatives in &choices {
+            all.or(alternatives);
+        }
         Ok(all)
     }
 
@@ -309,7 +311,9 @@ impl<'a> Reader<'a> {
             }
             if self.common(&tagged)?.is_empty() {
                 // Without the property, a value may still fit exactly one of them.
-                tagged.iter_mut().for_each(|alternatives| alternatives.is_exact = false);
+                for alternatives in &mut tagged {
+                    alternatives.is_exact = false;
+                }
                 return Ok(Some(tagged));
             }
         }

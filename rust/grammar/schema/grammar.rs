@@ -40,7 +40,7 @@ pub(super) enum Expr {
     Sequence(Vec<Expr>),
     /// An empty choice never matches.
     Choice(Vec<Expr>),
-    /// From the first to the second number of times, see [`Rules::repeat`].
+    /// The first to the second number of times, see [`Rules::repeat`].
     Repeat(Box<Expr>, usize, Option<usize>),
 }
 

@@ -9,7 +9,7 @@ use super::shape::{
 };
 use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Result, ensure, refuse, refuse_at};
 
-/// Without the schemas that it refers to or combines; `None` if no value fits.
+/// Constraints of a schema without those that it refers to or combines; `None` if no value fits.
 pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>> {
     let mut shape = Shape::anything();
     if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
@@ -228,7 +228,7 @@ fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>> 
     }
 }
 
-/// Each expression with whether it must match.
+/// Returns the expressions of a pattern, each with whether it must match.
 pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>> {
     let text = text(pattern, "pattern")?;
     check_pattern(text, pattern)?;

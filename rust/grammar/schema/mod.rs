@@ -48,20 +48,20 @@ use super::parse_error::{ParseError, Result, refuse_at};
 
 pub const MAX_SCHEMA_BYTES: usize = 1 << 18;
 
-/// References included.
+/// Nesting depth of schemas, references included.
 pub const MAX_SCHEMA_DEPTH: usize = 64;
 
 pub const MAX_SCHEMA_PARTS: usize = 4_096;
 
-/// Of one object.
+/// Properties of one object.
 pub const MAX_PROPERTIES: usize = 256;
 
-/// Of a property's name or a reference.
+/// Size of a property's name or a reference.
 pub const MAX_NAME_BYTES: usize = 256;
 
 pub const MAX_PATTERN_BYTES: usize = 4_096;
 
-/// Of one schema, after the alternatives of its parts are multiplied.
+/// Alternatives of one schema, after the alternatives of its parts are multiplied.
 pub const MAX_ALTERNATIVES: usize = 1_024;
 
 fn refuse<T>(value: &Value, message: impl Into<String>) -> Result<T> {

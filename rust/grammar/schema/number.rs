@@ -19,7 +19,7 @@ const MAX_DECIMALS: usize = 40;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NumberConstraint {
-    /// A bound, and whether it is exclusive.
+    /// The lower bound, and whether it is exclusive.
     pub(super) least: Option<(f64, bool)>,
     pub(super) most: Option<(f64, bool)>,
     pub(super) divisors: Vec<f64>,
@@ -125,7 +125,7 @@ fn too_fine() -> String {
     format!("multipleOf has too many digits: without decimal point, all divisors together must be at most {MAX_DIVISOR}")
 }
 
-/// Before and after the decimal point.
+/// Returns the digits before and after the decimal point.
 fn digits(number: f64) -> (Vec<u8>, Vec<u8>) {
     let text = number.abs().to_string();
     let (whole, after) = text.split_once('.').unwrap_or((&text, ""));

@@ -23,7 +23,7 @@ pub(super) fn read(pattern: &str) -> Result<Node, String> {
     Reader { rest: pattern.chars().collect(), at: 0 }.whole()
 }
 
-/// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`; each expression with whether it must match.
+/// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`; returns each expression with whether it must match.
 pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let mut parts = Vec::new();

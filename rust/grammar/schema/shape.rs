@@ -166,7 +166,7 @@ impl Shape<'_> {
         Self { types, is_typed: true, ..Self::default() }
     }
 
-    /// `None` if it is obvious that no value fits both.
+    /// Returns the values that fit both; `None` if it is obvious that there are none.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut combined = self.clone();
         combined.types &= other.types;
