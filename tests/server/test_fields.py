@@ -13,8 +13,8 @@ from weft import EngineConfig, GrammarTrigger, QueueFullError, ReasoningConfig
 from weft.request.internal import InternalRequest
 from weft.sampling_fields import Sampling
 from weft.server import create_app
-from weft.server.llamacpp.completion import COMPLETION_ONLY
-from weft.server.request_fields import CompletionFields, ping_s
+from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.requests import ping_s
 from weft.server.streaming import sse
 from weft.settings import Settings
 
@@ -395,6 +395,9 @@ UNSUPPORTED: dict[str, list[Json]] = {
     "t_max_prompt_ms": [100],
     "tools": [[{"type": "function"}], {"type": "function"}],
 }
+
+COMPLETION_ONLY = {"anti_prompt", "assistant_name", "image_data", "system_prompt"}
+"""Fields that `/completion` takes."""
 
 ALL_NULL = sorted({field.name for field in msgspec.structs.fields(CompletionFields)} - {"prompt", "n_predict"})
 

@@ -24,7 +24,8 @@ from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reas
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
 from weft.server.ollama import translate
-from weft.server.ollama.schemas import ChatBody
+from weft.server.ollama.schemas import ChatBody, Options
+from weft.server.request_fields.neutral import unsupported_fields
 from weft.settings import Settings
 
 NOW = matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -329,7 +330,7 @@ async def test_each_option_reaches_the_engine(path: str, body: Json) -> None:
 
 def test_no_option_is_left_out() -> None:
     known = set(msgspec.json.schema(type(msgspec.convert({"options": {}}, ChatBody).options))["$defs"]["Options"]["properties"])
-    refused = set(translate._NEUTRAL_OPTIONS) | {"num_ctx"}
+    refused = {name for _, name, _ in unsupported_fields(Options)} | {"num_ctx"}
     assert known == refused | set(OPTIONS)
     assert {name for name in ollama.Options.model_fields if name not in known} == set()
 

@@ -22,6 +22,7 @@ from tests.server.serving import serving
 from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import create_app, memory_budget
+from weft.server.memory_budget import Reservation, responses_budget
 from weft.server.responses import items, service, store
 from weft.server.responses import writing as writing_module
 from weft.server.responses.events import PendingEvent, frame
@@ -79,7 +80,9 @@ def writing(ends: list[ResponseWriter] | None = None, **body: Json) -> ResponseW
     asked = CreateResponse(input="a", **body)
     about = response(asked, Settings(), "a model", None, [])
     on_end = (lambda _: None) if ends is None else ends.append
-    return ResponseWriter(about, Generated(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
+    collected = Reservation(responses_budget())
+    options: Json = {"collected": collected, "with_top": False, "is_opaque": True, "on_end": on_end}
+    return ResponseWriter(about, Generated(), **options)  # type: ignore[arg-type]
 
 
 def told_by(event: PendingEvent) -> Json:
@@ -531,7 +534,7 @@ def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPa
         of.take(token(0, "a", nth))
     made, _ = of.take(finished(0, n_predicted=100))
     frames = [frame(event) for event in made]
-    longs = [[id(piece) for piece in pieces if len(piece) >= 1_000] for pieces in [*frames, *of.output, of.json()]]
+    longs = [[id(piece) for piece in pieces if len(piece) >= 1_000] for pieces in [*frames, *of.output, of.body()]]
     # Done text, done part, done item, the completed response, what is kept, and what is told whole: the same bytes each.
     assert len(longs) == 6
     assert len(longs[0]) > 3
@@ -540,7 +543,7 @@ def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPa
     for event in events:
         EVENT.validate_python(event, strict=True)
     assert len(events[0]["logprobs"]) == 100
-    assert events[-1]["response"]["output"] == [events[2]["item"]] == json.loads(b"".join(of.json()))["output"]
+    assert events[-1]["response"]["output"] == [events[2]["item"]] == json.loads(b"".join(of.body()))["output"]
     assert json.loads(b"".join(of.output[0])) == events[2]["item"]
 
 

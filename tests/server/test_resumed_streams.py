@@ -22,7 +22,7 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.server import create_app
 from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError
-from weft.server.responses.forms import offset_after
+from weft.server.responses.events import offset_after
 from weft.server.streaming import recording
 from weft.server.streaming.recording import Recording, RecordingResponse, Recordings
 from weft.server.streaming.responses import StreamedResponse

@@ -18,7 +18,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import Json
 from tests.server.scripted import connect, token
 from weft.server import create_app
-from weft.server.request_fields import CompletionFields
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS, paths
 from weft.server.run.generation import Generation
 from weft.server.run.request_builder import MAX_PROMPT_LOGPROBS

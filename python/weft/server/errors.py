@@ -65,6 +65,7 @@ __all__ = [
     "TextsWaitingError",
     "UnreadStreamError",
     "describe",
+    "errors_with",
     "message_with_param",
 ]
 
@@ -97,20 +98,36 @@ RETRY_AFTER_S = 1
 value that keeps clients from retrying in a tight loop."""
 
 
-def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
-    return {status: ResponseSpec(ErrorBody, generate_examples=False, description=description)}
-
-
-ERRORS = {
-    **_documented(400, "The request is wrong; `param` names the field."),
-    **_documented(403, "The route does not answer web pages of other origins."),
-    **_documented(408, "The body did not arrive in its time."),
-    **_documented(413, "The body is larger than it may be."),
-    **_documented(415, "A web page of another origin sent a body that is not `application/json`."),
-    **_documented(421, "The server does not answer to this `Host`."),
-    **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
-    **_documented(503, "The model is being loaded, or the server is stopping."),
+_ANYWHERE = {
+    403: "The route does not answer web pages of other origins.",
+    408: "The body did not arrive in its time.",
+    413: "The body is larger than it may be.",
+    415: "A web page of another origin sent a body that is not `application/json`.",
+    421: "The server does not answer to this `Host`.",
+    429: "Too many requests wait; try again after the seconds in `Retry-After`.",
+    503: "The model is being loaded, or the server is stopping.",
 }
+"""Errors that any route may return, by status."""
+
+
+def _documented(status: int, description: str, body: type[msgspec.Struct] = ErrorBody) -> dict[int, ResponseSpec]:
+    return {status: ResponseSpec(body, generate_examples=False, description=description)}
+
+
+def _documented_errors(descriptions: Mapping[int, str], body: type[msgspec.Struct] = ErrorBody) -> dict[int, ResponseSpec]:
+    documented: dict[int, ResponseSpec] = {}
+    for status, description in sorted({**_ANYWHERE, **descriptions}.items()):
+        documented |= _documented(status, description, body)
+    return documented
+
+
+def errors_with(body: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
+    """Returns the errors that any route of an API with its own body of errors may return, for the OpenAPI document."""
+    own = {400: "The request is wrong; the message names the field.", 501: "The server, or its model, cannot do that."}
+    return _documented_errors(own, body)
+
+
+ERRORS = _documented_errors({400: "The request is wrong; `param` names the field."})
 """Errors that any route may return, for the OpenAPI document."""
 
 NOT_FOUND = _documented(404, "There is no such thing.")

@@ -1,5 +1,6 @@
 """Router for the routes of one API."""
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from litestar import Router
@@ -8,7 +9,13 @@ from litestar.handlers import HTTPRouteHandler
 
 from weft.server.json_request import JsonRequest
 
-__all__ = ["routes_of"]
+__all__ = ["handlers_of", "routes_of"]
+
+
+def handlers_of(*modules: str) -> list[HTTPRouteHandler]:
+    """Returns the handlers in the namespaces of modules, in the order of their definition."""
+    values = (value for name in modules for value in vars(sys.modules[name]).values())
+    return [value for value in values if isinstance(value, HTTPRouteHandler)]
 
 
 def routes_of(tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> Router:

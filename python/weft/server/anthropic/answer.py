@@ -34,7 +34,7 @@ from weft.server.run.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 
-__all__ = ["PING", "ChunkEncoder", "ResponseBuilder"]
+__all__ = ["PING", "MessageEncoder"]
 
 STOP_REASONS = {
     "end": "end_turn",
@@ -61,8 +61,8 @@ PING = _frame(Ping())
 """Sent during silence."""
 
 
-class ChunkEncoder(StreamEncoder):
-    """Encodes the start of a message, its content block by block, and its end.
+class MessageEncoder(StreamEncoder):
+    """Encodes a message: as a stream of its start, its content block by block, and its end; or complete.
 
     The number of cached prompt tokens is reported at the start, if known by then, and at the end.
     """
@@ -78,12 +78,16 @@ class ChunkEncoder(StreamEncoder):
         """Index of the latest block."""
         self._open: type[Part] | None = None
         """Kind of part that extends the open block, or None."""
+        self._message: MessageObject | None = None
+        """The complete message, built from the events of the stream as a client does."""
+        self._texts: list[list[str]] = []
+        """Pieces of each of its blocks' text or arguments."""
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
         """Returns the frames of the next event."""
-        return [_frame(sent) for sent in self.events(event)]
+        return [_frame(sent) for sent in self._events(event)]
 
-    def events(self, event: Event) -> list[StreamEvent]:
+    def _events(self, event: Event) -> list[StreamEvent]:
         """Returns the stream's events that an engine event causes."""
         match event:
             case PromptLogprobs():
@@ -149,19 +153,9 @@ class ChunkEncoder(StreamEncoder):
     def _usage(self, n_cached: int, n_predicted: int) -> Usage:
         return Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
 
-
-class ResponseBuilder:
-    """Builds the complete response, as a client does from the events of a stream."""
-
-    def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
-        self._stream = ChunkEncoder(data, generation, service)
-        self._message: MessageObject | None = None
-        self._texts: list[list[str]] = []
-        """Pieces of each block's text or arguments."""
-
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event. Returns the number of bytes by which memory use grew."""
-        return TOKEN_BYTES + sum(map(self._take, self._stream.events(event)))
+        return TOKEN_BYTES + sum(map(self._take, self._events(event)))
 
     def _take(self, event: StreamEvent) -> int:
         match event:

@@ -10,7 +10,7 @@ from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import check_version, parse
 from weft.server.context import ContextDependency
-from weft.server.routes import routes_of
+from weft.server.routes import handlers_of, routes_of
 from weft.server.run import chat as chats
 from weft.server.run.executor import Purpose
 from weft.server.streaming.client_timeouts import n_body_bytes
@@ -33,10 +33,10 @@ async def create_message(
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
     if (marked := chat.marked) is not None:
         chats.pin_prefix(marked.fields, generation, service, key=marked.key, seconds=marked.seconds)
+    encoder = answer.MessageEncoder(data, generation, service)
     if not data.stream:
-        return Answer(CollectedResponse(generation, answer.ResponseBuilder(data, generation, service), service.collected))
-    written = answer.ChunkEncoder(data, generation, service)
-    return Answer(StreamedResponse(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
+        return Answer(CollectedResponse(generation, encoder, service.collected))
+    return Answer(StreamedResponse(generation, encoder, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
@@ -50,4 +50,4 @@ async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDepe
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of("Anthropic", [create_message, count_tokens])
+    return routes_of("Anthropic", handlers_of(__name__))

@@ -1,44 +1,11 @@
 """Fields of `/v1/messages`, with Anthropic's names (https://docs.anthropic.com/en/api/messages)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from weft import CacheExplanation
-
-__all__ = [
-    "Block",
-    "BlockDelta",
-    "BlockStart",
-    "BlockStop",
-    "CountTokens",
-    "CreateMessage",
-    "Failure",
-    "InputDelta",
-    "MessageDelta",
-    "MessageEnd",
-    "MessageObject",
-    "MessageParam",
-    "MessageStart",
-    "MessageStop",
-    "MessagesError",
-    "MessagesErrorBody",
-    "OutputConfig",
-    "OutputFormat",
-    "Ping",
-    "SignatureDelta",
-    "Source",
-    "TextBlock",
-    "TextDelta",
-    "ThinkingBlock",
-    "ThinkingConfig",
-    "ThinkingDelta",
-    "TokensCounted",
-    "ToolChoice",
-    "ToolParam",
-    "ToolUseBlock",
-    "Usage",
-]
+from weft.server.request_fields.neutral import EMPTY, Neutral
 
 
 class CacheControl(msgspec.Struct):
@@ -126,6 +93,14 @@ class OutputConfig(msgspec.Struct):
     format: OutputFormat | None = None
 
 
+def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
+    """Returns whether context management keeps everything, as Claude Code requests."""
+    if not isinstance(management, dict) or management.keys() - {"edits"}:
+        return False
+    edits = management.get("edits") or []
+    return isinstance(edits, list) and all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in edits)
+
+
 class CountTokens(msgspec.Struct, kw_only=True):
     """`POST /v1/messages/count_tokens`. `model` is ignored: there is one model."""
 
@@ -141,12 +116,12 @@ class CountTokens(msgspec.Struct, kw_only=True):
     cache_control: CacheControl | None = None
 
     # Unsupported: refused unless the value disables the feature.
-    container: Any = None
-    context_management: Any = None
-    diagnostics: Any = None
-    inference_geo: str | None = None
-    mcp_servers: Any = None
-    speed: str | None = None
+    container: Annotated[Any, EMPTY] = None
+    context_management: Annotated[Any, Neutral(_clears_nothing)] = None
+    diagnostics: Annotated[Any, EMPTY] = None
+    inference_geo: Annotated[str | None, EMPTY] = None
+    mcp_servers: Annotated[Any, EMPTY] = None
+    speed: Annotated[str | None, Neutral(lambda value: value == "standard")] = None
 
 
 class CreateMessage(CountTokens, kw_only=True):
@@ -161,7 +136,7 @@ class CreateMessage(CountTokens, kw_only=True):
     top_p: float | None = None
     metadata: dict[str, Any] | None = None
     """Metadata about the user; ignored."""
-    service_tier: str | None = None
+    service_tier: Annotated[str | None, Neutral(lambda value: value in ("auto", "standard_only"))] = None
     """`auto` and `standard_only` are equivalent."""
 
     # Weft's own fields.

@@ -10,8 +10,8 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
-from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
+from weft.server.request_fields import neutral
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.submission import renamed
 
@@ -24,24 +24,6 @@ TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
 """Lifetime of marked prefixes since the last request for them, in seconds."""
 
 
-def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
-    """Returns whether context management keeps everything, as Claude Code requests."""
-    if not isinstance(management, dict) or management.keys() - {"edits"}:
-        return False
-    edits = management.get("edits") or []
-    return isinstance(edits, list) and all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in edits)
-
-
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    "container": lambda value: not value,
-    "context_management": _clears_nothing,
-    "diagnostics": lambda value: not value,
-    "inference_geo": lambda value: not value,
-    "mcp_servers": lambda value: not value,
-    "service_tier": lambda value: value in ("auto", "standard_only"),
-    "speed": lambda value: value == "standard",
-}
-
 _SENT_AS = {
     "stop": "stop_sequences",
     "n_predict": "max_tokens",
@@ -52,6 +34,10 @@ _SENT_AS = {
     "enable_thinking": "thinking",
 }
 """Anthropic's names of chat fields."""
+
+
+_SHARED_FIELDS = ("max_tokens", "stream", "temperature", "top_k", "top_p", "explain_cache")
+"""Fields with the same name in chats."""
 
 
 class ParsedRequest(NamedTuple):
@@ -113,12 +99,12 @@ def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
     Raises:
         InvalidRequestError: A field is unsupported.
     """
-    request_fields.refuse(data, _NEUTRAL)
+    neutral.refuse_unsupported(data)
     if data.messages is None:
         raise InvalidRequestError("messages", "messages must be given")
     builder = _MessageBuilder()
     if data.system:
-        builder.system("system", data.system)
+        builder.add("system", "system", data.system)
     for position, message in enumerate(data.messages):
         builder.add(f"messages[{position}]", message.role, message.content)
     messages = [turn.message() for turn in builder.turns]
@@ -203,14 +189,9 @@ def _writing(data: CountTokens) -> dict[str, Any]:
     if data.max_tokens is not None and data.max_tokens < 0:
         raise InvalidRequestError("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
     return {
+        **{name: getattr(data, name) for name in _SHARED_FIELDS},
         "n": 1,
-        "max_tokens": data.max_tokens,
         "stop": data.stop_sequences,
-        "stream": data.stream,
-        "temperature": data.temperature,
-        "top_k": data.top_k,
-        "top_p": data.top_p,
-        "explain_cache": data.explain_cache,
         # The first event reports the number of cached tokens.
         "return_progress": data.stream,
     }
@@ -257,6 +238,14 @@ class _Turn:
         return f"{self.image_locations[nth]}.source"
 
 
+_KINDS = {
+    "system": ("text",),
+    "user": ("text", "image", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+}
+"""Types of blocks by role."""
+
+
 class _MessageBuilder:
     """Messages under construction. Consecutive messages of the same role are merged."""
 
@@ -267,36 +256,18 @@ class _MessageBuilder:
 
     def add(self, location: str, role: str, content: str | list[Block]) -> None:
         """Adds a message."""
-        match role:
-            case "user":
-                self._user(location, content)
-            case "assistant":
-                self._assistant(location, content)
-            case "system":
-                self.system(location, content)
-            case _:
-                raise InvalidRequestError(
-                    "messages", f"{location}.role is {excerpt(role)}; it must be 'user', 'assistant' or 'system'"
-                )
-
-    def system(self, location: str, content: str | list[Block]) -> None:
-        """Adds a system message, which must be text."""
-        turn = self._turn(location, "system")
-        for where, block in _blocks(location if location == "system" else f"{location}.content", content):
-            if block.type != "text":
-                raise _no_such_block(where, block, "text")
-            turn.parts.append(_text(where, block))
-
-    def _user(self, location: str, content: str | list[Block]) -> None:
-        is_empty = True
-        for where, block in _blocks(f"{location}.content", content):
-            is_empty = False
-            if block.type == "tool_result":
+        if role not in _KINDS:
+            raise InvalidRequestError(
+                "messages", f"{location}.role is {excerpt(role)}; it must be 'user', 'assistant' or 'system'"
+            )
+        blocks = list(_blocks(location if location == "system" else f"{location}.content", content))
+        if role != "user" or not blocks:
+            self._turn(location, role)
+        for where, block in blocks:
+            if block.type == "tool_result" and role == "user":
                 self._result(where, block)
             else:
-                _take(self._turn(location, "user"), where, block, "text, image and tool_result")
-        if is_empty:
-            self._turn(location, "user")
+                self._take(self._turn(location, role), where, block, _KINDS[role])
 
     def _result(self, location: str, block: Block) -> None:
         if not block.tool_use_id:
@@ -307,23 +278,27 @@ class _MessageBuilder:
             # Templates have no other representation of errors.
             turn.parts.append(ContentPart("text", "Error:"))
         for where, part in _blocks(f"{location}.content", block.content or ""):
-            _take(turn, where, part, "text and image")
+            self._take(turn, where, part, ("text", "image"))
         self.turns.append(turn)
 
-    def _assistant(self, location: str, content: str | list[Block]) -> None:
-        turn = self._turn(location, "assistant")
-        for where, block in _blocks(f"{location}.content", content):
-            match block.type:
-                case "text":
-                    turn.parts.append(_text(where, block))
-                case "thinking":
-                    turn.thoughts.append(block.thinking or "")
-                case "redacted_thinking":
-                    pass  # Only its author can decrypt it.
-                case "tool_use":
-                    turn.calls.append(self._call(where, block))
-                case _:
-                    raise _no_such_block(where, block, "text, thinking, redacted_thinking and tool_use")
+    def _take(self, turn: _Turn, location: str, block: Block, known: Sequence[str]) -> None:
+        """Adds a block of one of the known types."""
+        match block.type if block.type in known else None:
+            case "text":
+                turn.parts.append(_text(location, block))
+            case "image":
+                turn.parts.append(_image(location, block))
+                turn.image_locations.append(location)
+            case "thinking":
+                turn.thoughts.append(block.thinking or "")
+            case "redacted_thinking":
+                pass  # Only its author can decrypt it.
+            case "tool_use":
+                turn.calls.append(self._call(location, block))
+            case _:
+                kinds = " and ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+                kind = f"blocks of the type {excerpt(block.type)} are not supported here, only {kinds}"
+                raise InvalidRequestError(_field(location), f"{location}: {kind}")
 
     def _call(self, location: str, block: Block) -> dict[str, Any]:
         if not block.id or not block.name:
@@ -337,18 +312,6 @@ class _MessageBuilder:
         if not self.turns or self.turns[-1].role != role:
             self.turns.append(_Turn(location, role))
         return self.turns[-1]
-
-
-def _take(turn: _Turn, location: str, block: Block, known: str) -> None:
-    """Adds a text or an image."""
-    match block.type:
-        case "text":
-            turn.parts.append(_text(location, block))
-        case "image":
-            turn.parts.append(_image(location, block))
-            turn.image_locations.append(location)
-        case _:
-            raise _no_such_block(location, block, known)
 
 
 def _blocks(location: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
@@ -381,9 +344,3 @@ def _image(location: str, block: Block) -> ContentPart:
             return ContentPart("image_url", image_url=ImageUrl(url))
     kinds = "of the type 'base64' with its data, or 'url' with its url"
     raise InvalidRequestError("messages", f"{location}.source must be given, {kinds}")
-
-
-def _no_such_block(location: str, block: Block, known: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        _field(location), f"{location}: blocks of the type {excerpt(block.type)} are not supported here, only {known}"
-    )

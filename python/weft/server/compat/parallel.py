@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from weft import Finished, Token
-from weft.server import request_fields
 from weft.server.compat.schemas import Content
+from weft.server.request_fields import neutral
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
@@ -30,9 +31,9 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def prepared(data: request_fields.CompletionFields, _: Settings) -> request_fields.CompletionFields:
+def prepared(data: CompletionFields, _: Settings) -> CompletionFields:
     """Returns the body as a streamed request for one completion, the only kind supported."""
-    request_fields.refuse(data, _NEUTRAL)
+    neutral.refuse(data, _NEUTRAL)
     return msgspec.structs.replace(data, stream=True, n=1)
 
 

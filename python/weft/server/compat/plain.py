@@ -7,9 +7,10 @@ import msgspec
 
 from weft import Finished, InvalidRequestError, Token
 from weft.fields.excerpt import excerpt
-from weft.server import request_fields
 from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ErrorBody, describe
+from weft.server.request_fields import requests
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Event
 from weft.server.run.submission import Submission
 from weft.server.streaming.responses import StreamEncoder
@@ -45,7 +46,7 @@ def submission(data: StreamBody, settings: Settings) -> Submission:
         "repeat_penalty": data.repeat_penalty,
         "temperature": data.temp,
     }
-    parsed = request_fields.submission(request_fields.CompletionFields(**fields), settings, n_probs=("n_probs", None))
+    parsed = requests.submission(CompletionFields(**fields), settings, n_probs=("n_probs", None))
     template = msgspec.structs.replace(parsed.template, n_batch=data.n_batch)
     return msgspec.structs.replace(parsed, template=template, sent_as={"temperature": "temp", "max_tokens": "num_predict"})
 

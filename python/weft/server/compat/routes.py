@@ -8,7 +8,7 @@ from weft.server.compat.prompt_files import restore_or_save
 from weft.server.compat.schemas import StreamBody
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.routes import routes_of
+from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming import sse
 from weft.server.streaming.responses import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
@@ -37,4 +37,4 @@ async def stream(
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of("other servers", [stream])
+    return routes_of("other servers", handlers_of(__name__))

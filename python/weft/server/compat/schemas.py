@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["BranchStopped", "BranchText", "Content", "Done", "Start", "StreamBody", "WaitingModel", "WaitingModels"]
-
 
 class Start(msgspec.Struct, tag_field="event", tag="start"):
     """The first event: number of completions over all prompts."""

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from weft import Finished, Progress, PromptLogprobs
-from weft.server import request_fields
 from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
+from weft.server.request_fields import neutral
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
@@ -37,9 +38,9 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def prepared(data: request_fields.CompletionFields, settings: Settings) -> request_fields.CompletionFields:
+def prepared(data: CompletionFields, settings: Settings) -> CompletionFields:
     """Returns the body as a streamed request; the settings provide the number of completions if it is missing."""
-    request_fields.refuse(data, _NEUTRAL)
+    neutral.refuse(data, _NEUTRAL)
     n = settings.n or DEFAULT_N if data.n is None and data.n_cmpl is None else data.n
     return msgspec.structs.replace(data, stream=True, n=n)
 

@@ -7,7 +7,6 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
-from weft.server import request_fields
 from weft.server.llamacpp.embeddings_schemas import (
     Document,
     EmbeddingBody,
@@ -16,7 +15,8 @@ from weft.server.llamacpp.embeddings_schemas import (
     RankedList,
     RerankBody,
 )
-from weft.server.response_fields import TextsUsage
+from weft.server.request_fields import adapters, media, prompts
+from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.run.embedding import Encoder
 from weft.server.run.submission import SentPrompt
 from weft.server.streaming.json_chunks import json_list
@@ -28,9 +28,9 @@ IncludedT = TypeVar("IncludedT")
 
 def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     """Returns the name of the field with the texts, and the texts."""
-    request_fields.refuse_adapters(data.lora)
+    adapters.refuse_adapters(data.lora)
     name, given = ("input", data.input) if data.content is None and data.input is not None else ("content", data.content)
-    return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
+    return name, [media.with_images(given, data.image_data)] if data.image_data else prompts.texts(name, given)
 
 
 def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Encoder:
@@ -70,7 +70,7 @@ def parse_rerank(data: RerankBody) -> RerankRequest:
     """Returns the rerank request of a body."""
     if data.truncate:
         raise InvalidRequestError("truncate", "truncate is not supported: no text is ever cut; leave it out")
-    request_fields.refuse_adapters(data.lora)
+    adapters.refuse_adapters(data.lora)
     if data.query is None:
         raise InvalidRequestError("query", "query must be given, as a string")
     name, given = ("documents", data.documents) if data.texts is None else ("texts", data.texts)

@@ -4,10 +4,8 @@ from typing import Any
 
 import msgspec
 
-from weft.server.request_fields import Prompt
-from weft.server.response_fields import TextsUsage
-
-__all__ = ["Document", "EmbeddingBody", "OneEmbedding", "Ranked", "RankedByTei", "RankedList", "RerankBody", "TextEmbedding"]
+from weft.server.request_fields.fields import Prompt
+from weft.server.response_fields.texts_usage import TextsUsage
 
 
 class EmbeddingBody(msgspec.Struct):

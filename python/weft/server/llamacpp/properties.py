@@ -4,7 +4,6 @@ import msgspec
 
 from weft import InvalidRequestError, Model
 from weft.chat.template_terms import TemplateError
-from weft.server import request_fields
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     DefaultSettings,
@@ -15,7 +14,8 @@ from weft.server.llamacpp.schemas import (
     Properties,
 )
 from weft.server.media.files import MEDIA_MARKER
-from weft.server.response_fields import GenerationSettings, generation_settings
+from weft.server.request_fields import requests
+from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.run.service import Service
 
 __all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]
@@ -70,11 +70,11 @@ def without_texts(report: Properties) -> Properties:
 
 def default_settings(service: Service) -> GenerationSettings:
     """Returns the settings of a request without fields."""
-    request = request_fields.template(CompletionBody(), service.settings)
+    request = requests.template(CompletionBody(), service.settings)
     request = msgspec.structs.replace(request, adapters=service.request_builder.adapters(None))
     return generation_settings(
         request,
-        seed=request_fields.RANDOM_SEED if request.seed is None else request.seed,
+        seed=requests.RANDOM_SEED if request.seed is None else request.seed,
         n_ctx=service.engine.limits.n_ctx_slot,
         model=service.model_name,
         end_tokens=service.engine.model.end_tokens(),

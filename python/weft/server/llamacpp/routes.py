@@ -8,12 +8,11 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
-from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
 from weft.server.llamacpp import completion as dialect
-from weft.server.llamacpp import embeddings, metrics, properties, tokens
+from weft.server.llamacpp import embeddings, metrics, properties, streams, tokens
 from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.embeddings_schemas import (
     EmbeddingBody,
@@ -45,17 +44,16 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.llamacpp.streams import delete_stream, lookup_streams, read_stream
+from weft.server.request_fields import branches, requests
 from weft.server.request_fields.chat import ChatFields
-from weft.server.response_fields import CompletionResult
-from weft.server.routes import routes_of
+from weft.server.response_fields.result import CompletionResult
+from weft.server.routes import handlers_of, routes_of
 from weft.server.run import embedding as run
 from weft.server.run.caller import Caller
 from weft.server.run.chat import rendered_text
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
-from weft.server.slot_files import SlotFiles
 from weft.server.streaming.event_formats import EventFormat
 from weft.server.streaming.responses import (
     Answer,
@@ -78,7 +76,7 @@ async def completion(
     service, caller = request_context.service, request_context.caller
     if (other := request_context.completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
-    size = request_fields.branches_size(data)
+    size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
@@ -99,7 +97,7 @@ async def infill(
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts, `n` times."""
     service, caller = request_context.service, request_context.caller
-    size = request_fields.branches_size(data)
+    size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, parsed, service, caller)
 
@@ -109,9 +107,9 @@ async def _answer(
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(parsed)
     if not data.stream:
-        return Answer(CollectedResponse(generation, dialect.ResponseBuilder(data, generation, service), service.collected))
-    form = dialect.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)
-    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
+        return Answer(CollectedResponse(generation, dialect.CompletionEncoder(data, generation, service), service.collected))
+    form = dialect.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
+    stream = StreamedResponse(generation, form, requests.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
 
@@ -139,6 +137,12 @@ async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDep
     )
 
 
+@get("/tokenizer_info", responses=ERRORS)
+async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
+    """The tokenizer's properties, for clients that count tokens."""
+    return tokens.tokenizer_info(request_context.service)
+
+
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def embedding(
     data: JSONBody[EmbeddingBody], request_context: ContextDependency
@@ -160,12 +164,6 @@ async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency)
     return Answer(
         AwaitedChunks(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
     )
-
-
-@get("/tokenizer_info", responses=ERRORS)
-async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
-    """The tokenizer's properties, for clients that count tokens."""
-    return tokens.tokenizer_info(request_context.service)
 
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -219,24 +217,7 @@ async def slot_action(
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedResponse(partial(_act, request_context.service.slot_files, parsed)))
-
-
-async def _act(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
-    try:
-        return await _do(files, parsed)
-    except InvalidRequestError as error:
-        raise places.rename_parameter(error) from None
-
-
-async def _do(files: SlotFiles, parsed: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
-    match parsed.action:
-        case places.Action.SAVE:
-            return places.saved(parsed, await files.save(parsed.slot, parsed.filename))
-        case places.Action.RESTORE:
-            return places.restored(parsed, await files.restore(parsed.slot, parsed.filename))
-        case places.Action.ERASE:
-            return SlotErased(parsed.slot, await files.erase(parsed.slot))
+    return Answer(AwaitedResponse(partial(places.act, request_context.service.slot_files, parsed)))
 
 
 @get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
@@ -287,27 +268,4 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: Co
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of(
-        "llama.cpp",
-        [
-            completion,
-            infill,
-            tokenize,
-            detokenize,
-            tokenizer_info,
-            embedding,
-            rerank,
-            apply_template,
-            health,
-            slots,
-            slot_action,
-            prometheus_metrics,
-            props,
-            set_props,
-            lora_adapters,
-            set_lora_adapters,
-            read_stream,
-            lookup_streams,
-            delete_stream,
-        ],
-    )
+    return routes_of("llama.cpp", handlers_of(__name__, streams.__name__))

@@ -5,42 +5,11 @@ from typing import Any
 
 import msgspec
 
-from weft.server.request_fields import CompletionFields, Snippet, SystemPrompt
-from weft.server.response_fields import (
-    CompletionProbability,
-    GenerationSettings,
-    PromptProgress,
-    Timings,
-)
-
-__all__ = [
-    "ApplyTemplateResult",
-    "CompletionBody",
-    "CompletionEvent",
-    "DefaultSettings",
-    "DetokenizeBody",
-    "DetokenizeResult",
-    "FullSlot",
-    "Health",
-    "InfillBody",
-    "KeptStream",
-    "Modalities",
-    "NextToken",
-    "Properties",
-    "PropertiesSet",
-    "RestoreTimings",
-    "SaveTimings",
-    "Slot",
-    "SlotActionBody",
-    "SlotErased",
-    "SlotRestored",
-    "SlotSaved",
-    "StreamsLookup",
-    "TokenPiece",
-    "TokenizeBody",
-    "TokenizeResult",
-    "TokenizerInfo",
-]
+from weft.server.request_fields.fields import CompletionFields, Snippet, SystemPrompt
+from weft.server.response_fields.probabilities import CompletionProbability
+from weft.server.response_fields.progress import PromptProgress
+from weft.server.response_fields.settings import GenerationSettings
+from weft.server.response_fields.timings import Timings
 
 
 class CompletionBody(CompletionFields, kw_only=True):
@@ -56,6 +25,7 @@ class CompletionBody(CompletionFields, kw_only=True):
     anti_prompt: str | list[str] | None = None
     """Stop strings; if `system_prompt` is a text, the stop string for all clients."""
     assistant_name: str | None = None
+    image_data: Any = None
 
 
 class InfillBody(CompletionFields, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequestError, PrefixFile
+from weft import InvalidRequestError
 from weft import Slot as EngineSlot
 from weft.fields.excerpt import excerpt
 from weft.server.llamacpp.properties import default_settings
@@ -18,21 +18,22 @@ from weft.server.llamacpp.schemas import (
     SaveTimings,
     Slot,
     SlotActionBody,
+    SlotErased,
     SlotRestored,
     SlotSaved,
 )
-from weft.server.response_fields import Branches, GenerationSettings
+from weft.server.response_fields.result import Branches
+from weft.server.response_fields.settings import GenerationSettings
 from weft.server.run.service import Service
+from weft.server.slot_files import SlotFiles
 
 __all__ = [
     "Action",
     "SlotAction",
+    "act",
     "are_all_busy",
     "health",
     "of_engine",
-    "rename_parameter",
-    "restored",
-    "saved",
     "slot_action",
     "slots",
 ]
@@ -55,44 +56,38 @@ def slots(service: Service) -> list[Slot | FullSlot]:
     return [_idle(slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed]
 
 
+def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: NextToken) -> dict[str, Any]:
+    n_prompt, n_computed, n_cached = counts
+    is_busy = task != NO_TASK
+    return {
+        "id": slot_id,
+        "is_processing": is_busy,
+        "state": int(is_busy),
+        "id_task": task,
+        "task_id": task,
+        "n_prompt_tokens": n_prompt,
+        "n_prompt_tokens_processed": n_computed,
+        "n_prompt_tokens_cache": n_cached,
+        "next_token": [next_token],
+    }
+
+
 def _idle(slot: EngineSlot, settings: GenerationSettings) -> FullSlot:
-    return FullSlot(
-        **msgspec.structs.asdict(settings),
-        id=slot.id,
-        is_processing=False,
-        state=0,
-        id_task=NO_TASK,
-        task_id=NO_TASK,
-        n_prompt_tokens=0,
-        n_prompt_tokens_processed=0,
-        n_prompt_tokens_cache=0,
-        params=settings,
-        next_token=[NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)],
-    )
+    next_token = NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)
+    return FullSlot(**msgspec.structs.asdict(settings), **_about(slot.id, NO_TASK, (0, 0, 0), next_token), params=settings)
 
 
 def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlot:
     n_ctx, model = service.engine.limits.n_ctx_slot, service.model_name
     found = service.generation_of(request_id)
     index = slot.index or 0
-    about: dict[str, Any] = {
-        "id": slot.id,
-        "is_processing": True,
-        "state": 1,
-        "id_task": request_id,
-        "task_id": request_id,
-        "n_prompt_tokens": slot.n_prompt,
-        "n_prompt_tokens_processed": slot.n_computed,
-        "n_prompt_tokens_cache": slot.n_cached,
-        "next_token": [
-            NextToken(
-                has_next_token=True,
-                has_new_line=found is not None and found[0].has_new_line(found[1], index),
-                n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
-                n_decoded=slot.n_predicted,
-            )
-        ],
-    }
+    next_token = NextToken(
+        has_next_token=True,
+        has_new_line=found is not None and found[0].has_new_line(found[1], index),
+        n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
+        n_decoded=slot.n_predicted,
+    )
+    about = _about(slot.id, request_id, (slot.n_prompt, slot.n_computed, slot.n_cached), next_token)
     if found is None:
         return Slot(n_ctx=n_ctx, model=model, **about)
     generation, prompt = found
@@ -150,16 +145,18 @@ def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 
-def rename_parameter(error: InvalidRequestError) -> InvalidRequestError:
-    """Returns the error with llama-server's name for the slot."""
-    return InvalidRequestError("id_slot", error.message) if error.param == "slot" else error
-
-
-def saved(action: SlotAction, file: PrefixFile) -> SlotSaved:
-    """Returns the response to saving."""
-    return SlotSaved(action.slot, action.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
-
-
-def restored(action: SlotAction, file: PrefixFile) -> SlotRestored:
-    """Returns the response to restoring."""
-    return SlotRestored(action.slot, action.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
+async def act(files: SlotFiles, parsed: SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+    """Performs an action on a slot, and returns the response."""
+    slot, name = parsed.slot, parsed.filename or ""
+    try:
+        match parsed.action:
+            case Action.SAVE:
+                file = await files.save(slot, parsed.filename)
+                return SlotSaved(slot, name, file.n_tokens, file.n_bytes, SaveTimings(file.ms))
+            case Action.RESTORE:
+                file = await files.restore(slot, parsed.filename)
+                return SlotRestored(slot, name, file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
+            case Action.ERASE:
+                return SlotErased(slot, await files.erase(slot))
+    except InvalidRequestError as error:
+        raise InvalidRequestError("id_slot", error.message) if error.param == "slot" else error from None

@@ -14,7 +14,7 @@ from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reas
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
-from weft.server.response_fields import TokenProbability, token_probability
+from weft.server.response_fields.probabilities import TokenProbability, token_probability
 from weft.server.run.chat import drop_stop_string
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
@@ -45,7 +45,7 @@ def now() -> str:
 
 
 class RequestTimer:
-    """Durations of a request.
+    """Durations of a request. Created when the engine has received it.
 
     Args:
         at_ns: Arrival time, on the clock of `time.monotonic_ns`.
@@ -53,16 +53,8 @@ class RequestTimer:
 
     def __init__(self, at_ns: int) -> None:
         self._at = at_ns
-        self._had_at = time.monotonic_ns()
-
-    def mark_submitted(self) -> None:
-        """Records that the engine received the request."""
-        self._had_at = time.monotonic_ns()
-
-    @property
-    def load_ns(self) -> int:
+        self.load_ns = time.monotonic_ns() - at_ns
         """Time from arrival until the engine received the request, in nanoseconds."""
-        return self._had_at - self._at
 
     @property
     def total_ns(self) -> int:
@@ -114,9 +106,9 @@ class AnswerEncoder(StreamEncoder):
         data: ChatFields,
         generation: Generation,
         service: Service,
-        *,
         answer: Answer,
         timer: RequestTimer,
+        *,
         includes_context: bool,
     ) -> None:
         """Prepares to encode an answer.

@@ -32,41 +32,27 @@ _PARAMETERS = (
 
 def listed(service: Service) -> ServedModels:
     """Returns the model for `/api/tags`."""
-    name = service.model_name
-    return ServedModels(
-        [
-            ServedModel(
-                name=name,
-                model=name,
-                modified_at=_modified_at(service),
-                size=service.engine.model.size_bytes,
-                digest=_digest(service),
-                details=_details(service),
-                capabilities=_capabilities(service),
-            )
-        ]
-    )
+    model = ServedModel(modified_at=_modified_at(service), capabilities=_capabilities(service), **_about(service))
+    return ServedModels([model])
 
 
 def loaded(service: Service) -> LoadedModels:
     """Returns the model for `/api/ps`, if it is loaded."""
     if not service.engine.is_running:
         return LoadedModels([])
-    name, model = service.model_name, service.engine.model
-    return LoadedModels(
-        [
-            LoadedModel(
-                name=name,
-                model=name,
-                size=model.size_bytes,
-                digest=_digest(service),
-                details=_details(service),
-                expires_at=NEVER,
-                size_vram=0,
-                context_length=service.engine.limits.n_ctx_slot,
-            )
-        ]
-    )
+    n_ctx = service.engine.limits.n_ctx_slot
+    return LoadedModels([LoadedModel(expires_at=NEVER, size_vram=0, context_length=n_ctx, **_about(service))])
+
+
+def _about(service: Service) -> dict[str, Any]:
+    """Returns the fields that lists of models share."""
+    return {
+        "name": service.model_name,
+        "model": service.model_name,
+        "size": service.engine.model.size_bytes,
+        "digest": _digest(service),
+        "details": _details(service),
+    }
 
 
 def shown(service: Service) -> ModelShown:

@@ -1,8 +1,8 @@
 """Ollama's routes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import Router, delete, get, post
@@ -12,7 +12,6 @@ from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
-from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.context import ContextDependency
 from weft.server.memory_budget import Reservation
@@ -26,13 +25,15 @@ from weft.server.ollama.schemas import (
     EmbeddingsBody,
     GenerateAnswer,
     GenerateBody,
+    GenerationFields,
     LoadedModels,
     ModelShown,
     OneEmbedded,
     ServedModels,
     Version,
 )
-from weft.server.routes import routes_of
+from weft.server.request_fields import prompts, requests
+from weft.server.routes import handlers_of, routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import submit_chat
 from weft.server.run.executor import Purpose
@@ -46,6 +47,8 @@ from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedRespon
 __all__ = ["router"]
 
 
+Given = TypeVar("Given", bound=GenerationFields)
+
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
 
@@ -58,24 +61,15 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
     service = request_context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
-    timer = answer.RequestTimer(arrived_ns())
     is_raw = bool(data.raw or data.suffix)
-    n_ctx = service.engine.limits.n_ctx_slot
-    read = translate.raw if is_raw else translate.generate_chat
-    parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
-    translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
-    _keep_alive(service, data.keep_alive)
+    parsed = await _parsed(data, translate.raw if is_raw else translate.generate_chat, service)
     if is_raw:
         generation = await _submit_raw(data, parsed, service)
     else:
         generation = await submit_chat(
             parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
         )
-    timer.mark_submitted()
-    encoder = answer.AnswerEncoder(
-        parsed.fields, generation, service, answer=answer.generate_answer, timer=timer, includes_context=not is_raw
-    )
-    return _answer(parsed, generation, encoder, service)
+    return _answer(parsed, generation, service, answer.generate_answer, includes_context=not is_raw)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS)
@@ -84,17 +78,19 @@ async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> 
     service = request_context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
-    timer = answer.RequestTimer(arrived_ns())
+    parsed = await _parsed(data, translate.chat, service)
+    generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
+    return _answer(parsed, generation, service, answer.chat_answer)
+
+
+async def _parsed(
+    data: Given, read: Callable[[Given, int], translate.ParsedRequest], service: Service
+) -> translate.ParsedRequest:
     n_ctx = service.engine.limits.n_ctx_slot
-    parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
+    parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
     translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
-    generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
-    timer.mark_submitted()
-    encoder = answer.AnswerEncoder(
-        parsed.fields, generation, service, answer=answer.chat_answer, timer=timer, includes_context=False
-    )
-    return _answer(parsed, generation, encoder, service)
+    return parsed
 
 
 _rename_generate = partial(translate.rename_parameter, is_chat=False)
@@ -105,7 +101,7 @@ async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, servi
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
     try:
-        sent = request_fields.submission(fields, service.settings, n_probs=n_probs)
+        sent = requests.submission(fields, service.settings, n_probs=n_probs)
         sent = msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **parsed.more))
         if data.suffix:
             sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
@@ -117,8 +113,15 @@ async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, servi
 
 
 def _answer(
-    parsed: translate.ParsedRequest, generation: Generation, encoder: answer.AnswerEncoder, service: Service
+    parsed: translate.ParsedRequest,
+    generation: Generation,
+    service: Service,
+    shape: answer.Answer,
+    *,
+    includes_context: bool = False,
 ) -> Answer[Any]:
+    timer = answer.RequestTimer(arrived_ns())
+    encoder = answer.AnswerEncoder(parsed.fields, generation, service, shape, timer, includes_context=includes_context)
     if not parsed.fields.stream:
         return Answer(CollectedResponse(generation, encoder, service.collected))
     # Lines of JSON cannot include comments.
@@ -147,13 +150,13 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -> Answer[Embedded]:
     """Computes embeddings of texts."""
     service = request_context.service
-    timer = answer.RequestTimer(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
+    timer = answer.RequestTimer(arrived_ns())
     if not data.input:
         return _json_answer(Embedded(service.model_name, [], timer.total_ns, timer.load_ns, 0))
     write = _written(service, timer)
-    texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
+    texts = prompts.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
     make = partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None)
     return Answer(AwaitedChunks(partial(make, truncates=data.truncate is not False), service.collected))
 
@@ -166,7 +169,7 @@ async def embeddings(data: JSONBody[EmbeddingsBody], request_context: ContextDep
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
         return _json_answer(OneEmbedded([]))
-    texts = request_fields.texts("prompt", data.prompt)
+    texts = prompts.texts("prompt", data.prompt)
     return Answer(AwaitedChunks(partial(_embed, service, texts, _one, name="prompt"), service.collected))
 
 
@@ -193,7 +196,6 @@ async def _embed(
 
 def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:
     """Returns a function that encodes the response."""
-    timer.mark_submitted()
 
     def write(made: CompactEmbeddings) -> list[bytes]:
         rows = json_list(made.json(index)[1:-1] for index in range(len(made)))
@@ -255,4 +257,4 @@ async def delete_model() -> None:
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of("Ollama", [generate, chat, embed, embeddings, tags, show, ps, version, change_models, delete_model])
+    return routes_of("Ollama", handlers_of(__name__))

@@ -1,46 +1,28 @@
 """Fields of Ollama's routes (https://docs.ollama.com/api)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from weft import CacheExplanation
-from weft.server.response_fields import TokenProbability
+from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.server.response_fields.probabilities import TokenProbability
 
-__all__ = [
-    "AssistantMessage",
-    "Call",
-    "CallFunction",
-    "ChatAnswer",
-    "ChatBody",
-    "EmbedBody",
-    "Embedded",
-    "EmbeddingsBody",
-    "GenerateAnswer",
-    "GenerateBody",
-    "GenerationFields",
-    "GivenCall",
-    "GivenFunction",
-    "GivenMessage",
-    "LoadedModel",
-    "LoadedModels",
-    "ModelDetails",
-    "ModelShown",
-    "OllamaError",
-    "OneEmbedded",
-    "Options",
-    "ServedModel",
-    "ServedModels",
-    "Version",
-]
+ZERO = Neutral(lambda value: value == 0)
+OFF = Neutral(lambda value: value is False)
+ON = Neutral(lambda value: value is True)
 
 
-class Options(msgspec.Struct, kw_only=True):
-    """Generation options. Unknown options are ignored, as in Ollama."""
+class Options(
+    msgspec.Struct,
+    kw_only=True,
+    rename={"n_keep": "num_keep", "n_predict": "num_predict", "penalize_nl": "penalize_newline"},
+):
+    """Generation options, as the fields of completions. Unknown options are ignored, as in Ollama."""
 
-    num_keep: int | None = None
+    n_keep: int | None = None
     seed: int | None = None
-    num_predict: int | None = None
+    n_predict: int | None = None
     """Maximum tokens; -1 is unlimited, and -2 (until the context is full) is equivalent here."""
     top_k: int | None = None
     top_p: float | None = None
@@ -55,7 +37,7 @@ class Options(msgspec.Struct, kw_only=True):
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    penalize_newline: bool | None = None
+    penalize_nl: bool | None = None
     stop: list[str] | None = None
     num_ctx: int | None = None
     """Refused if a completion has less context."""
@@ -63,18 +45,18 @@ class Options(msgspec.Struct, kw_only=True):
     """Maximum prompt tokens computed per step."""
 
     # Server-wide settings: refused unless the value disables the feature.
-    draft_num_predict: int | None = None
-    embedding_only: bool | None = None
-    f16_kv: bool | None = None
-    logits_all: bool | None = None
-    low_vram: bool | None = None
-    main_gpu: int | None = None
-    num_gpu: int | None = None
-    num_thread: int | None = None
-    numa: bool | None = None
-    use_mlock: bool | None = None
-    use_mmap: bool | None = None
-    vocab_only: bool | None = None
+    draft_num_predict: Annotated[int | None, ZERO] = None
+    embedding_only: Annotated[bool | None, OFF] = None
+    f16_kv: Annotated[bool | None, ON] = None
+    logits_all: Annotated[bool | None, OFF] = None
+    low_vram: Annotated[bool | None, OFF] = None
+    main_gpu: Annotated[int | None, ZERO] = None
+    num_gpu: Annotated[int | None, Neutral(lambda value: value == -1)] = None
+    num_thread: Annotated[int | None, ZERO] = None
+    numa: Annotated[bool | None, OFF] = None
+    use_mlock: Annotated[bool | None, OFF] = None
+    use_mmap: Annotated[bool | None, ON] = None
+    vocab_only: Annotated[bool | None, OFF] = None
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -100,9 +82,9 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     explain_cache: bool | None = None
     """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
-    # Unsupported: refused unless the value disables the feature.
-    truncate: bool | None = None
-    debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
+    # Unsupported: refused unless the value disables the feature. Prompts are never truncated.
+    truncate: Annotated[bool | None, OFF] = None
+    debug_render_only: Annotated[bool | None, OFF] = msgspec.field(default=None, name="_debug_render_only")
 
 
 class GenerateBody(GenerationFields, kw_only=True):
@@ -121,10 +103,10 @@ class GenerateBody(GenerationFields, kw_only=True):
     """Passes the prompt to the model unchanged, without the chat template."""
 
     # Unsupported: refused unless the value disables the feature.
-    template: str | None = None
-    width: int | None = None
-    height: int | None = None
-    steps: int | None = None
+    template: Annotated[str | None, EMPTY] = None
+    width: Annotated[int | None, ZERO] = None
+    height: Annotated[int | None, ZERO] = None
+    steps: Annotated[int | None, ZERO] = None
 
 
 class GivenFunction(msgspec.Struct):

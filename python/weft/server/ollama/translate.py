@@ -3,7 +3,7 @@
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,6 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
-from weft.server import request_fields
 from weft.server.media.files import MediaPrompt
 from weft.server.ollama.schemas import (
     ChatBody,
@@ -23,7 +22,9 @@ from weft.server.ollama.schemas import (
     GivenMessage,
     Options,
 )
+from weft.server.request_fields import media, neutral, requests
 from weft.server.request_fields.chat import ChatFields
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.submission import renamed
 
 __all__ = [
@@ -38,48 +39,12 @@ __all__ = [
     "rename_parameter",
 ]
 
-MAX_TOP_LOGPROBS = 20
-
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # Prompts are never truncated.
-    "truncate": lambda value: value is False,
-    "debug_render_only": lambda value: value is False,
-    "template": lambda value: not value,
-    "width": lambda value: value == 0,
-    "height": lambda value: value == 0,
-    "steps": lambda value: value == 0,
-}
-
-_NEUTRAL_OPTIONS: dict[str, Callable[[Any], bool]] = {
-    "draft_num_predict": lambda value: value == 0,
-    "embedding_only": lambda value: value is False,
-    "f16_kv": lambda value: value is True,
-    "logits_all": lambda value: value is False,
-    "low_vram": lambda value: value is False,
-    "main_gpu": lambda value: value == 0,
-    "num_gpu": lambda value: value == -1,
-    "num_thread": lambda value: value == 0,
-    "numa": lambda value: value is False,
-    "use_mlock": lambda value: value is False,
-    "use_mmap": lambda value: value is True,
-    "vocab_only": lambda value: value is False,
-}
-
 _OPTIONS = {
-    "num_keep": "n_keep",
-    "num_predict": "n_predict",
-    "penalize_newline": "penalize_nl",
-    **{
-        name: name
-        for name in (
-            *("seed", "top_k", "top_p", "min_p", "tfs_z", "typical_p", "repeat_last_n", "temperature", "repeat_penalty"),
-            *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "stop"),
-        )
-    },
+    field.name: field.encode_name for field in msgspec.structs.fields(Options) if field.name in CompletionFields.__struct_fields__
 }
-"""Names of the options in completions."""
+"""Options of completions, with their names in the body."""
 
-_SENT_AS = {name: f"options.{option}" for option, name in _OPTIONS.items()} | {
+_SENT_AS = {name: f"options.{option}" for name, option in _OPTIONS.items()} | {
     "n_batch": "options.num_batch",
     "json_schema": "format",
     "response_format": "format",
@@ -155,11 +120,11 @@ def raw_prompt_with_images(data: GenerateBody) -> MediaPrompt | None:
     prompt = data.prompt or ""
     if "[img-" not in prompt:
         prompt = "".join(f"[img-{number}]" for number in range(len(data.images))) + prompt
-    return request_fields.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
+    return media.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
 
 
 def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
-    _refuse(data)
+    neutral.refuse_unsupported(data)
     options = data.options or Options()
     _check_options(options, n_ctx)
     return ParsedRequest(
@@ -186,19 +151,9 @@ def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
     _check_options(data.options or Options(), n_ctx)
 
 
-def _refuse(data: msgspec.Struct) -> None:
-    for name, is_neutral in _NEUTRAL.items():
-        value = getattr(data, name, None)
-        if value is not None and not is_neutral(value):
-            sent_as = "_debug_render_only" if name == "debug_render_only" else name
-            raise InvalidRequestError(sent_as, f"{sent_as} is not supported; leave it out")
-
-
 def _check_options(options: Options, n_ctx: int) -> None:
-    for name, is_neutral in _NEUTRAL_OPTIONS.items():
-        value = getattr(options, name)
-        if value is not None and not is_neutral(value):
-            raise InvalidRequestError("options", f"options.{name} is set when the server is started, for all; leave it out")
+    if (name := neutral.first_unsupported(options)) is not None:
+        raise InvalidRequestError("options", f"options.{name} is set when the server is started, for all; leave it out")
     if options.num_ctx is not None and options.num_ctx > n_ctx:
         message = f"options.num_ctx is {options.num_ctx}; a completion has {n_ctx} tokens of context here"
         raise InvalidRequestError("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
@@ -207,7 +162,7 @@ def _check_options(options: Options, n_ctx: int) -> None:
 
 
 def _written(options: Options) -> dict[str, Any]:
-    fields = {name: getattr(options, option) for option, name in _OPTIONS.items()}
+    fields = {name: getattr(options, name) for name in _OPTIONS}
     if fields["n_predict"] == -2:
         fields["n_predict"] = -1
     return fields
@@ -234,11 +189,9 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
 
 
 def _logprobs(data: GenerationFields) -> dict[str, Any]:
-    n = data.top_logprobs
-    if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    requests.check_top_logprobs(data.top_logprobs)
     # As in Ollama, `top_logprobs` alone does not enable logprobs.
-    return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
+    return {"logprobs": True, "top_logprobs": data.top_logprobs} if data.logprobs else {}
 
 
 def check_reasoning(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:

@@ -1,7 +1,7 @@
 """State that all chunks and choices of a response share, in both of OpenAI's formats."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,24 +11,24 @@ from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.schemas import Chunk, Completion, CreateCompletion, PromptTokensDetails, Usage
-from weft.server.response_fields import (
-    Branches,
-    CompletionResult,
-    PromptProgress,
-    RunningTimings,
-    Timings,
-    TokenProbability,
-    projected,
-    timings,
-    token_probability,
-)
 from weft.server.response_fields.explanation import explanations_of
+from weft.server.response_fields.probabilities import TokenProbability, token_probability
+from weft.server.response_fields.progress import RunningReports
+from weft.server.response_fields.projection import projected
+from weft.server.response_fields.result import Branches, CompletionResult
+from weft.server.response_fields.results import BranchResults
+from weft.server.response_fields.timings import Timings, timings
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.streaming import sse
-from weft.server.streaming.json_chunks import GAP
 
-__all__ = ["Format", "ResponseContext"]
+__all__ = ["NOT_VERBOSE", "Format", "ResponseContext", "Verbose"]
+
+
+Verbose = tuple[CompletionResult | msgspec.UnsetType, list[bytes]]
+"""llama-server's result of a branch with a gap for its probabilities, and their chunks."""
+
+NOT_VERBOSE: Verbose = msgspec.UNSET, []
 
 
 class Format(NamedTuple):
@@ -72,10 +72,9 @@ class ResponseContext:
         self._with_top = with_top
         self._requests_top_logprobs = generation.requests_top_logprobs
         self._post_sampling = data.post_sampling_probs is True
-        self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
-        self._with_tokens = data.return_tokens is True
-        self._with_progress = data.return_progress is True
-        self._running = RunningTimings(generation) if data.timings_per_token else None
+        self._is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
+        self._results = BranchResults(data, self._branches)
+        self._reports = RunningReports(data, generation)
         self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
 
     def index(self, prompt: int, event: Token | Finished) -> int:
@@ -96,7 +95,7 @@ class ResponseContext:
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
         """Returns the timings of a branch after `n_predicted` tokens, or UNSET if events do not include them."""
-        return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
+        return self._reports.timings(prompt, index, n_predicted)
 
     def chunk(self, *choices: msgspec.Struct) -> Chunk:
         """Returns a chunk."""
@@ -105,13 +104,10 @@ class ResponseContext:
 
     def progress(self, prompt: int, progress: Progress, choice: Callable[[int], msgspec.Struct]) -> list[Chunk]:
         """Returns a chunk with the progress of a prompt, if it is requested; `choice` makes an empty choice of this index."""
-        if self._running is not None:
-            self._running.watch(prompt, progress)
-        if not self._with_progress:
+        if (report := self._reports.progress(prompt, progress)) is None:
             return []
         chunk = self.chunk(choice(prompt * self._branches.n))
-        chunk.prompt_progress = PromptProgress.of(progress)
-        chunk.timings = msgspec.UNSET if self._running is None else RunningTimings.prompt_timings(progress)
+        chunk.prompt_progress, chunk.timings = report
         return [chunk]
 
     def ending(self, prompt: int, finished: Finished, choice: msgspec.Struct) -> Chunk:
@@ -119,7 +115,8 @@ class ResponseContext:
         self.finish(prompt, finished)
         chunk = self.chunk(choice)
         chunk.timings = timings([finished.usage])
-        chunk.verbose = self.verbose(prompt, finished)
+        if self._is_verbose:
+            chunk.verbose = projected(self._branches.result(prompt, finished), self._branches.generation)
         chunk.cache_explanation = self._branches.generation.explanation(prompt, finished)
         return chunk
 
@@ -144,32 +141,13 @@ class ResponseContext:
         )
         return msgspec.json.encode(completion)
 
-    def verbose_probability(self, logprobs: CompactLogprobs) -> bytes | None:
-        """Returns a sampled token's logprobs in llama-server's format, or None if `__verbose` is not requested."""
-        if not self.is_verbose:
-            return None
-        return logprobs.completion_json(self._post_sampling)
+    def add_verbose(self, prompt: int, token: Token, *, with_probability: bool = True) -> int:
+        """Adds a token to llama-server's result, if requested. Returns the number of bytes by which memory use grew."""
+        return self._results.add(prompt, token, with_probability=with_probability) if self._is_verbose else 0
 
-    def verbose(
-        self,
-        prompt: int,
-        finished: Finished,
-        *,
-        content: str = "",
-        tokens: Sequence[int] = (),
-        has_probabilities: bool = False,
-    ) -> CompletionResult | msgspec.UnsetType:
-        """Returns llama-server's result of a finished branch, or UNSET if `__verbose` is not requested.
-
-        There is a gap for the probabilities, unless `response_fields` omits them; `verbose_probability` returns their entries.
-        """
-        if not self.is_verbose:
-            return msgspec.UNSET
-        told = GAP if has_probabilities else msgspec.UNSET
-        result = self._branches.result(
-            prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told
-        )
-        return projected(result, self._branches.generation)  # type: ignore[no-any-return]
+    def verbose(self, prompt: int, finished: Finished) -> Verbose:
+        """Returns llama-server's result of a branch whose tokens were added, or UNSET; and the contents of its gap."""
+        return self._results.finish(prompt, finished) if self._is_verbose else NOT_VERBOSE
 
     @property
     def _all_usages(self) -> list[BranchUsage]:

@@ -1,16 +1,14 @@
 """OpenAI's chats: conversion of events to chunks and messages. No I/O here."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
-from weft.server import request_fields
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.openai.answer import Format, ResponseContext
+from weft.server.openai.answer import NOT_VERBOSE, Format, ResponseContext
 from weft.server.openai.chat_schemas import (
     CalledFunction,
     ChatChoice,
@@ -22,29 +20,18 @@ from weft.server.openai.chat_schemas import (
     ToolCall,
 )
 from weft.server.openai.schemas import Chunk
-from weft.server.response_fields import CompletionResult, TokenProbability, branch_score
+from weft.server.request_fields import neutral, requests
+from weft.server.response_fields.probabilities import TokenProbability
+from weft.server.response_fields.result import branch_score
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder
 
-__all__ = ["ChunkEncoder", "ResponseBuilder", "check"]
-
-MAX_TOP_LOGPROBS = 20
-"""Maximum of top logprobs, as in OpenAI's API."""
+__all__ = ["ChatEncoder", "check"]
 
 _FORMAT = Format("chatcmpl", "chat.completion.chunk", "chat.completion")
-
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    "audio": lambda value: not value,
-    "modalities": lambda value: value in ([], ["text"]),
-    "prediction": lambda value: not value,
-    "web_search_options": lambda value: value is None,
-}
-
-_SUPPORTED = ("tools", "reasoning_format")
-"""Fields that completions refuse and chats accept."""
 
 
 def check(data: CreateChatCompletion) -> None:
@@ -53,17 +40,18 @@ def check(data: CreateChatCompletion) -> None:
     Raises:
         InvalidRequestError: A field is unsupported or contradicts another.
     """
-    request_fields.refuse_unsupported(data, _NEUTRAL, but=_SUPPORTED)
-    if data.top_logprobs is None:
-        return
-    if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    neutral.refuse_unsupported(data)
+    requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and not data.logprobs:
         raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs to be true")
 
 
-class _ResponseState:
-    """State shared by streamed and complete responses."""
+class ChatEncoder(StreamEncoder):
+    """Encodes the answers to a chat: in chunks, or as one object.
+
+    A stream has a chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` last. Text that
+    is withheld until a branch's end has its own chunk before the end.
+    """
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         # Only the sampled token, unless alternatives are requested, by either name.
@@ -73,21 +61,16 @@ class _ResponseState:
         generation.accepts_forks = True
         self._uses_function_call = bool(data.functions)
         """True if calls use the deprecated `function_call` instead of `tool_calls`."""
-
-    def _finish_reason(self, finished: Finished) -> str:
-        reason = self._generation.finish_reason(finished)
-        return "function_call" if reason == "tool_calls" and self._uses_function_call else reason
-
-
-class ChunkEncoder(_ResponseState, StreamEncoder):
-    """Encodes a chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` last.
-
-    Text that is withheld until a branch's end has its own chunk before the end.
-    """
-
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
         self._started: set[int] = set()
+        """Branches of a stream that have begun."""
+        self._messages: dict[int, ParsedMessage] = {}
+        self._logprobs: dict[int, list[bytes]] = {}
+        """Encoded logprobs of each branch. Encoding all of them at the end would block the event loop."""
+        self._choices: list[ChatChoice] = []
+        self._gaps: dict[int, list[bytes]] = {}
+        """Contents of the choices' gaps."""
+        self._verbose = NOT_VERBOSE
+        """Result of the first branch."""
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:
         """Returns the frames of the next event."""
@@ -142,30 +125,6 @@ class ChunkEncoder(_ResponseState, StreamEncoder):
         """Returns the usage if requested, and `[DONE]`."""
         return self._context.end()
 
-
-def _role(index: int) -> ChunkChoice:
-    """Returns the beginning of a branch."""
-    return ChunkChoice(index, Delta(role="assistant", content=None), None, None)
-
-
-class ResponseBuilder(_ResponseState):
-    """Builds the complete response."""
-
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
-        self._messages: dict[int, ParsedMessage] = {}
-        self._texts: list[str] = []
-        """Raw text of the first branch, for `__verbose`."""
-        self._tokens: list[int] = []
-        self._logprobs: dict[int, list[bytes]] = {}
-        """Encoded logprobs of each branch. Encoding all of them at the end would block the event loop."""
-        self._verbose_probabilities: list[bytes] = []
-        """Encoded probabilities of the first branch, for `__verbose`."""
-        self._choices: list[ChatChoice] = []
-        self._gaps: dict[int, list[bytes]] = {}
-        """Contents of the choices' gaps."""
-        self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
-
     def add(self, prompt: int, event: Event) -> int:
         """Adds the next event. Returns the number of bytes by which memory use grew."""
         match event:
@@ -174,21 +133,18 @@ class ResponseBuilder(_ResponseState):
             case Finished():
                 return self._finish(prompt, event)
             case _:
-                return self._take(self._context.index(prompt, event), event)
+                return self._take(prompt, event)
 
-    def _take(self, index: int, token: Token) -> int:
+    def _take(self, prompt: int, token: Token) -> int:
+        index = self._context.index(prompt, token)
         self._add_parts(index, token)
-        if index == 0 and self._context.is_verbose:
-            self._texts.append(token.text)
-            self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
+        if index == 0:
+            n_bytes += self._context.add_verbose(prompt, token)
         if (logprobs := token_logprobs(token)) is not None:
             encoded = msgspec.json.encode(self._context.token(index, logprobs))
             self._logprobs.setdefault(index, []).append(encoded)
             n_bytes += len(encoded)
-            if index == 0 and (verbose := self._context.verbose_probability(logprobs)) is not None:
-                self._verbose_probabilities.append(verbose)
-                n_bytes += len(verbose)
         return n_bytes
 
     def _add_parts(self, index: int, event: Token | Finished) -> None:
@@ -207,14 +163,7 @@ class ResponseBuilder(_ResponseState):
             self._gaps[index] = json_list(encoded)
         self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), branch_score(finished)))
         if index == 0:
-            has_probabilities = bool(self._verbose_probabilities)
-            self._verbose = self._context.verbose(
-                prompt,
-                finished,
-                content="".join([*self._texts, finished.text]),
-                tokens=self._tokens,
-                has_probabilities=has_probabilities,
-            )
+            self._verbose = self._context.verbose(prompt, finished)
         return len(finished.text)
 
     def _message(self, written: ParsedMessage) -> Message:
@@ -234,5 +183,15 @@ class ResponseBuilder(_ResponseState):
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
         choices = sorted(self._choices, key=lambda choice: choice.index)
-        frame = self._context.whole(choices, self._verbose)
-        return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._verbose_probabilities))
+        verbose, probabilities = self._verbose
+        frame = self._context.whole(choices, verbose)
+        return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), probabilities)
+
+    def _finish_reason(self, finished: Finished) -> str:
+        reason = self._generation.finish_reason(finished)
+        return "function_call" if reason == "tool_calls" and self._uses_function_call else reason
+
+
+def _role(index: int) -> ChunkChoice:
+    """Returns the beginning of a branch."""
+    return ChunkChoice(index, Delta(role="assistant", content=None), None, None)

@@ -4,20 +4,7 @@ import msgspec
 
 from weft.server.openai.schemas import Completion, StreamOptions
 from weft.server.request_fields.chat import ChatFields
-from weft.server.response_fields import TokenProbability
-
-__all__ = [
-    "CalledFunction",
-    "ChatChoice",
-    "ChatCompletion",
-    "ChatLogprobs",
-    "ChunkChoice",
-    "CreateChatCompletion",
-    "Delta",
-    "InputTokens",
-    "Message",
-    "ToolCall",
-]
+from weft.server.response_fields.probabilities import TokenProbability
 
 
 class CreateChatCompletion(ChatFields, kw_only=True):

@@ -4,35 +4,36 @@ import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
-from weft.server import request_fields
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.openai.answer import Format, ResponseContext
+from weft.server.openai.answer import Format, ResponseContext, Verbose
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, Chunk, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, branch_score, top_logprobs_by_text
+from weft.server.request_fields import neutral, reasoning, requests
+from weft.server.response_fields.probabilities import top_logprobs_by_text
+from weft.server.response_fields.result import branch_score
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
 from weft.server.streaming import sse
-from weft.server.streaming.json_chunks import filled, json_list
+from weft.server.streaming.json_chunks import filled
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
-__all__ = ["ChunkEncoder", "ResponseBuilder", "submission"]
+__all__ = ["CompletionEncoder", "submission"]
 
 _FORMAT = Format("cmpl", "text_completion", "text_completion")
 
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """Returns the submission of a body."""
-    request_fields.refuse_unsupported(data, but=("best_of",))
-    request_fields.refuse_unmarked_reasoning(data)
+    neutral.refuse_unsupported(data)
+    reasoning.refuse_unmarked_reasoning(data)
     # The engine reports the logprob of the sampled token only together with top logprobs.
-    n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
-    parsed = request_fields.submission(data, settings, n_probs=n_probs)
+    n_probs = ("logprobs", 1) if data.logprobs == 0 else requests.first_given(data, "logprobs", "n_probs")
+    parsed = requests.submission(data, settings, n_probs=n_probs)
     parsed = _with_best_of(data, parsed)
     if data.echo and (parsed.suffix or any(branch.suffix for branch in parsed.branches)):
         raise InvalidRequestError("echo", "echo is not supported beside suffix_prompt; leave one of them out")
@@ -65,48 +66,36 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})
 
 
-class _ResponseState:
-    """State shared by streamed and complete responses."""
+class CompletionEncoder(StreamEncoder):
+    """Encodes completions: in chunks, or as one object.
+
+    A stream has a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last. Text that is
+    withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of each branch.
+    """
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         # 0 requests the sampled token only.
         with_top = data.logprobs != 0
         self._context = ResponseContext(_FORMAT, data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
-        generation.accepts_forks = len(generation.streams) == 1 and self._echo is None
         self._offsets: dict[int, Offsets] = {}
-
-    def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
-        """Returns the beginning of each branch's text."""
-        return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
-
-    def _add_prompt_logprobs(self, prompt: int, event: PromptLogprobs) -> int:
-        """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
-        return 0 if self._echo is None else self._echo.take(prompt, event)
-
-    def _token_lists(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
-        """Returns the lists for one sampled token."""
-        offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
-        chosen = token.chosen
-        return Logprobs(
-            tokens=[chosen.text],
-            token_logprobs=[chosen.logprob],
-            top_logprobs=[top_logprobs_by_text(token) if self._context.with_top(index) else {}],
-            text_offset=[offsets.next(chosen.bytes)],
-            content=[self._context.token(index, token)],
-        )
-
-
-class ChunkEncoder(_ResponseState, StreamEncoder):
-    """Encodes a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last.
-
-    Text that is withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of
-    each branch.
-    """
-
-    def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
         self._started: set[int] = set()
+        """Branches of a stream that have begun."""
+        n_selected = len(data.branches or ()) or requests.n_completions(data, service.settings)
+        self._best = BestOf(n_selected, generation.requests[0].n)
+        # With `best_of`, tokens have logprobs even if the client did not request them.
+        self._includes_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
+        # Logprobs of forks are always included, since only forks that request them have any.
+        self._n_asked = generation.requests[0].n
+        self._n_firsts = self._n_asked if self._best.chooses else 1
+        generation.accepts_forks = len(generation.streams) == 1 and self._echo is None and not self._best.chooses
+        self._texts: dict[int, list[str]] = {}
+        self._logprobs: dict[int, LogprobLists] = {}
+        self._gaps: dict[int, list[list[bytes]]] = {}
+        """Contents of the choices' gaps."""
+        self._choices: list[Choice] = []
+        self._verbose: dict[int, Verbose] = {}
+        """Results of branches that may come first."""
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:
         """Returns the frames of the next event; the frame of the prompt itself is in chunks."""
@@ -146,30 +135,6 @@ class ChunkEncoder(_ResponseState, StreamEncoder):
         """Returns the usage if requested, and `[DONE]`."""
         return self._context.end()
 
-
-class ResponseBuilder(_ResponseState):
-    """Builds the complete response."""
-
-    def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
-        n_selected = len(data.branches or ()) or request_fields.n_completions(data, service.settings)
-        self._best = BestOf(n_selected, generation.requests[0].n)
-        # With `best_of`, tokens have logprobs even if the client did not request them.
-        self._includes_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
-        # Logprobs of forks are always included, since only forks that request them have any.
-        self._n_asked = generation.requests[0].n
-        self._n_firsts = self._n_asked if self._best.chooses else 1
-        generation.accepts_forks &= not self._best.chooses
-        self._texts: dict[int, list[str]] = {}
-        self._tokens: dict[int, list[int]] = {}
-        self._logprobs: dict[int, LogprobLists] = {}
-        self._gaps: dict[int, list[list[bytes]]] = {}
-        """Contents of the choices' gaps."""
-        self._verbose_probabilities: dict[int, list[bytes]] = {}
-        """Encoded probabilities of branches that may come first, for `__verbose`."""
-        self._choices: list[Choice] = []
-        self._verbose: dict[int, CompletionResult | msgspec.UnsetType] = {}
-
     def add(self, prompt: int, event: Event) -> int:
         """Adds the next event. Returns the number of bytes by which memory use grew."""
         match event:
@@ -183,20 +148,16 @@ class ResponseBuilder(_ResponseState):
                 return self._take(prompt, event)
 
     def _take(self, prompt: int, token: Token) -> int:
-        index = self._context.index(prompt, token)
+        index, sampled = self._context.index(prompt, token), token_logprobs(token)
         self._texts.setdefault(index, []).append(token.text)
-        self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (sampled := token_logprobs(token)) is None:
-            return n_bytes
-        if self._best.chooses:
+        if sampled is not None and self._best.chooses:
             self._best.take(index, sampled.chosen.logprob)
-        if not self._includes_logprobs and index < self._n_asked:
-            return n_bytes
-        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, sampled))
-        if self._may_be_first(index) and (verbose := self._context.verbose_probability(sampled)) is not None:
-            self._verbose_probabilities.setdefault(index, []).append(verbose)
-            n_bytes += len(verbose)
+        includes_logprobs = self._includes_logprobs or index >= self._n_asked
+        if sampled is not None and includes_logprobs:
+            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, sampled))
+        if self._may_be_first(index):
+            n_bytes += self._context.add_verbose(prompt, token, with_probability=includes_logprobs)
         return n_bytes
 
     def _may_be_first(self, index: int) -> bool:
@@ -207,7 +168,7 @@ class ResponseBuilder(_ResponseState):
         self._context.finish(prompt, finished)
         index = self._context.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
-        written, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
+        written = "".join([*self._texts.pop(index, []), finished.text])
         if (token_logprobs := self._logprobs.pop(index, None)) is not None:
             logprobs = token_logprobs if logprobs is None else logprobs.followed_by(token_logprobs)
         if logprobs is not None:
@@ -215,15 +176,32 @@ class ResponseBuilder(_ResponseState):
         gaps = None if logprobs is None else logprobs.gaps
         self._choices.append(Choice(text + written, index, gaps, finished.finish_reason, branch_score(finished)))
         if self._may_be_first(index):
-            self._verbose[index] = self._context.verbose(
-                prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._verbose_probabilities
-            )
+            self._verbose[index] = self._context.verbose(prompt, finished)
         return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
         selected = self._best.select(self._choices)
-        first = selected[0][0]
-        frame = self._context.whole([choice for _, choice in selected], self._verbose.get(first, msgspec.UNSET))
-        lists = [one for index, _ in selected for one in self._gaps.get(index, ())]
-        return filled(frame, *lists, json_list(self._verbose_probabilities.get(first, [])))
+        verbose, probabilities = self._verbose[selected[0][0]]
+        frame = self._context.whole([choice for _, choice in selected], verbose)
+        return filled(frame, *(one for index, _ in selected for one in self._gaps.get(index, ())), probabilities)
+
+    def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
+        """Returns the beginning of each branch's text."""
+        return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
+
+    def _add_prompt_logprobs(self, prompt: int, event: PromptLogprobs) -> int:
+        """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
+        return 0 if self._echo is None else self._echo.take(prompt, event)
+
+    def _token_lists(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
+        """Returns the lists for one sampled token."""
+        offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
+        chosen = token.chosen
+        return Logprobs(
+            tokens=[chosen.text],
+            token_logprobs=[chosen.logprob],
+            top_logprobs=[top_logprobs_by_text(token) if self._context.with_top(index) else {}],
+            text_offset=[offsets.next(chosen.bytes)],
+            content=[self._context.token(index, token)],
+        )

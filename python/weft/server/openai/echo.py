@@ -10,7 +10,7 @@ from weft.server.media.files import MediaPrompt
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
-from weft.server.response_fields import top_logprobs_by_text
+from weft.server.response_fields.probabilities import top_logprobs_by_text
 from weft.server.run.generation import Generation, prompt_logprobs
 from weft.server.run.submission import Piece
 

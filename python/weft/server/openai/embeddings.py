@@ -8,8 +8,8 @@ import msgspec
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.fields.excerpt import excerpt
-from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
+from weft.server.request_fields import adapters, prompts
 from weft.server.run.submission import SentPrompt
 from weft.server.streaming.json_chunks import json_list
 
@@ -18,7 +18,7 @@ __all__ = ["texts", "written"]
 
 def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     """Returns the texts of a body."""
-    request_fields.refuse_adapters(data.lora)
+    adapters.refuse_adapters(data.lora)
     if pooling == "none":
         raise InvalidRequestError("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     if data.encoding_format not in (None, "float", "base64"):
@@ -27,7 +27,7 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
         )
     if data.dimensions is not None and data.dimensions < 1:
         raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
-    return request_fields.texts("input", data.input)
+    return prompts.texts("input", data.input)
 
 
 def written(data: CreateEmbedding, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:

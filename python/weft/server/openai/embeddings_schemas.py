@@ -5,10 +5,8 @@ from typing import Annotated, Any
 import msgspec
 from litestar.params import Parameter
 
-from weft.server.request_fields import Prompt
-from weft.server.response_fields import TextsUsage
-
-__all__ = ["CreateEmbedding", "EmbeddingList", "EmbeddingObject"]
+from weft.server.request_fields.fields import Prompt
+from weft.server.response_fields.texts_usage import TextsUsage
 
 
 class CreateEmbedding(msgspec.Struct):

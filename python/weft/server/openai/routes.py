@@ -5,7 +5,6 @@ from functools import partial
 from litestar import Router, get, post
 from litestar.params import JSONBody
 
-from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
@@ -13,7 +12,8 @@ from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
-from weft.server.routes import routes_of
+from weft.server.request_fields import branches, requests
+from weft.server.routes import handlers_of, routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.executor import Purpose
@@ -28,13 +28,13 @@ async def create_completion(data: JSONBody[CreateCompletion], request_context: C
     service, caller = request_context.service, request_context.caller
     if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
-    size = request_fields.branches_size(data)
+    size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(parsed)
     if not data.stream:
-        return Answer(CollectedResponse(generation, completions.ResponseBuilder(data, generation, service), service.collected))
-    form = completions.ChunkEncoder(data, generation, service) if other is None else other.stream(generation)
-    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
+        return Answer(CollectedResponse(generation, completions.CompletionEncoder(data, generation, service), service.collected))
+    form = completions.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
+    stream = StreamedResponse(generation, form, requests.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
 
@@ -46,10 +46,10 @@ async def create_chat_completion(
     service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
+    encoder = chat.ChatEncoder(data, generation, service)
     if not data.stream:
-        return Answer(CollectedResponse(generation, chat.ResponseBuilder(data, generation, service), service.collected))
-    form = chat.ChunkEncoder(data, generation, service)
-    stream = StreamedResponse(generation, form, request_fields.ping_s(data, service.settings))
+        return Answer(CollectedResponse(generation, encoder, service.collected))
+    stream = StreamedResponse(generation, encoder, requests.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 
 
@@ -86,14 +86,4 @@ async def retrieve_model(request_context: ContextDependency) -> ModelCard:
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of(
-        "OpenAI",
-        [
-            create_completion,
-            create_chat_completion,
-            count_chat_tokens,
-            create_embedding,
-            list_models,
-            retrieve_model,
-        ],
-    )
+    return routes_of("OpenAI", handlers_of(__name__))

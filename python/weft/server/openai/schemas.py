@@ -5,26 +5,12 @@ from typing import Any
 import msgspec
 
 from weft import CacheExplanation
-from weft.server.request_fields import CompletionFields
-from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.explanation import Explained
-
-__all__ = [
-    "Architecture",
-    "Choice",
-    "Chunk",
-    "Completion",
-    "CompletionObject",
-    "CreateCompletion",
-    "Logprobs",
-    "ModelCard",
-    "ModelList",
-    "ModelMeta",
-    "ModelName",
-    "PromptTokensDetails",
-    "StreamOptions",
-    "Usage",
-]
+from weft.server.response_fields.probabilities import TokenProbability
+from weft.server.response_fields.progress import PromptProgress
+from weft.server.response_fields.result import CompletionResult
+from weft.server.response_fields.timings import Timings
 
 
 class StreamOptions(msgspec.Struct):
@@ -90,15 +76,18 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-class Completion(msgspec.Struct, kw_only=True):
-    """The complete response, in either format."""
-
+class _Response(msgspec.Struct, kw_only=True):
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
     choices: list[Any]
+
+
+class Completion(_Response, kw_only=True):
+    """The complete response, in either format."""
+
     usage: Usage
     timings: Timings
     cache_explanation: Explained = msgspec.UNSET
@@ -112,19 +101,13 @@ class CompletionObject(Completion, kw_only=True):
     choices: list[Choice]
 
 
-class Chunk(msgspec.Struct, kw_only=True):
+class Chunk(_Response, kw_only=True):
     """An event of a stream, in either format.
 
     With `include_usage`, `usage` is null until the last chunk, which has no choices. `timings` are sent at the end of a branch,
     in that last chunk as totals, and with `timings_per_token` for each token.
     """
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[Any]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET

@@ -1,11 +1,12 @@
 """Fields of a chat, with the names of OpenAI (https://platform.openai.com/docs/api-reference/chat/create) and llama-server."""
 
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import msgspec
 
 from weft.chat.conversation import ChatRequest
 from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.neutral import EMPTY, Neutral
 
 __all__ = ["ChatFields"]
 
@@ -32,7 +33,7 @@ class ChatFields(_ChatFields, kw_only=True):
     top_logprobs: int | None = None
 
     # Unsupported: refused unless the value disables the feature.
-    audio: Any = None
-    modalities: list[str] | None = None
-    prediction: Any = None
-    web_search_options: Any = None
+    audio: Annotated[Any, EMPTY] = None
+    modalities: Annotated[list[str] | None, Neutral(lambda value: value in ([], ["text"]))] = None
+    prediction: Annotated[Any, EMPTY] = None
+    web_search_options: Annotated[Any, Neutral(lambda _: False)] = None

@@ -1,10 +1,15 @@
 """Fields of a completion, with llama-server's names and types."""
 
-from typing import TYPE_CHECKING, Any, get_type_hints
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import msgspec
 
+from weft.chat.request_options import REASONING_FORMATS
+from weft.infill import Snippet
 from weft.sampling_fields import Sampling
+from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
     "BRANCH_NAMES",
@@ -14,6 +19,8 @@ __all__ = [
     "ForkFields",
     "LogitBias",
     "Prompt",
+    "Snippet",
+    "SystemPrompt",
     "TextPrompt",
     "TriggerField",
 ]
@@ -64,6 +71,11 @@ else:
         module=__name__,
         namespace={"__doc__": "Sampling parameters, with the names of `Sampling`."},
     )
+
+
+def _is_reasoning_format(value: Any) -> bool:  # noqa: ANN401 (any JSON)
+    """Returns whether llama.cpp's page may send it. It applies to chats; the text of a completion is never split."""
+    return isinstance(value, str) and (not value or value in REASONING_FORMATS)
 
 
 class CompletionFields(SamplingFields, kw_only=True):
@@ -159,18 +171,18 @@ class CompletionFields(SamplingFields, kw_only=True):
     """In llama-server, samples on the device or on the host. Ignored: Weft's samplers give the same result."""
 
     # Unsupported: refused unless the value disables the feature.
-    anti_prompt: Any = None
-    assistant_name: Any = None
-    best_of: Any = None
-    image_data: Any = None
-    n_cache_reuse: int | None = None
-    parse_tool_calls: Any = None
-    reasoning_format: Any = None
-    service_tier: str | None = None
-    store: bool | None = None
-    system_prompt: Any = None
-    t_max_prompt_ms: float | None = None
-    tools: Any = None
+    anti_prompt: Annotated[Any, EMPTY] = None
+    assistant_name: Annotated[Any, EMPTY] = None
+    best_of: Annotated[Any, Neutral(lambda value: value == 1)] = None
+    image_data: Annotated[Any, EMPTY] = None
+    n_cache_reuse: Annotated[int | None, Neutral(lambda value: value == 0)] = None
+    parse_tool_calls: Annotated[Any, Neutral(lambda value: value is False)] = None
+    reasoning_format: Annotated[Any, Neutral(_is_reasoning_format)] = None
+    service_tier: Annotated[str | None, Neutral(lambda value: value in ("auto", "default"))] = None
+    store: Annotated[bool | None, Neutral(lambda value: value is False)] = None
+    system_prompt: Annotated[Any, EMPTY] = None
+    t_max_prompt_ms: Annotated[float | None, Neutral(lambda value: value <= 0)] = None
+    tools: Annotated[Any, EMPTY] = None
 
 
 BRANCH_NAMES = (
@@ -193,18 +205,11 @@ if TYPE_CHECKING:
     class BranchFields(CompletionFields):
         """Options of one branch; missing ones are the body's. Only the fields of `BRANCH_NAMES` exist."""
 else:
-    _HINTS = get_type_hints(CompletionFields)
-    BranchFields = msgspec.defstruct(
-        "BranchFields",
-        [(name, _HINTS[name], None) for name in BRANCH_NAMES],
-        kw_only=True,
-        module=__name__,
-        namespace={"__doc__": "Options of one branch; missing ones are the body's."},
-    )
-    ForkFields = msgspec.defstruct(
-        "ForkFields",
-        [(name, _HINTS[name], None) for name in FORK_NAMES],
-        kw_only=True,
-        module=__name__,
-        namespace={"__doc__": "Options of forks; missing ones are the branch's."},
-    )
+
+    def _subset(name: str, fields: Iterable[str], about: str) -> type[msgspec.Struct]:
+        hints = get_type_hints(CompletionFields)
+        options = [(field, hints[field], None) for field in fields]
+        return msgspec.defstruct(name, options, kw_only=True, module=__name__, namespace={"__doc__": about})
+
+    BranchFields = _subset("BranchFields", BRANCH_NAMES, "Options of one branch; missing ones are the body's.")
+    ForkFields = _subset("ForkFields", FORK_NAMES, "Options of forks; missing ones are the branch's.")

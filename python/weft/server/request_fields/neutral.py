@@ -1,51 +1,69 @@
 """Unsupported fields: each is refused by name unless its value disables the feature."""
 
-from collections.abc import Callable, Container, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
 from weft import InvalidRequestError
-from weft.chat.request_options import REASONING_FORMATS
-from weft.server.request_fields.fields import CompletionFields
 
-__all__ = ["refuse", "refuse_unsupported"]
+__all__ = ["EMPTY", "Neutral", "first_unsupported", "only_fields", "refuse", "refuse_unsupported", "unsupported_fields"]
 
 
-# Field to a predicate for values that disable the feature.
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    "anti_prompt": lambda value: not value,
-    "assistant_name": lambda value: not value,
-    "best_of": lambda value: value == 1,
-    "image_data": lambda value: not value,
-    "n_cache_reuse": lambda value: value == 0,
-    "parse_tool_calls": lambda value: value is False,
-    # llama.cpp's web page always sends it. It applies to chats; the text of a completion is never split.
-    "reasoning_format": lambda value: isinstance(value, str) and (not value or value in REASONING_FORMATS),
-    "service_tier": lambda value: value in ("auto", "default"),
-    "store": lambda value: value is False,
-    "system_prompt": lambda value: not value,
-    "t_max_prompt_ms": lambda value: value <= 0,
-    "tools": lambda value: not value,
-}
+class Neutral(NamedTuple):
+    """Marks a schema's field as unsupported, in `Annotated`. A class that supports an inherited one declares it again without."""
+
+    accepts: Callable[[Any], bool]
+    """Returns whether a value disables the feature."""
 
 
-def refuse_unsupported(
-    body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None, *, but: Container[str] = ()
-) -> None:
-    """Raises [`InvalidRequestError`] for the first field that enables an unsupported feature.
+EMPTY = Neutral(lambda value: not value)
 
-    Args:
-        body: The request.
-        more: Further fields that an API does not support.
-        but: Fields that it does support.
-    """
-    refuse(body, {name: is_neutral for name, is_neutral in (_NEUTRAL | (more or {})).items() if name not in but})
+
+def only_fields(**neutral: tuple[Any, ...]) -> Neutral:
+    """Accepts objects whose fields all have one of these values, or none."""
+    return Neutral(
+        lambda given: (
+            isinstance(given, dict) and all(value is None or value in neutral.get(name, ()) for name, value in given.items())
+        )
+    )
+
+
+@cache
+def unsupported_fields(schema: type[msgspec.Struct]) -> list[tuple[str, str, Neutral]]:
+    """Returns the unsupported fields of a schema with their names in JSON."""
+    hints = get_type_hints(schema, include_extras=True)
+    return [
+        (field.name, field.encode_name, mark)
+        for field in msgspec.structs.fields(schema)
+        for mark in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(mark, Neutral)
+    ]
+
+
+def first_unsupported(body: msgspec.Struct) -> str | None:
+    """Returns the name in JSON of the first field that enables an unsupported feature, or None."""
+    for name, sent_as, mark in unsupported_fields(type(body)):
+        value = getattr(body, name)
+        if value is not None and not mark.accepts(value):
+            return sent_as
+    return None
+
+
+def refuse_unsupported(body: msgspec.Struct) -> None:
+    """Raises [`InvalidRequestError`] for the first field that enables an unsupported feature."""
+    if (name := first_unsupported(body)) is not None:
+        raise _refusal(name)
 
 
 def refuse(body: msgspec.Struct, table: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises [`InvalidRequestError`] for the first field of the table whose value is not neutral. Missing fields are skipped."""
+    """Raises [`InvalidRequestError`] for the first field of a table whose value is not neutral. Missing fields are skipped."""
     for name, is_neutral in table.items():
         value = getattr(body, name, None)
         if value is not None and not is_neutral(value):
-            raise InvalidRequestError(name, f"{name} is not supported; leave it out")
+            raise _refusal(name)
+
+
+def _refusal(name: str) -> InvalidRequestError:
+    return InvalidRequestError(name, f"{name} is not supported; leave it out")

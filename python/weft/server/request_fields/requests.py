@@ -20,7 +20,10 @@ from weft.server.request_fields.samplers import samplers
 from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
-__all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
+__all__ = ["RANDOM_SEED", "check_top_logprobs", "first_given", "n_completions", "ping_s", "submission", "template"]
+
+MAX_TOP_LOGPROBS = 20
+"""Maximum of top logprobs in chats, as in OpenAI's API."""
 
 MAX_LIMIT = 2**31 - 1
 """Upper bound for token limits; the context ends every completion long before."""
@@ -55,6 +58,12 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Reque
 def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
     """Returns the first of several alternative names that the body uses, with its value; or the last name and None."""
     return next(((name, value) for name in names if (value := getattr(body, name)) is not None), (names[-1], None))
+
+
+def check_top_logprobs(n: int | None) -> None:
+    """Refuses an invalid number of top logprobs in a chat."""
+    if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
+        raise InvalidRequestError("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
 
 
 def n_completions(body: CompletionFields, settings: Settings) -> int:

@@ -4,7 +4,7 @@ import msgspec
 
 from weft import Finished, Progress, PromptLogprobs, Token
 from weft.server.requests_api.schemas import ForkEnd, ForkEvent
-from weft.server.response_fields import timings
+from weft.server.response_fields.timings import timings
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse

@@ -3,8 +3,9 @@
 import msgspec
 
 from weft import CacheExplanation
-from weft.server.request_fields import ForkFields
-from weft.server.response_fields import GenerationSettings, Timings
+from weft.server.request_fields.fields import ForkFields
+from weft.server.response_fields.settings import GenerationSettings
+from weft.server.response_fields.timings import Timings
 
 __all__ = [
     "BranchReport",

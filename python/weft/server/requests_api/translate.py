@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from weft import CacheExplanation, InvalidRequestError, Slot
-from weft.server import request_fields
+from weft.server.request_fields import forks, prompts
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
-from weft.server.response_fields import Branches
+from weft.server.response_fields.result import Branches
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import ForkSubmission
@@ -73,11 +73,11 @@ def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
     """
     at, unit = _fork_position(data.at)
     return msgspec.structs.replace(
-        request_fields.fork_submission(data, settings),
+        forks.fork_submission(data, settings),
         n=1 if data.n is None else data.n,
         at=at,
         unit=unit,
-        append=request_fields.pieces(data.append or ""),
+        append=prompts.pieces(data.append or ""),
         own_stream=data.stream is True,
     )
 

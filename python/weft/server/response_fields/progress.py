@@ -5,10 +5,11 @@ import time
 import msgspec
 
 from weft import Progress
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.timings import Timings
 from weft.server.run.generation import Generation
 
-__all__ = ["PromptProgress", "RunningTimings"]
+__all__ = ["PromptProgress", "RunningReports"]
 
 
 class PromptProgress(msgspec.Struct):
@@ -25,36 +26,36 @@ class PromptProgress(msgspec.Struct):
         return cls(progress.n_prompt, progress.n_cached, progress.n_processed, round(progress.ms))
 
 
-class RunningTimings:
-    """Timings of branches before their end.
+class RunningReports:
+    """What events of a stream report on request: progress of the prompt, and timings before a branch's end.
 
     The engine reports a branch's times only at its end, so generation is timed here, from the event of the first token to that of
     the last. Prompt times are the engine's and belong to branch 0, whose prompt the other branches share.
     """
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, data: CompletionFields, generation: Generation) -> None:
+        self._with_progress = data.return_progress is True
+        self._with_timings = data.timings_per_token is True
         self._n_prompt = [stream.n_prompt for stream in generation.streams]
         self._prompts: dict[int, Progress] = {}
         self._first_token: dict[tuple[int, int], float] = {}
 
-    def watch(self, prompt: int, progress: Progress) -> None:
-        """Records the progress of a prompt."""
+    def progress(self, prompt: int, progress: Progress) -> tuple[PromptProgress, Timings | msgspec.UnsetType] | None:
+        """Returns the progress of a prompt with its timings, or None if it is not requested."""
         self._prompts[prompt] = progress
-
-    @staticmethod
-    def prompt_timings(progress: Progress) -> Timings:
-        """Returns the timings of a prompt before the first token."""
-        return Timings.of(
+        if not self._with_progress:
+            return None
+        timings = Timings.of(
             cache_n=progress.n_cached,
             prompt_n=progress.n_processed - progress.n_cached,
             prompt_ms=progress.ms,
-            predicted_n=0,
-            predicted_ms=0.0,
-            n_steps=0,
         )
+        return PromptProgress.of(progress), timings if self._with_timings else msgspec.UNSET
 
-    def timings(self, prompt: int, index: int, n_predicted: int) -> Timings:
-        """Returns the timings of a branch whose token number `n_predicted` has just arrived."""
+    def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
+        """Returns the timings of a branch whose token number `n_predicted` has just arrived; UNSET if not requested."""
+        if not self._with_timings:
+            return msgspec.UNSET
         now = time.monotonic()
         first = self._first_token.setdefault((prompt, index), now)
         n_prompt, progress = self._n_prompt[prompt], self._prompts.get(prompt)

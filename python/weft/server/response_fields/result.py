@@ -76,7 +76,7 @@ class Branches:
         *,
         content: str = "",
         tokens: Sequence[int] = (),
-        probabilities: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET,
+        probabilities: msgspec.Raw | None = None,
     ) -> CompletionResult:
         """Returns the result of a branch at its end. `probabilities` is encoded JSON."""
         usage = finished.usage
@@ -101,7 +101,7 @@ class Branches:
             stopping_word=stop_string(finished) or "",
             tokens_cached=usage.n_context,
             timings=timings([usage]),
-            completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
+            completion_probabilities=cast("Sequence[CompletionProbability]", probabilities or msgspec.UNSET),
             cache_explanation=self.generation.explanation(prompt, finished),
             score=branch_score(finished),
         )

@@ -1,6 +1,6 @@
 """Timings in llama-server's format."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -28,7 +28,7 @@ class Timings(msgspec.Struct):
 
     @classmethod
     def of(
-        cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float, n_steps: int
+        cls, *, cache_n: int, prompt_n: int, prompt_ms: float, predicted_n: int = 0, predicted_ms: float = 0.0, n_steps: int = 0
     ) -> "Timings":
         """Returns timings with rates, which are 0 for no work; `n_steps` tokens were generated in `predicted_ms`."""
         return cls(
@@ -44,24 +44,15 @@ class Timings(msgspec.Struct):
         )
 
 
-def timings(usages: Iterable[Usage]) -> Timings:
+def timings(usages: Sequence[Usage]) -> Timings:
     """Returns the timings of a branch, or sums over several with the rates of the sums."""
-    cache_n = prompt_n = predicted_n = n_steps = 0
-    prompt_ms = predicted_ms = 0.0
-    for usage in usages:
-        cache_n += usage.n_cached
-        prompt_n += usage.n_computed
-        prompt_ms += usage.prompt_ms
-        predicted_n += usage.n_predicted
-        predicted_ms += usage.predicted_ms
-        n_steps += max(usage.n_predicted - 1, 0)
     return Timings.of(
-        cache_n=cache_n,
-        prompt_n=prompt_n,
-        prompt_ms=prompt_ms,
-        predicted_n=predicted_n,
-        predicted_ms=predicted_ms,
-        n_steps=n_steps,
+        cache_n=sum(usage.n_cached for usage in usages),
+        prompt_n=sum(usage.n_computed for usage in usages),
+        prompt_ms=sum((usage.prompt_ms for usage in usages), 0.0),
+        predicted_n=sum(usage.n_predicted for usage in usages),
+        predicted_ms=sum((usage.predicted_ms for usage in usages), 0.0),
+        n_steps=sum(max(usage.n_predicted - 1, 0) for usage in usages),
     )
 
 

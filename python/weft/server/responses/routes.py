@@ -29,7 +29,7 @@ from weft.server.responses.schemas import (
     Response,
 )
 from weft.server.responses.store import StoredConversation, StoredItem
-from weft.server.routes import routes_of
+from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
 __all__ = ["router"]
@@ -87,7 +87,7 @@ async def retrieve(
     response_service, caller = request_context.response_service, request_context.caller
     if stream:
         return Answer(response_service.replay(response_id, caller, starting_after))
-    return Answer(ChunkedResponse(response_service.response_json(response_id, caller)))
+    return Answer(ChunkedResponse(response_service.store.response(caller.owner, response_id).json()))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -214,24 +214,4 @@ def _list(items: list[StoredItem], *, has_more: bool) -> ItemList:
 
 def router() -> Router:
     """Returns the routes, for one application."""
-    return routes_of(
-        "OpenAI",
-        [
-            create,
-            retrieve,
-            forget,
-            cancel,
-            input_items,
-            count,
-            compact,
-            create_conversation,
-            conversation,
-            change,
-            forget_conversation,
-            add_items,
-            list_items,
-            item,
-            remove_item,
-        ],
-        dependencies={"page": Provide(page, sync_to_thread=False)},
-    )
+    return routes_of("OpenAI", handlers_of(__name__), dependencies={"page": Provide(page, sync_to_thread=False)})

@@ -1,34 +1,17 @@
 """Fields of OpenAI's responses (https://platform.openai.com/docs/api-reference/responses)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from weft import CacheExplanation
 from weft.server.request_fields.fields import SamplingFields
+from weft.server.request_fields.neutral import EMPTY, Neutral, only_fields
 
-__all__ = [
-    "CompactBody",
-    "CompactedResponse",
-    "Conversation",
-    "ConversationBody",
-    "ConversationRef",
-    "CountBody",
-    "CreateResponse",
-    "Deleted",
-    "Failure",
-    "IncompleteDetails",
-    "InputTokens",
-    "InputTokensDetails",
-    "ItemList",
-    "ItemsBody",
-    "MetadataBody",
-    "OutputTokensDetails",
-    "Response",
-    "ResponseFields",
-    "Transformation",
-    "Usage",
-]
+_IMAGE = only_fields(context_compression=("auto", "disabled"))
+_CACHE_OPTIONS = only_fields(mode=("implicit",), prewarm=(False,), ttl=("30m",))
+_CACHE_RETENTION = Neutral(lambda value: value == "in_memory")
+_SERVICE_TIER = Neutral(lambda value: value in ("auto", "default"))
 
 
 class ResponseFields(SamplingFields, kw_only=True):
@@ -57,7 +40,7 @@ class ResponseFields(SamplingFields, kw_only=True):
     """`auto` drops the oldest turns that do not fit the context; `disabled` is the default."""
 
     # Unsupported: refused unless the value disables the feature.
-    personality: Any = None
+    personality: Annotated[Any, EMPTY] = None
 
 
 class CreateResponse(ResponseFields, kw_only=True):
@@ -101,16 +84,16 @@ class CreateResponse(ResponseFields, kw_only=True):
     """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
     # Unsupported: refused unless the value disables the feature.
-    access_programs: Any = None
-    background_options: Any = None
-    context_management: Any = None
-    image: Any = None
-    moderation: Any = None
-    prompt: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    service_tier: Any = None
-    stream_options: Any = None
+    access_programs: Annotated[Any, EMPTY] = None
+    background_options: Annotated[Any, only_fields(completion_window=("soonest",))] = None
+    context_management: Annotated[Any, EMPTY] = None
+    image: Annotated[Any, _IMAGE] = None
+    moderation: Annotated[Any, EMPTY] = None
+    prompt: Annotated[Any, EMPTY] = None
+    prompt_cache_options: Annotated[Any, _CACHE_OPTIONS] = None
+    prompt_cache_retention: Annotated[Any, _CACHE_RETENTION] = None
+    service_tier: Annotated[Any, _SERVICE_TIER] = None
+    stream_options: Annotated[Any, only_fields(include_obfuscation=(False,))] = None
 
 
 class CountBody(ResponseFields, kw_only=True):
@@ -125,10 +108,10 @@ class CompactBody(ResponseFields, kw_only=True):
     seed: int | None = None
 
     # Unsupported: refused unless the value disables the feature.
-    image: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    service_tier: Any = None
+    image: Annotated[Any, _IMAGE] = None
+    prompt_cache_options: Annotated[Any, _CACHE_OPTIONS] = None
+    prompt_cache_retention: Annotated[Any, _CACHE_RETENTION] = None
+    service_tier: Annotated[Any, _SERVICE_TIER] = None
 
 
 class ConversationRef(msgspec.Struct):

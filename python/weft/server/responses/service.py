@@ -14,12 +14,12 @@ from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import Content
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
-from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
+from weft.server.request_fields import requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.responses import items, translate
-from weft.server.responses.forms import ChunkEncoder, offset_after
+from weft.server.responses.events import offset_after
 from weft.server.responses.items import Item, Message, Reference
 from weft.server.responses.schemas import (
     CompactBody,
@@ -125,15 +125,16 @@ class ResponseService:
             Node(parsed.node, self.store.deduplicate(caller.owner, parsed.given)),
             in_background=data.background is True,
         )
+        collected = Reservation(self._service.collected)
         writing = ResponseWriter(
             response,
             generation,
+            collected=collected,
             with_top=bool(data.top_logprobs),
             is_opaque=translate.includes(data, translate.OPAQUE),
             with_progress=data.return_progress is True,
             on_end=partial(self._store_ended, kept, conversation, keeps=keeps),
         )
-        collected = Reservation(self._service.collected)
         # At close, however the generation ends and even if it was never read.
         generation.at_close(writing.cancel)
         generation.at_close(collected.release)
@@ -142,9 +143,8 @@ class ResponseService:
             self.store.keep(kept)
         if not (data.stream or data.background):
             return CollectedResponse(generation, writing, self._service.collected, failure=writing.fail)
-        stream = ChunkEncoder(writing, collected)
-        ping_s = request_fields.ping_s(parsed.chat, self._service.settings)
-        answer = StreamedResponse(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
+        ping_s = requests.ping_s(parsed.chat, self._service.settings)
+        answer = StreamedResponse(generation, writing, ping_s, failure=writing.failure, opening=writing.opening())
         name = caller.conversation or (response.id if data.background else None)
         if name is None:
             return answer
@@ -200,7 +200,7 @@ class ResponseService:
                 continues = keeps and conversation.node() is kept.node.parent
                 self.store.add_items(conversation, [*kept.node.given, *written])
                 if continues:
-                    conversation.set_node(kept.node)
+                    conversation.cached_node = kept.node
 
     async def _parse(self, data: ResponseFields, owner: Owner) -> _ParsedRequest:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
@@ -274,10 +274,6 @@ class ResponseService:
             output=[msgspec.Raw(msgspec.json.encode(item)) for item in [*stay, items.compacted("".join(texts))]],
             usage=cost,
         )
-
-    def response_json(self, name: str, caller: Caller) -> list[bytes]:
-        """Returns the current state of a response as JSON in chunks."""
-        return self.store.response(caller.owner, name).json()
 
     def replay(self, name: str, caller: Caller, starting_after: int) -> RecordingResponse:
         """Returns the events of a response after the one with this number.

@@ -3,6 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from sys import getsizeof
+from typing import TypeVar
 from weakref import ReferenceType
 
 from weft.fields.excerpt import truncate
@@ -122,29 +123,24 @@ class StoredConversation:
         self.id = about.id
         self.about = about
         self.items = items
-        self._node: Node | None = None
+        self.cached_node: Node | None = None
         """A node with the same items as the conversation, or None after changes other than new responses."""
         self.is_busy = False
         """True if a response that will be added is being generated."""
 
     def node(self) -> Node:
         """Returns the node that a response to this conversation continues."""
-        if self._node is None:
-            self._node = Node(None, list(self.items))
-        return self._node
-
-    def set_node(self, node: Node) -> None:
-        """Sets the node after its response was added."""
-        self._node = node
-
-    def reset_node(self) -> None:
-        """Resets the node after the items were changed otherwise."""
-        self._node = None
+        if self.cached_node is None:
+            self.cached_node = Node(None, list(self.items))
+        return self.cached_node
 
     @property
     def n_bytes(self) -> int:
         """Memory without its items, in bytes."""
         return ENTRY_BYTES + sum(getsizeof(text) + TEXT_BYTES for pair in self.about.metadata.items() for text in pair)
+
+
+Kind = TypeVar("Kind", StoredResponse, StoredConversation)
 
 
 class Store:
@@ -173,10 +169,7 @@ class Store:
         Raises:
             NoSuchItemError: It does not exist.
         """
-        found = self._used(owner, name)
-        if not isinstance(found, StoredResponse):
-            raise NoSuchItemError(f"Response with id '{truncate(name)}' not found.")
-        return found
+        return self._find(owner, name, StoredResponse, "Response")
 
     def conversation(self, owner: Owner, name: str) -> StoredConversation:
         """Returns the conversation with this id.
@@ -184,9 +177,14 @@ class Store:
         Raises:
             NoSuchItemError: It does not exist.
         """
-        found = self._used(owner, name)
-        if not isinstance(found, StoredConversation):
-            raise NoSuchItemError(f"Conversation with id '{truncate(name)}' not found.")
+        return self._find(owner, name, StoredConversation, "Conversation")
+
+    def _find(self, owner: Owner, name: str, kind: type[Kind], noun: str) -> Kind:
+        found = self._all.get((owner, name))
+        if found is not None:
+            self._all.move_to_end((owner, name))
+        if not isinstance(found, kind):
+            raise NoSuchItemError(f"{noun} with id '{truncate(name)}' not found.")
         return found
 
     def item(self, owner: Owner, name: str) -> Item | None:
@@ -198,12 +196,6 @@ class Store:
         """Returns the latest item with this id, or None."""
         found = self._items.get((owner, name))
         return None if found is None else next(reversed(found))
-
-    def _used(self, owner: Owner, name: str) -> StoredResponse | StoredConversation | None:
-        found = self._all.get((owner, name))
-        if found is not None:
-            self._all.move_to_end((owner, name))
-        return found
 
     def deduplicate(self, owner: Owner, items: Sequence[StoredItem]) -> list[StoredItem]:
         """Returns the items with identical stored ones substituted, to save memory."""
@@ -240,14 +232,14 @@ class Store:
         """Adds items to a conversation, unless it was deleted meanwhile."""
         if self._all.get((conversation.owner, conversation.id)) is conversation:
             conversation.items += items
-            conversation.reset_node()
+            conversation.cached_node = None
             self._hold_items(conversation.owner, items)
             self._enforce_limits()
 
     def remove_item(self, conversation: StoredConversation, item: StoredItem) -> None:
         """Removes an item from a conversation."""
         conversation.items.remove(item)
-        conversation.reset_node()
+        conversation.cached_node = None
         self._release_items(conversation.owner, [item])
 
     def change(self, conversation: StoredConversation, metadata: dict[str, str]) -> None:

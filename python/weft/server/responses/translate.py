@@ -1,7 +1,7 @@
 """Conversion of response bodies to chats, and to the initial response object. No I/O here."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
 from weft.fields.excerpt import excerpt, truncate
-from weft.server import request_fields
+from weft.server.request_fields import neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
 from weft.server.responses.items import BELOW, new_id
@@ -37,9 +37,6 @@ __all__ = [
     "without",
 ]
 
-MAX_TOP_LOGPROBS = 20
-"""Maximum of top logprobs, as in OpenAI's API."""
-
 MAX_METADATA = (16, 64, 512)
 """Maximum number of metadata texts, characters of a name, and characters of a text; as in OpenAI's API."""
 
@@ -57,27 +54,6 @@ _COMPACT = (
     " decided and done, what is still open, and every name, path and number that will be needed. Write nothing but the summary."
 )
 
-
-def _only(**neutral: Sequence[Any]) -> Callable[[Any], bool]:
-    """Returns a predicate for objects whose fields all have one of these values, or none."""
-    return lambda given: (
-        isinstance(given, dict) and all(value is None or value in neutral.get(name, ()) for name, value in given.items())
-    )
-
-
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    "access_programs": lambda value: not value,
-    "background_options": _only(completion_window=("soonest",)),
-    "context_management": lambda value: not value,
-    "image": _only(context_compression=("auto", "disabled")),
-    "moderation": lambda value: not value,
-    "personality": lambda value: not value,
-    "prompt": lambda value: not value,
-    "prompt_cache_options": _only(mode=("implicit",), prewarm=(False,), ttl=("30m",)),
-    "prompt_cache_retention": lambda value: value == "in_memory",
-    "service_tier": lambda value: value in ("auto", "default"),
-    "stream_options": _only(include_obfuscation=(False,)),
-}
 
 _REASONING = {
     "context": ("auto",),
@@ -114,7 +90,7 @@ def check(data: ResponseFields) -> None:
     Raises:
         InvalidRequestError: A field is unsupported or contradicts another.
     """
-    request_fields.refuse(data, _NEUTRAL)
+    neutral.refuse_unsupported(data)
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
     _check_object("text", data.text, _TEXT, but=("format",))
     if data.truncation not in (None, "auto", "disabled"):
@@ -127,8 +103,7 @@ def check(data: ResponseFields) -> None:
 
 def _check_response(data: CreateResponse) -> None:
     check_include(data.include)
-    if data.top_logprobs is not None and not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
         raise InvalidRequestError("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
     if data.max_tool_calls is not None and data.max_tool_calls < 1:
@@ -149,10 +124,10 @@ def check_include(include: Sequence[str] | None) -> None:
 
 
 def _check_object(
-    name: str, given: Mapping[str, Any] | None, neutral: Mapping[str, Sequence[Any]], *, but: Sequence[str]
+    name: str, given: Mapping[str, Any] | None, accepted: Mapping[str, Sequence[Any]], *, but: Sequence[str]
 ) -> None:
     for key, value in (given or {}).items():
-        if key not in but and value is not None and value not in neutral.get(key, ()):
+        if key not in but and value is not None and value not in accepted.get(key, ()):
             raise InvalidRequestError(
                 name, f"{name}.{truncate(f'{key} is {excerpt(value)}')}, which is not supported; leave it out"
             )

@@ -12,8 +12,8 @@ from weft import ContextOverflowError, Finished, InvalidRequestError, Progress, 
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
-from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.response_fields import PromptProgress
+from weft.server.memory_budget import TOKEN_BYTES, Reservation
+from weft.server.response_fields.progress import PromptProgress
 from weft.server.responses import events
 from weft.server.responses.events import PendingEvent
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
@@ -29,6 +29,7 @@ from weft.server.responses.schemas import (
 from weft.server.run.end_reason import stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
+from weft.server.streaming.responses import StreamEncoder
 
 __all__ = ["ResponseWriter", "usage"]
 
@@ -77,11 +78,12 @@ class _OpenItem:
             self._new, self._n_new = [], 0
 
 
-class ResponseWriter:
-    """A response with its items and events.
+class ResponseWriter(StreamEncoder):
+    """A response with its items and events. Content stays in memory until the end, whose events repeat it.
 
     Args:
         response: The initial response object.
+        collected: Memory of the response, if it is streamed.
         with_top: Whether logprobs include alternatives.
         is_opaque: Whether to include reasoning as opaque text too.
         with_progress: Whether events report the progress of the prompt.
@@ -93,6 +95,7 @@ class ResponseWriter:
         response: Response,
         generation: Generation,
         *,
+        collected: Reservation,
         with_top: bool,
         is_opaque: bool,
         with_progress: bool = False,
@@ -106,6 +109,8 @@ class ResponseWriter:
         response.output = _LIST_GAP
         self._generation = generation
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
+        self._collected = collected
+        self._n_uncounted = 0
         self._with_top = with_top
         self._is_opaque = is_opaque
         self._with_progress = with_progress
@@ -147,6 +152,26 @@ class ResponseWriter:
         if isinstance(event, Finished):
             made += self._finish(event)
         return made, n_bytes
+
+    def opening(self) -> bytes:
+        """Returns the events of a stream before any content."""
+        return b"".join(_frames(self.begin()))
+
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the frames of the next event, as chunks.
+
+        Raises:
+            AnswerTooLargeError: The response exceeds its memory limit.
+            AnswersTooLargeError: All responses together exceed their memory limit.
+        """
+        # Counted after the previous event's frames were returned, so that an error follows them.
+        self._collected.grow(self._n_uncounted)
+        made, self._n_uncounted = self.take(event)
+        return _frames(made)
+
+    def failure(self, error: Exception) -> bytes:
+        """Returns the events of a stream that failed."""
+        return b"".join(_frames(self.fail(error)))
 
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event to a response that is not streamed. Returns the number of bytes by which memory use grew."""
@@ -298,6 +323,10 @@ class ResponseWriter:
         self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
     ) -> PendingEvent:
         return self._in_item(kind, fillings, content_index=0, **more)
+
+
+def _frames(made: Sequence[PendingEvent]) -> list[bytes]:
+    return [piece for pending in made for piece in events.frame(pending)]
 
 
 def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:

@@ -10,9 +10,11 @@ import msgspec
 from weft import InvalidRequestError, MixedPrompt
 from weft._native import TokenIds
 from weft.chat.pipeline import ChatPrompt
-from weft.server import request_fields
 from weft.server.media.files import MediaFile
+from weft.server.request_fields import requests
+from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.chat import ChatFields
+from weft.server.request_fields.media import chat_files
 from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
@@ -83,7 +85,7 @@ async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = u
 
 async def rendered_text(data: ChatFields, service: Service) -> str:
     """Renders a chat and returns the text. Raises as `count_tokens`, but does not read the files."""
-    files = request_fields.chat_files(data.messages)
+    files = chat_files(data.messages)
     service.media.check(files)
     chat = await service.compiled_chat()
     return await service.executor.run(Purpose.TEXT, _size(data, files), chat.text, data)
@@ -125,7 +127,7 @@ def drop_stop_string(service: Service, tokens: list[int], n_prompt: int, stop: s
 
 async def _prompt(data: ChatFields, service: Service, *, n_more: int, with_system_end: bool = False) -> ChatPrompt:
     """Renders a chat and returns its tokens."""
-    files = request_fields.chat_files(data.messages)
+    files = chat_files(data.messages)
     media = await service.media.read(files)
     chat = await service.compiled_chat()
     size = _size(data, files) + n_more
@@ -166,7 +168,7 @@ async def _read(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submi
         InvalidRequestError: A field is invalid.
     """
     # The grammar that constrains tool calls may have many rules.
-    size = request_fields.branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
+    size = branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
     return await service.executor.run(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
@@ -174,7 +176,7 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     """Returns the submission for a rendered chat."""
     # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
-    parsed = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
+    parsed = requests.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(parsed.template, **prompt.request_fields, system_end=prompt.system_end)
     # The grammar of tool calls is checked like one of the client.
     has_tools = prompt.constraint is not None and prompt.constraint.has_tools

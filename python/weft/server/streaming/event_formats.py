@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
-from weft.server.request_fields import CompletionFields
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Generation
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
