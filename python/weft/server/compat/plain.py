@@ -13,6 +13,7 @@ from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Event
 from weft.server.run.submission import Submission
+from weft.server.streaming import ndjson
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
@@ -22,8 +23,6 @@ DEFAULT_LIMIT = 32
 """Default maximum of generated tokens."""
 
 MAX_CACHE_ID = 2**63 - 1
-
-_encode = msgspec.json.Encoder().encode
 
 
 def submission(data: StreamBody, settings: Settings) -> Submission:
@@ -55,10 +54,6 @@ def _plain(text: str) -> bytes:
     return text.encode() + b"\n"
 
 
-def _quoted(text: str) -> bytes:
-    return _encode(text) + b"\n"
-
-
 def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
     """Returns the content type of a format, and a function that encodes a line.
 
@@ -69,13 +64,13 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
         case None | "text":
             return "text/plain; charset=utf-8", _plain
         case "ndjson":
-            return "application/x-ndjson", _quoted
+            return ndjson.HEADERS["content-type"], ndjson.line
     raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be text or ndjson")
 
 
 def failure(error: Exception) -> bytes:
     """Returns the last line of a failed stream. It is an object, unlike the lines of tokens."""
-    return _encode(ErrorBody(describe(error))) + b"\n"
+    return ndjson.line(ErrorBody(describe(error)))
 
 
 class LineEncoder(StreamEncoder):

@@ -44,7 +44,7 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.request_fields import branches, requests
+from weft.server.request_fields import branches
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.result import CompletionResult
 from weft.server.routes import handlers_of, routes_of
@@ -55,14 +55,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.server.streaming.event_formats import EventFormat
-from weft.server.streaming.responses import (
-    Answer,
-    AwaitedChunks,
-    AwaitedResponse,
-    ChunkedResponse,
-    CollectedResponse,
-    StreamedResponse,
-)
+from weft.server.streaming.responses import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
 __all__ = ["router"]
@@ -106,11 +99,8 @@ async def _answer(
     data: CompletionBody | InfillBody, parsed: Submission, service: Service, caller: Caller, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(parsed)
-    if not data.stream:
-        return Answer(CollectedResponse(generation, dialect.CompletionEncoder(data, generation, service), service.collected))
-    form = dialect.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
-    stream = StreamedResponse(generation, form, requests.ping_s(data, service.settings))
-    return Answer(await caller.resumable(stream))
+    encoder = dialect.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
+    return await caller.respond(data, generation, encoder, service)
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)

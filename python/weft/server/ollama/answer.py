@@ -19,17 +19,11 @@ from weft.server.run.chat import drop_stop_string
 from weft.server.run.end_reason import end_reason, stop_string
 from weft.server.run.generation import Event, Generation, token_logprobs
 from weft.server.run.service import Service
+from weft.server.streaming import ndjson
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder
 
-__all__ = ["EMPTY", "HEADERS", "Answer", "AnswerEncoder", "RequestTimer", "chat_answer", "generate_answer", "now"]
-
-HEADERS = {
-    "content-type": "application/x-ndjson",
-    "cache-control": "no-cache",
-    # nginx buffers responses otherwise.
-    "x-accel-buffering": "no",
-}
+__all__ = ["EMPTY", "Answer", "AnswerEncoder", "RequestTimer", "chat_answer", "generate_answer", "now"]
 
 DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "stop"}
 
@@ -149,7 +143,7 @@ class AnswerEncoder(StreamEncoder):
         answers = [] if delta == EMPTY else [self._answer(delta, {})]
         if isinstance(event, Finished):
             answers.append(self._answer(EMPTY, self._ending(event)))
-        return [_encode(answer) + b"\n" for answer in answers]
+        return [ndjson.line(answer) for answer in answers]
 
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event. Returns the number of bytes by which memory use grew."""

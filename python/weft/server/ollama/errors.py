@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from weft.server.errors import ErrorObject, describe, errors_with, message_with_param
 from weft.server.ollama.schemas import OllamaError
+from weft.server.streaming import ndjson
 
 __all__ = ["ERRORS", "failure", "shape"]
 
@@ -22,4 +21,4 @@ def shape(described: ErrorObject) -> Mapping[str, Any]:
 
 def failure(error: Exception) -> bytes:
     """Returns the last line of a failed stream."""
-    return msgspec.json.encode(shape(describe(error))) + b"\n"
+    return ndjson.line(shape(describe(error)))

@@ -40,6 +40,7 @@ from weft.server.run.executor import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, SentPrompt, size_of
+from weft.server.streaming import ndjson
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list
 from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
@@ -125,7 +126,7 @@ def _answer(
     if not parsed.fields.stream:
         return Answer(CollectedResponse(generation, encoder, service.collected))
     # Lines of JSON cannot include comments.
-    return Answer(StreamedResponse(generation, encoder, None, headers=answer.HEADERS, failure=failure))
+    return Answer(StreamedResponse(generation, encoder, None, headers=ndjson.HEADERS, failure=failure))
 
 
 def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:

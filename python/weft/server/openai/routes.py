@@ -12,12 +12,12 @@ from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
-from weft.server.request_fields import branches, requests
+from weft.server.request_fields import branches
 from weft.server.routes import handlers_of, routes_of
 from weft.server.run import embedding
 from weft.server.run.chat import count_tokens, submit_chat
 from weft.server.run.executor import Purpose
-from weft.server.streaming.responses import Answer, AwaitedChunks, CollectedResponse, StreamedResponse
+from weft.server.streaming.responses import Answer, AwaitedChunks
 
 __all__ = ["router"]
 
@@ -31,11 +31,8 @@ async def create_completion(data: JSONBody[CreateCompletion], request_context: C
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(parsed)
-    if not data.stream:
-        return Answer(CollectedResponse(generation, completions.CompletionEncoder(data, generation, service), service.collected))
-    form = completions.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
-    stream = StreamedResponse(generation, form, requests.ping_s(data, service.settings))
-    return Answer(await caller.resumable(stream))
+    encoder = completions.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
+    return await caller.respond(data, generation, encoder, service)
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -46,11 +43,7 @@ async def create_chat_completion(
     service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
-    encoder = chat.ChatEncoder(data, generation, service)
-    if not data.stream:
-        return Answer(CollectedResponse(generation, encoder, service.collected))
-    stream = StreamedResponse(generation, encoder, requests.ping_s(data, service.settings))
-    return Answer(await caller.resumable(stream))
+    return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service), service)
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)

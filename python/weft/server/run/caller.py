@@ -1,12 +1,15 @@
 """The client of a request, as owner of streams and stored items."""
 
 from dataclasses import dataclass
-
-from litestar.response.base import ASGIResponse
+from typing import Any, cast
 
 from weft import InvalidRequestError
+from weft.server.request_fields import requests
+from weft.server.request_fields.fields import CompletionFields
+from weft.server.run.generation import Generation
+from weft.server.run.service import Service
 from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
-from weft.server.streaming.responses import StreamedResponse
+from weft.server.streaming.responses import Answer, BodyBuilder, CollectedResponse, StreamedResponse, StreamEncoder
 
 __all__ = ["CONVERSATION", "Caller"]
 
@@ -24,14 +27,23 @@ class Caller:
     """Name under which the client wants to resume the stream, or None."""
     recordings: Recordings
 
-    async def resumable(self, answer: StreamedResponse) -> ASGIResponse:
-        """Returns the response; if the client named it, the stream is generated and recorded while the client is disconnected.
+    async def respond(
+        self, data: CompletionFields, generation: Generation, encoder: StreamEncoder | BodyBuilder, service: Service
+    ) -> Answer[Any]:
+        """Returns the response of a generation: a stream or a complete response, as the body requests.
+
+        If the client named the stream, it is generated and recorded while the client is disconnected.
 
         Raises:
             InvalidRequestError: The name is too long.
             StreamsFullError: There are too many recorded streams.
         """
-        return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
+        if not data.stream:
+            return Answer(CollectedResponse(generation, cast("BodyBuilder", encoder), service.collected))
+        stream = StreamedResponse(generation, cast("StreamEncoder", encoder), requests.ping_s(data, service.settings))
+        if self.conversation is None:
+            return Answer(stream)
+        return Answer(await self.recorded(stream, self.conversation, grace_s=GRACE_S))
 
     async def recorded(self, answer: StreamedResponse, name: str, *, grace_s: float | None) -> RecordingResponse:
         """Records the stream under a name.
