@@ -54,7 +54,6 @@ __all__ = [
     "InvalidKeyError",
     "MisdirectedRequestError",
     "NoSuchItemError",
-    "NoSuchPrefixError",
     "OffsetLostError",
     "Shape",
     "SlotFileError",
@@ -239,13 +238,6 @@ class BodiesTooLargeError(Exception):
         super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
 
 
-class NoSuchPrefixError(Exception):
-    """No prefix with this id is pinned."""
-
-    def __init__(self, prefix_id: int) -> None:
-        super().__init__(f"no pinned prefix has the id {prefix_id}")
-
-
 class NoSuchItemError(Exception):
     """The requested item does not exist or belongs to another owner."""
 
@@ -329,7 +321,6 @@ _TABLE = [
     _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
     _Row(CrossOriginError, 403, "permission_error", Reason.CROSS_ORIGIN),
-    _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(UnreadStreamError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),

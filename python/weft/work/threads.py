@@ -1,12 +1,12 @@
 """Thread pools for work that would block the event loop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from weft._native import Cancellation, lower_priority
 
@@ -57,10 +57,6 @@ class _Job(Generic[Made]):
         self._work = None
 
 
-async def _result(future: "asyncio.Future[Made]") -> Made:
-    return await future
-
-
 class WorkerPool:
     """Threads with a FIFO queue, started when needed.
 
@@ -91,7 +87,7 @@ class WorkerPool:
         work: Callable[[], Made],
         size: int = 0,
         *,
-        wait: "Callable[[asyncio.Future[Made]], Coroutine[Any, Any, Made]]" = _result,
+        wait: "Callable[[asyncio.Future[Made]], Awaitable[Made]]" = lambda future: future,
     ) -> Made:
         """Runs work on one of the threads and returns its result, which `wait` awaits.
 

@@ -13,7 +13,7 @@ from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.context import ContextDependency
-from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
+from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchItemError
 from weft.server.routes import routes_of
 from weft.server.run.executor import Purpose
 from weft.server.run.service import Service
@@ -48,7 +48,7 @@ async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) ->
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
-        raise NoSuchPrefixError(prefix_id)
+        raise NoSuchItemError(f"no pinned prefix has the id {prefix_id}")
 
 
 @get("/cache", responses=ERRORS)

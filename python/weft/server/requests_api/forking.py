@@ -83,11 +83,8 @@ async def _fork(
             seed = options.get("seed")
             first = (source.seed or 0) - index + made[0] if seed is None else seed
             request = _fork_request(source, len(made), {**options, "seed": first % 2**32})
-            inherits = "logprobs" not in options
-            requests_top_logprobs = (
-                generation.requests_top_logprobs(prompt, index) if inherits else options["logprobs"] is not None
-            )
-            generation.add_forks(prompt, made, request, appended, requests_top_logprobs=requests_top_logprobs)
+            with_top = options["logprobs"] is not None if "logprobs" in options else generation.requests_top_logprobs(*branch)
+            generation.add_forks(prompt, made, request, appended, requests_top_logprobs=with_top)
             return made
     alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
     requests = [_fork_request(source, submission.n, {**options, "seed": made.seed})]

@@ -160,8 +160,8 @@ class Generation:
             await self.pending_forks.wait()
         for prompt, events in batches:
             ended = self._watch(prompt, events)
-            if ended:
-                self._usage_counters.watch(ended)
+            for finished in ended:
+                self._usage_counters.add(finished.usage)
             if self._line is not None:
                 self._line.watch(prompt, events, ended)
         return batches

@@ -44,13 +44,12 @@ class RequestBuilder:
         limit = self._engine.limits.max_queue
         if len(submission.prompts) > limit:
             raise InvalidRequestError("prompt", f"there are {len(submission.prompts)} prompts; at most {limit} may wait")
-        slot = None if submission.slot is None else submission.slot % self._engine.limits.n_slots
         template = msgspec.structs.replace(
             submission.template,
             logit_bias=self._biases(submission.logit_bias),
             penalty_prompt=self._penalty_prompt(submission.penalty_prompt),
             adapters=self.adapters(submission.template.adapters),
-            slot=slot,
+            slot=None if submission.slot is None else submission.slot % self._engine.limits.n_slots,
             owner=owner,
             # The log shows it even if the body does not request it.
             explain_cache=submission.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
@@ -61,7 +60,9 @@ class RequestBuilder:
         ]
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
-            if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
+            if (n := n_tokens * (1 + max(template.prompt_logprobs, 0))) > MAX_PROMPT_LOGPROBS:
+                asked = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens"
+                error = InvalidRequestError("prompt_logprobs", f"{asked}; at most {MAX_PROMPT_LOGPROBS} are told")
                 raise submission.rename_parameter(error)
         return requests
 
@@ -105,10 +106,7 @@ class RequestBuilder:
         n_ctx = self._engine.limits.n_ctx_slot
         n_least = _n_least(pieces, self._engine.model)
         if n_least >= n_ctx:
-            is_counted = isinstance(pieces, TokenIds | MixedPrompt) or not any(
-                isinstance(piece, str) for piece in pieces_of(pieces)
-            )
-            raise ContextOverflowError(n_least, n_ctx, is_least=not is_counted)
+            raise ContextOverflowError(n_least, n_ctx, is_least=_has_text(pieces))
 
     def tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         """Returns the tokens of texts and tokens. Opening tokens are added only if the first piece is text."""
@@ -228,17 +226,11 @@ class RequestBuilder:
 
 def _reads_special(sent: SentPrompt) -> bool:
     """Returns whether text after a prompt is parsed for special tokens, as it is if the prompt has text itself."""
-    return not isinstance(sent, TokenIds | MixedPrompt) and (
-        isinstance(sent, MediaPrompt) or any(isinstance(piece, str) for piece in sent)
-    )
+    return isinstance(sent, MediaPrompt) or _has_text(sent)
 
 
-def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequestError | None:
-    n = n_tokens * (1 + max(n_likely, 0))
-    if n <= MAX_PROMPT_LOGPROBS:
-        return None
-    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
-    return InvalidRequestError("prompt_logprobs", message)
+def _has_text(prompt: SentPrompt) -> bool:
+    return not isinstance(prompt, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in pieces_of(prompt))
 
 
 def _n_least(pieces: SentPrompt, model: Model) -> int:

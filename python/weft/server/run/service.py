@@ -24,7 +24,6 @@ from weft.server.run.executor import LONG_TEXT, Executor, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.keyed_lock import KeyedLock
 from weft.server.run.lifecycle import EngineState, Lifecycle
-from weft.server.run.pins import Pins
 from weft.server.run.request_builder import RequestBuilder
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Piece, SentPrompt, Submission, size_of
@@ -63,18 +62,16 @@ class Service:
         self.refusals = Refusals()
         self.executor = Executor()
         self.request_builder = RequestBuilder(engine)
-        self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.lifecycle = Lifecycle(
             engine,
             settings,
             self.executor,
-            self.pins,
             self.common_prompt,
             make_chat=lambda: ChatPipeline(engine, settings, self.usage_counters.count_malformed_call),
             on_unload=self._take_snapshots,
         )
-        self.sleep = self.lifecycle.sleep
+        self.sleep, self.pins = self.lifecycle.sleep, self.lifecycle.pins
         self.cache_lock = KeyedLock()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.cache_lock)

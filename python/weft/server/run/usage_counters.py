@@ -1,8 +1,6 @@
 """Total usage of finished branches since the server's start."""
 
-from collections.abc import Iterable
-
-from weft import Finished, Usage
+from weft import Usage
 
 __all__ = ["UsageCounters"]
 
@@ -29,11 +27,6 @@ class UsageCounters:
     def count_malformed_call(self) -> None:
         """Counts a malformed tool call."""
         self.n_malformed_calls += 1
-
-    def watch(self, ended: Iterable[Finished]) -> None:
-        """Adds the usage of finished branches."""
-        for finished in ended:
-            self.add(finished.usage)
 
     def add(self, usage: Usage) -> None:
         """Adds the usage of one branch."""

@@ -1,36 +1,24 @@
 """Alternative event formats of a route, chosen by the request or the server's settings."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
-from weft.server.request_fields.fields import CompletionFields
 from weft.server.run.generation import Generation
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
 __all__ = ["EventFormat", "EventFormats"]
 
-Body = TypeVar("Body", bound=CompletionFields)
 
-
-class EventFormat:
+class EventFormat(NamedTuple):
     """The stream format of another API."""
 
-    def __init__(
-        self,
-        prepared: Callable[[CompletionFields, Settings], CompletionFields],
-        stream: Callable[[Generation], StreamEncoder],
-    ) -> None:
-        self._prepared = prepared
-        self.stream = stream
-
-    def prepared(self, data: Body, settings: Settings) -> Body:
-        """Returns the body adapted to this format; refuses fields that the format cannot represent."""
-        prepared = self._prepared(data, settings)
-        assert isinstance(prepared, type(data)), "some of its fields have other values"
-        return prepared
+    prepared: Callable[[Any, Settings], Any]
+    """Returns the body adapted to this format; refuses fields that the format cannot represent."""
+    stream: Callable[[Generation], StreamEncoder]
+    """Creates the encoder."""
 
 
 class EventFormats:

@@ -30,13 +30,7 @@ def filled(frame: bytes, *fillings: Sequence[bytes]) -> list[bytes]:
 
 def json_list(parts: Iterable[bytes]) -> list[bytes]:
     """Returns the chunks of a list, from parts that each hold one or more encoded entries."""
-    pieces = [b"["]
-    for part in parts:
-        if len(pieces) > 1:
-            pieces.append(b",")
-        pieces.append(part)
-    pieces.append(b"]")
-    return pieces
+    return list_of_pieces((part,) for part in parts)
 
 
 def list_of_pieces(values: Iterable[Sequence[bytes]]) -> list[bytes]:
