@@ -28,8 +28,8 @@ async def test_own_prompts_are_computed_each_and_a_shared_one_once(n_streams: in
     assert result.n_prompt == n_streams * N_PROMPT
     assert result.n_computed == (n_streams if prompts == "own" else 1) * N_PROMPT
     assert 0 < result.n_decoded <= n_streams * N_DECODE
-    assert result.prefill_rate > 0
-    assert result.decode_rate > 0
+    assert result.prefill_tokens_per_s > 0
+    assert result.decode_tokens_per_s > 0
 
 
 @pytest.mark.parametrize("kind", ["window", "recurrent"])

@@ -46,15 +46,10 @@ class Result(msgspec.Struct, frozen=True):
     decode_s: float
     """Seconds in which they were generated."""
 
-    @property
-    def prefill_rate(self) -> float:
-        """Prompt tokens of all streams per second."""
-        return self.n_prompt / self.prefill_s
-
-    @property
-    def decode_rate(self) -> float:
-        """Generated tokens of all streams per second."""
-        return self.n_decoded / self.decode_s
+    prefill_tokens_per_s: float
+    """Prompt tokens of all streams per second."""
+    decode_tokens_per_s: float
+    """Generated tokens of all streams per second."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -70,7 +65,7 @@ class Report(msgspec.Struct, frozen=True):
     """Tokens of each prompt."""
     decode_tokens: int
     """Tokens that each stream generates."""
-    results: tuple[Result, ...]
+    results: list[Result]
 
 
 def bench(
@@ -95,12 +90,7 @@ def bench(
     """
     report = asyncio.run(_bench(settings, streams, n_prompt, n_decode, is_quiet=json))
     if json:
-        rates = [msgspec.to_builtins(result) | _rates(result) for result in report.results]
-        print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(report) | {"results": rates})).decode())
-
-
-def _rates(result: Result) -> dict[str, float]:
-    return {"prefill_tokens_per_s": round(result.prefill_rate, 1), "decode_tokens_per_s": round(result.decode_rate, 1)}
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
 
 
 async def _bench(settings: Settings, streams: Sequence[int], n_prompt: int | None, n_decode: int, *, is_quiet: bool) -> Report:
@@ -111,15 +101,16 @@ async def _bench(settings: Settings, streams: Sequence[int], n_prompt: int | Non
     async with new_engine(settings, **changes) as engine:
         limits, model = engine.limits, engine.model
         n_prompt = n_prompt or max(min(N_PROMPT, min(limits.n_ctx // n_max, limits.n_ctx_slot) - n_decode - N_SPARE), 1)
+        results: list[Result] = []
         report = Report(
-            model_name(settings),
-            model.description,
-            model.size_bytes,
-            engine.compute.summary,
-            limits.n_ctx,
-            n_prompt,
-            n_decode,
-            (),
+            model=model_name(settings),
+            description=model.description,
+            size_bytes=model.size_bytes,
+            compute=engine.compute.summary,
+            n_ctx=limits.n_ctx,
+            prompt_tokens=n_prompt,
+            decode_tokens=n_decode,
+            results=results,
         )
         if not is_quiet:
             print(f"{report.model}: {report.description}, {report.size_bytes / 2**20:,.0f} MiB\n{report.compute}")
@@ -128,10 +119,9 @@ async def _bench(settings: Settings, streams: Sequence[int], n_prompt: int | Non
         await measure(engine, 1, "own", n_prompt=min(n_prompt, 64), n_decode=2)
         for n_streams in streams:
             for prompts in ("own", "shared") if n_streams > 1 else ("own",):
-                result = await measure(engine, n_streams, prompts, n_prompt=n_prompt, n_decode=n_decode)
-                report = msgspec.structs.replace(report, results=(*report.results, result))
+                results.append(await measure(engine, n_streams, prompts, n_prompt=n_prompt, n_decode=n_decode))
                 if not is_quiet:
-                    print(_line(result), flush=True)
+                    print(_line(results[-1]), flush=True)
     return report
 
 
@@ -148,14 +138,18 @@ async def measure(engine: Engine, n_streams: int, prompts: Literal["own", "share
     await _run(engine, tokens, n_streams // n_prompts, 1)
     prefill_s = time.perf_counter() - started
     n_computed = engine.stats().n_computed - n_computed
+    started = time.perf_counter()
     times = await _run(engine, tokens, n_streams // n_prompts, n_decode)
     # From the first token of the last stream to the end of the first stream, all of them decode.
     start, end = max(each[0] for each in times), min(each[-1] for each in times)
     n_decoded = sum(start < when <= end for each in times for when in each)
     if n_decoded == 0:
-        # A stream ended before another one began: count everything.
-        start, end, n_decoded = min(each[0] for each in times), max(each[-1] for each in times), sum(map(len, times)) - 1
-    return Result(n_streams, prompts, n_streams * n_prompt, n_computed, prefill_s, n_decoded, max(end - start, 1e-9))
+        # A stream ended before another one began, or all tokens arrived at the same time: count everything.
+        start, end, n_decoded = started, max(each[-1] for each in times), sum(map(len, times))
+    decode_s = end - start
+    n_prompt *= n_streams
+    rates = round(n_prompt / prefill_s, 1), round(n_decoded / decode_s, 1)
+    return Result(n_streams, prompts, n_prompt, n_computed, prefill_s, n_decoded, decode_s, *rates)
 
 
 async def _run(engine: Engine, prompts: Sequence[Sequence[int]], n: int, n_tokens: int) -> list[list[float]]:
@@ -192,5 +186,6 @@ HEAD = (
 
 
 def _line(result: Result) -> str:
-    rates = f"{result.prefill_rate:>10,.0f}  {result.decode_rate:>10,.1f}  {result.decode_rate / result.streams:>10,.1f}"
+    decode = result.decode_tokens_per_s
+    rates = f"{result.prefill_tokens_per_s:>10,.0f}  {decode:>10,.1f}  {decode / result.streams:>10,.1f}"
     return f"{result.streams:>7}  {result.prompts:<7}  {rates}"

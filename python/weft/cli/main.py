@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weft.installed.levels import NoLevel, WrongLevel, current_level
 
 if TYPE_CHECKING:
-    from weft.cli.arguments import OutputRequest, Parsed
+    from weft.cli.arguments import Parsed
     from weft.cli.commands import Command
     from weft.settings import Settings
 
@@ -45,7 +45,9 @@ def _stop(error: ImportError, code: int) -> NoReturn:
 def _run(arguments: Sequence[str]) -> NoReturn:
     # Imports are deferred: `--help` does not need the engine and HTTP, and `--version` not even the table of all flags.
     if [*arguments] == ["--version"]:
-        _print_version()
+        from weft.installed.distribution import version_text  # noqa: PLC0415 (a slow import, needed only here)
+
+        print(version_text())
         sys.exit(0)
     name = arguments[0] if arguments else "serve"
     if name == "top":
@@ -105,13 +107,6 @@ def _run_command(name: str, settings: "Settings", options: Mapping[str, Any]) ->
     return 0
 
 
-def _print_version() -> None:
-    from weft.installed.distribution import version  # noqa: PLC0415 (a slow import, needed only here)
-
-    level = current_level()
-    print(f"weft {version()}{f' ({level.name})' if level else ''}")
-
-
 def parse(argv: Sequence[str], environ: Mapping[str, str], command: "Command | None" = None) -> "Parsed":
     """Returns the settings of a command, by default `serve`; see `parse_command`."""
     from weft.cli.commands import SERVE  # noqa: PLC0415
@@ -132,44 +127,9 @@ def parse_command(argv: Sequence[str], environ: Mapping[str, str], command: "Com
     try:
         return read(argv, environ, command.setting_names(), command.options, takes_model=command.takes_model)
     except OutputRequest as request:
-        sys.exit(_print(request, command))
+        from weft.cli.outputs import print_output  # noqa: PLC0415
+
+        sys.exit(print_output(request, command))
     except UsageError as error:
         print(f"{command.program}: error: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-def _print(request: "OutputRequest", command: "Command") -> int:
-    """Prints what the command line requests instead of the command. Returns the exit code."""
-    from weft.cli.arguments import (  # noqa: PLC0415
-        CACHE_LIST,
-        COMPLETION,
-        COMPLETION_BASH,
-        DEVICES,
-        HELP_ALL,
-        VERSION,
-    )
-
-    if request.what == VERSION:
-        _print_version()
-    elif request.what in (COMPLETION, COMPLETION_BASH):
-        from weft.cli.completion import SHELLS  # noqa: PLC0415
-
-        shell = request.value or "bash"
-        if shell not in SHELLS:
-            shells = ", ".join(SHELLS)
-            print(f"{command.program}: error: argument {COMPLETION[0]}: {shell!r} is not one of {shells}", file=sys.stderr)
-            return 2
-        print(SHELLS[shell](), end="")
-    elif request.what == CACHE_LIST:
-        from weft.cli.cache_list import cache_list  # noqa: PLC0415
-
-        return cache_list()
-    elif request.what == DEVICES:
-        from weft.cli.list_devices import list_devices  # noqa: PLC0415 (it loads the engine)
-
-        list_devices()
-    else:
-        from weft.cli.help import help_text, whole_help_text  # noqa: PLC0415
-
-        print(whole_help_text(command) if request.what == HELP_ALL else help_text(command), end="")
-    return 0

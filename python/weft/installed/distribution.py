@@ -2,7 +2,9 @@
 
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
-__all__ = ["NAMES", "installed", "version"]
+from weft.installed.levels import current_level
+
+__all__ = ["NAMES", "installed", "version", "version_text"]
 
 NAMES = ("weft-llm", "weft-llm-cuda12", "weft-llm-vulkan")
 """Alternative distributions of the same package, compiled for different devices; one of them is installed."""
@@ -29,3 +31,13 @@ def version() -> str:
     from weft import _native  # noqa: PLC0415 (needed only without metadata)
 
     return _native.VERSION
+
+
+def version_text() -> str:
+    """Returns the output of `--version`: the version, and the level of the compiled module.
+
+    Raises:
+        WrongLevel, NoLevel: See `choose_level`.
+    """
+    level = current_level()
+    return f"weft {version()}" + (f" ({level.name})" if level else "")

@@ -126,7 +126,6 @@ def build(
     cpus, gpus, drain = float(num_cpus), float(num_gpus), float(drain_s)
     asked = _settings(model, settings, cpus)
     key = secrets.token_bytes(32)
-    actor = {"num_cpus": cpus, "num_gpus": gpus}
     low, high = _range(replicas)
     number: dict[str, Any] = {"num_replicas": low}
     if low != high:
@@ -141,29 +140,24 @@ def build(
                 policy=AutoscalingPolicy(policy_function="weft.ray.application:policy"),
             )
         }
+    common = {
+        "max_ongoing_requests": MAX_ONGOING,
+        "graceful_shutdown_timeout_s": drain,
+        "graceful_shutdown_wait_loop_s": 0.5,
+        "health_check_period_s": HEALTH_EVERY_S,
+    }
     replica = serve.deployment(
         ReplicaActor,
         name="replica",
-        ray_actor_options=actor,
-        max_ongoing_requests=MAX_ONGOING,
-        graceful_shutdown_timeout_s=drain,
-        graceful_shutdown_wait_loop_s=0.5,
-        health_check_period_s=HEALTH_EVERY_S,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         health_check_timeout_s=ANSWERS_WITHIN_S,
         request_router_config=RequestRouterConfig(
             request_router_class="weft.ray.router:PrefixRouter", request_routing_stats_period_s=TOLD_EVERY_S
         ),
+        **common,
         **number,
     )
-    ingress = serve.deployment(
-        Ingress,
-        name="ingress",
-        ray_actor_options={"num_cpus": min(cpus, 1.0)},
-        max_ongoing_requests=MAX_ONGOING,
-        graceful_shutdown_timeout_s=drain,
-        graceful_shutdown_wait_loop_s=0.5,
-        health_check_period_s=HEALTH_EVERY_S,
-    )
+    ingress = serve.deployment(Ingress, name="ingress", ray_actor_options={"num_cpus": min(cpus, 1.0)}, **common)
     return ingress.bind(replica.bind(asked.model, asked.engine, key), asked, key)
 
 

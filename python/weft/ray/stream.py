@@ -5,7 +5,7 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -76,9 +76,11 @@ class Feed:
             self._task.cancel()
         self._arrived.set()
 
-    def cancel(self, index: int) -> Coroutine[object, object, None]:
+    async def cancel(self, index: int) -> None:
         """Cancels one branch."""
-        return self._cancel(index)
+        if self.accepted is not None and not self.is_ended:
+            with contextlib.suppress(ReplicaLostError):
+                await self._fleet.ask(self.accepted.replica_id, "cancel", self._call.id, index)
 
     async def wait(self) -> None:
         """Waits for an event, an error or the end."""
@@ -173,11 +175,6 @@ class Feed:
             n_behind = len(self.events)
             self.events.clear()
             raise SlowConsumerError(n_behind, limit)
-
-    async def _cancel(self, index: int) -> None:
-        if self.accepted is not None and not self.is_ended:
-            with contextlib.suppress(ReplicaLostError):
-                await self._fleet.ask(self.accepted.replica_id, "cancel", self._call.id, index)
 
 
 class RemoteStream:

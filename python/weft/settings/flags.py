@@ -74,7 +74,8 @@ def row(usage: str = "", **about: Any) -> Flag:  # noqa: ANN401 (the fields of `
     last, _, metavar = last.partition(" ")
     if metavar:
         about["metavar"] = metavar
-    if all(isinstance(value, bool) for value in about.get("constants", {"": None}).values()):
+    values = about.get("constants", {}).values()
+    if values and all(isinstance(value, bool) for value in values):
         about.setdefault("parse", boolean)
     return Flag((*names, last) if usage else (), **about)
 
