@@ -70,17 +70,17 @@ def test_model_is_loaded_while_http_is_imported_and_ready_is_said_when_the_serve
     code = """
 import asyncio, socket
 from multiprocessing import Pipe
-from weft.serving import worker
+from weft.serving import local_engine, worker
 from weft.serving.listening import Address
 from weft.serving.endpoint import Endpoint
 from weft.settings import Settings
 
-class Engine(worker.Engine):
+class Engine(local_engine.Engine):
     async def start(self):
         print("loading with" if "weft.server" in sys.modules else "loading without", "HTTP")
         await super().start()
 
-worker.Engine = Engine
+local_engine.Engine = Engine
 worker._stop_on_request = lambda *_: None
 worker.Connections.wrap = lambda _, app: app
 asyncio.set_event_loop(loop := asyncio.new_event_loop())

@@ -1,6 +1,7 @@
 """`python -m weft bench`: measures prefill and decode in tokens per second, for several numbers of concurrent streams."""
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import Sequence
@@ -98,7 +99,8 @@ async def _bench(settings: Settings, streams: Sequence[int], n_prompt: int | Non
     changes: dict[str, object] = {"kv_unified": True, "n_slots": max(n_max, settings.engine.n_slots or 0)}
     if not settings.engine.n_ctx:
         changes["n_ctx"] = n_max * ((n_prompt or N_PROMPT) + n_decode + N_SPARE)
-    async with new_engine(settings, **changes) as engine:
+    config = msgspec.structs.replace(settings.engine, **changes)
+    async with new_engine(dataclasses.replace(settings, engine=config)) as engine:
         limits, model = engine.limits, engine.model
         n_prompt = n_prompt or max(min(N_PROMPT, min(limits.n_ctx // n_max, limits.n_ctx_slot) - n_decode - N_SPARE), 1)
         results: list[Result] = []

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.serving.progress import bar
@@ -19,11 +17,7 @@ __all__ = ["model_name", "model_path", "new_engine"]
 
 
 def new_engine(
-    settings: Settings,
-    *,
-    has_bar: bool = True,
-    on_fetching: "Callable[[Progress], object]" = lambda _: None,
-    **changes: object,
+    settings: Settings, *, has_bar: bool = True, on_fetching: "Callable[[Progress], object]" = lambda _: None
 ) -> Engine:
     """Returns an engine for the settings, not started: with a local model or one that it downloads.
 
@@ -31,20 +25,18 @@ def new_engine(
         settings: The settings.
         has_bar: True to show the progress of downloading and loading on the terminal.
         on_fetching: Called with the progress of the download, on another thread.
-        **changes: Engine settings with priority over `settings`.
     """
-    config = msgspec.structs.replace(settings.engine, **changes) if changes else settings.engine
     source, projector = settings.source, settings.projector_source
     file = source.name if source is not None else Path(settings.model or DEMO_MODEL).name
     on_progress = bar(f"loading {file}") if has_bar else None
     if source is None and projector is None:
-        return Engine(settings.model, config=config, on_progress=on_progress)
+        return Engine(settings.model, config=settings.engine, on_progress=on_progress)
     from weft.serving.fetching import FetchingEngine  # noqa: PLC0415 (a local model needs no HTTP client)
 
     return FetchingEngine(
         source or settings.model,
         projector,
-        config=config,
+        config=settings.engine,
         has_bar=has_bar,
         on_fetching=on_fetching,
         on_progress=on_progress,

@@ -171,12 +171,12 @@ class ChatEncoder(StreamEncoder):
         if written.thought:
             message.reasoning_content = written.thought
         if written.calls and self._uses_function_call:
-            _, name, arguments = written.calls[0]
-            message.function_call = CalledFunction(name=name, arguments=arguments)
+            call = written.calls[0]
+            message.function_call = CalledFunction(name=call.name, arguments=call.arguments)
         elif written.calls:
             message.tool_calls = [
-                ToolCall(id=call_id, type="function", function=CalledFunction(name=name, arguments=arguments))
-                for call_id, name, arguments in written.calls
+                ToolCall(id=call.id, type="function", function=CalledFunction(name=call.name, arguments=call.arguments))
+                for call in written.calls
             ]
         return message
 
