@@ -36,7 +36,7 @@ class ReasoningForm(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, marks: ReasoningMarks, source: str, prompt: str) -> Self:
         """Finds the form in the source of a template and in a prompt, which may begin the reasoning."""
-        is_open = prompt.rstrip().endswith(marks.start)
+        is_open = marks.is_open(prompt)
         if is_open:
             has_lines = prompt.endswith("\n")
         else:
@@ -46,10 +46,6 @@ class ReasoningForm(msgspec.Struct, frozen=True):
         if marks.start == _ON_LINES:
             behind *= 2
         return cls(marks, marks.start + ("\n" if has_lines else ""), before + marks.end + behind)
-
-    def is_open(self, prompt: str) -> bool:
-        """Returns whether a prompt ends with the beginning of reasoning."""
-        return prompt.rstrip().endswith(self.marks.start)
 
     def close_reasoning(self, prompt: str) -> str:
         """Closes the reasoning that a prompt begins, so that it is empty."""
@@ -163,7 +159,7 @@ def extend_prompt(prompt: str, message: Message, partial: PartialAnswer, form: R
     content, reasoning = str(message["content"]), str(message["reasoning_content"])
     if form is None:
         return prompt + content if rendered is None else rendered
-    is_open = form.is_open(prompt)
+    is_open = form.marks.is_open(prompt)
     opening = "" if is_open else form.opening
     if partial.continues_reasoning:
         return f"{prompt}{opening}{reasoning}"

@@ -126,7 +126,8 @@ class ControlTokenEscaper:
         texts = [text for message in messages for text in _texts(message)]
         starts_of = [spellings.starts(text) for text in texts]
         characters = {text[start] for text, starts in zip(texts, starts_of, strict=True) for start in starts}
-        replacements = _choose(characters, [template, *texts])
+        free = placeholder_characters(len(characters), template, *texts)
+        replacements = dict(zip(sorted(characters), free, strict=True))
         self._originals = {replacement: character for character, replacement in replacements.items()}
         self._unescaping = {ord(replacement): character for replacement, character in self._originals.items()}
         self.messages = list(messages)
@@ -165,31 +166,19 @@ class ControlTokenEscaper:
         yield TextSegment(text[end:], is_parsed=True)
 
 
-def placeholder_characters(n: int, text: str) -> list[str]:
-    """Returns `n` private-use characters as placeholders for media, none of which is in the text.
+def placeholder_characters(n: int, *texts: str) -> list[str]:
+    """Returns `n` private-use characters that are in none of the texts.
 
     Raises:
-        TemplateError: The text uses too many private-use characters.
+        TemplateError: The texts use too many private-use characters.
     """
-    used = set(_PRIVATE_USE_CHARACTER.findall(text)) if n else set()
-    marks = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), n))
-    if len(marks) < n:
+    if not n:
+        return []
+    used = {character for text in texts for character in _PRIVATE_USE_CHARACTER.findall(text)}
+    free = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), n))
+    if len(free) < n:
         raise TemplateError("the messages contain every private-use character; remove some of them")
-    return marks
-
-
-def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
-    """Returns a replacement for each character that is in none of the texts.
-
-    Raises:
-        TemplateError: The texts use all private-use characters.
-    """
-    used = {character for text in texts for character in _PRIVATE_USE_CHARACTER.findall(text)} if characters else set()
-    free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
-    chosen = dict(zip(sorted(characters), free, strict=False))
-    if len(chosen) < len(characters):
-        raise TemplateError("the messages contain every private-use character; remove some of them")
-    return chosen
+    return free
 
 
 def _replace_at(text: str, starts: Sequence[int], replacements: Mapping[str, str]) -> str:

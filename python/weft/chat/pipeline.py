@@ -431,7 +431,7 @@ class ChatPipeline:
         example = self._answer_format.example if tools and not is_shown else None
         n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
         n_placeholders = chat.n_media + n_cut_marks + (example is not None)
-        placeholders = placeholder_characters(n_placeholders, f"{template.source}{_all_texts(chat)}") if n_placeholders else []
+        placeholders = placeholder_characters(n_placeholders, template.source, _all_texts(chat)) if n_placeholders else []
         media, cut_marks = placeholders[: chat.n_media], placeholders[chat.n_media : chat.n_media + n_cut_marks]
         example_marks = placeholders[chat.n_media + n_cut_marks :]
         partial_answer = self._partial_answer(chat, media)
@@ -451,7 +451,7 @@ class ChatPipeline:
         shown = escaper.messages[:n_messages]
         if partial_answer is None:
             text = render(shown, opens_answer=chat.opens_answer)
-            is_thinking = marks is not None and _is_open(text, marks)
+            is_thinking = marks is not None and marks.is_open(text)
             form = self._reasoning_form
             if is_thinking and form is not None and chat.thinking.is_on is False:
                 text, is_thinking = form.close_reasoning(text), False
@@ -498,7 +498,7 @@ class ChatPipeline:
         if rendered is not None and rendered.is_whole:
             before = rendered.text.removesuffix(str(message["content"]).lstrip())
             # Some templates begin reasoning before every answer.
-            if partial_answer.continues_reasoning or form is None or not form.is_open(before):
+            if partial_answer.continues_reasoning or form is None or not form.marks.is_open(before):
                 return rendered.text
         earlier = shown[:-1]
         if shown[-1].get("tool_calls"):
@@ -601,8 +601,3 @@ def _all_texts(chat: _Chat) -> str:
     """Returns all text of a chat, to find characters that it does not contain."""
     messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
     return msgspec.json.encode((messages, chat.variables, chat.tools.shown)).decode()
-
-
-def _is_open(text: str, marks: ReasoningMarks) -> bool:
-    """Returns True if a prompt ends with the beginning of reasoning."""
-    return text.rstrip().endswith(marks.start)

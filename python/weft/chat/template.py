@@ -47,13 +47,13 @@ class ChatTemplate:
         """True if the template reads the tools as JSON from `functions`, as firefunction-v2's does."""
         self.takes_tools = "tools" in names or self._takes_functions
         """True if the template renders tools."""
-        as_text, as_parts = _user_message(_USER_TEXT), _user_message([{"type": "text", "text": _USER_TEXT}])
+        as_text, as_parts = _message("user", _USER_TEXT), _message("user", [{"type": "text", "text": _USER_TEXT}])
         self.takes_parts = self._shows(_USER_TEXT, as_parts) and not self._shows_raw(as_parts)
         """True if the content of a message may be a list of parts."""
         self.takes_text = self._shows(_USER_TEXT, as_text) or not self.takes_parts
         """True if the content of a message may be a text."""
         question = as_text if self.takes_text else as_parts
-        system = _system_message(_SYSTEM_TEXT if self.takes_text else [{"type": "text", "text": _SYSTEM_TEXT}])
+        system = _message("system", _SYSTEM_TEXT if self.takes_text else [{"type": "text", "text": _SYSTEM_TEXT}])
         self.takes_system = self._shows(_SYSTEM_TEXT, system + question) or not self._shows(_USER_TEXT, question)
         """True if the template supports a system message."""
         self._question = question
@@ -89,7 +89,7 @@ class ChatTemplate:
         """True if parts stay a list: as in llama.cpp, unless the template supports text and does not iterate over the list."""
         if self.takes_text and self.takes_parts:
             parts = sandbox.WatchedList()
-            self._attempt(_user_message(parts))
+            self._attempt(_message("user", parts))
             return parts.is_read
         return self.takes_parts
 
@@ -202,12 +202,8 @@ def _other_names(variables: Mapping[str, object]) -> dict[str, object]:
     return others
 
 
-def _user_message(content: object) -> list[Message]:
-    return [{"role": "user", "content": content}]
-
-
-def _system_message(content: object) -> list[Message]:
-    return [{"role": "system", "content": content}]
+def _message(role: str, content: object) -> list[Message]:
+    return [{"role": role, "content": content}]
 
 
 def _line_of(error: Exception) -> int | None:

@@ -51,7 +51,7 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
         Literal["word", "pattern", "pattern_full", "token"],
         FieldMeta(
             "`word`: the text `value` anywhere; if it is a single token, which must be in `Request.preserved_tokens`, that "
-            "token.`pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so "
+            "token. `pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so "
             "far. `token`: the token `token`. The grammar begins with the word, the token, or the first non-empty group of the "
             "expression, else with its match. Expressions use the syntax of Rust's regex crate, over bytes and without Unicode "
             "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text"

@@ -19,6 +19,10 @@ class ReasoningMarks(msgspec.Struct, frozen=True):
     start_is_text: bool = False
     """True if `start` is not a mark but the first words of the reasoning, which the prompt contains."""
 
+    def is_open(self, prompt: str) -> bool:
+        """Returns True if a prompt ends with the beginning of reasoning."""
+        return prompt.rstrip().endswith(self.start)
+
 
 class CallFormat(msgspec.Struct, frozen=True):
     """Format of an assistant's turn: its tool calls, and the marks around content and reasoning.

@@ -113,7 +113,7 @@ def _without_reasoning(text: str, samples: Samples, reasoning_marks: ReasoningMa
     text = text.lstrip()
     if reasoning_marks is None:
         return text
-    if text.startswith(reasoning_marks.start) or samples.is_open(reasoning_marks):
+    if text.startswith(reasoning_marks.start) or reasoning_marks.is_open(samples.header):
         return text.partition(reasoning_marks.end)[2]
     return text.removeprefix(reasoning_marks.end)
 

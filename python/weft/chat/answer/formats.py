@@ -1,9 +1,9 @@
 """The known tool-call formats, one entry each.
 
-To add a format, add an entry to `FORMATS` and a row to `docs/tools.md`: its `template_marks` detect it, and its grammar `calls`
-both parses calls and constrains a model to them, so no other code changes. `CallFormat` describes the fields, `layouts` has the
-usual shapes of calls. The tests ask for an answer in the format (`tests/chat/families.py`) and a template that renders it
-(`tests/chat/templates.py`). A format that is not in the table is derived from the samples of its template (`derive`).
+To add a format, add an entry to `FORMATS` and a row to `docs/guides/tools.md`: its `template_marks` detect it, and its grammar
+`calls` both parses calls and constrains a model to them, so no other code changes. `CallFormat` describes the fields, `layouts`
+has the usual shapes of calls. The tests ask for an answer in the format (`tests/chat/families.py`) and a template that renders
+it (`tests/chat/templates.py`). A format that is not in the table is derived from the samples of its template (`derive`).
 """
 
 from weft.chat.answer import harmony
@@ -13,16 +13,7 @@ from weft.chat.answer.call_format import CallFormat, ReasoningMarks
 from weft.chat.answer.call_text import json_list_text, python_list_text
 from weft.chat.answer.elements import ElementArguments
 from weft.chat.answer.grammar import Calls, Either, End, Grammar, Lookahead, OneCall, Optional, Seq, Space, Text, ToolName, Word
-from weft.chat.answer.layouts import (
-    element_call,
-    json_call,
-    json_list,
-    listed,
-    name_first,
-    python_list,
-    section,
-    tagged,
-)
+from weft.chat.answer.layouts import element_call, json_call, json_list, listed, name_first, python_list, section, tagged
 from weft.chat.answer.source import Source, numbered_id, short_id
 
 __all__ = ["FORMATS", "GENERIC", "HERMES", "format_of"]

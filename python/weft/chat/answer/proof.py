@@ -45,9 +45,9 @@ def reads_reasoning(call_format: CallFormat, reasoning_marks: ReasoningMarks, sa
 
 
 def _is_read(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
-    is_thinking = samples.is_open(reasoning_marks) or (
-        reasoning_marks is not None and reasoning_marks.start_is_text and bool(sample.reasoning)
-    )
+    begins_in_words = reasoning_marks is not None and reasoning_marks.start_is_text
+    is_open = reasoning_marks is not None and reasoning_marks.is_open(samples.header)
+    is_thinking = is_open or (begins_in_words and bool(sample.reasoning))
     form = ChatForm(call_format, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=_raise_unparsed_call)
     message = ParsedMessage()
     text = sample.text
@@ -59,7 +59,7 @@ def _is_read(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, sa
             message.add(part)
     except _UnparsedCallError:
         return False
-    words = reasoning_marks.start if reasoning_marks is not None and reasoning_marks.start_is_text else ""
+    words = reasoning_marks.start if reasoning_marks is not None and begins_in_words else ""
     if message.thought.removeprefix(words).strip() != sample.reasoning:
         return False
     if call_format is NO_CALLS:
@@ -73,8 +73,8 @@ def _is_within(reasoning_marks: ReasoningMarks | None, samples: Samples, sample:
 
     Some templates, such as Nemotron v2's, render the last answer after the beginning of reasoning in the generation prompt.
     """
-    before = f"{samples.header}{sample.text.partition(sample.content)[0]}".rstrip()
-    return reasoning_marks is not None and bool(reasoning_marks.start) and before.endswith(reasoning_marks.start)
+    before = samples.header + sample.text.partition(sample.content)[0]
+    return reasoning_marks is not None and reasoning_marks.is_open(before)
 
 
 def _decoded(arguments: str) -> object:

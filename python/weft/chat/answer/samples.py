@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.answer.tools import Tool
 from weft.chat.conversation import ChatMessage
 from weft.chat.messages import for_template
@@ -87,12 +86,6 @@ class Samples(msgspec.Struct, frozen=True):
     reasoning: Sample | None
     """Reasoning followed by content."""
     call_after_reasoning: Sample | None
-
-    def is_open(self, reasoning_marks: ReasoningMarks | None) -> bool:
-        """Returns True if the header ends within reasoning."""
-        return (
-            reasoning_marks is not None and bool(reasoning_marks.start) and self.header.rstrip().endswith(reasoning_marks.start)
-        )
 
     @property
     def calls(self) -> Sequence[Sample]:
