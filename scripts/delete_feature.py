@@ -218,7 +218,7 @@ class _File:
         self._replace(re.sub(r"(?<=\bfeatures::\{)[^{}]*(?=\})", lambda match: kept.sub("", match[0]), self.text))
 
     def delete_calls(self, name: str) -> int:
-        """Deletes the calls of the feature `name` from lists of calls, as in `any([name::is_due(a), …])`. Returns their number."""
+        """Deletes the calls of the feature `name` from lists, as in `any([name::is_due(a), …])`. Returns their number."""
         n_deleted = 0
 
         def without(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 //! The KV cache's bookkeeping: a prefix tree over computed tokens in two tiers, the device cache and the host cache.
 //!
-//! It never touches the model's memory: it queues changes as [`CacheOp`]s, which the worker carries out before the next decode,
-//! and names what the worker must copy.
+//! It never touches the model's memory: it queues changes as [`CacheOp`]s, which its owner (the engine's cache manager, or the
+//! worker of embeddings) carries out before the next decode, and names what the owner must copy.
 //!
 //! A *path* is the tokens that one sequence id holds, with a cell for each. While a sequence runs on it, the path is pinned,
 //! and its newest tokens form its *tail*, which moves into the tree when the sequence ends or another one shares a part. A node

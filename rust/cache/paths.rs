@@ -194,7 +194,7 @@ impl KvCache {
         }
     }
 
-    pub(super) fn refresh(&mut self, id: NodeId) {
+    fn refresh(&mut self, id: NodeId) {
         let (key, old) = (self.drop_key(id), self.tree.node(id).drop_key);
         if key == old {
             return;
@@ -218,7 +218,7 @@ impl KvCache {
         }
     }
 
-    pub(super) fn remove_drop_key(&mut self, id: NodeId) {
+    fn remove_drop_key(&mut self, id: NodeId) {
         if let Some(old) = self.tree.node_mut(id).drop_key.take() {
             self.droppable.remove(&(old, id));
         }

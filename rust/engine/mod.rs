@@ -132,7 +132,6 @@ impl Engine {
         self.inner.model.is_repeatable
     }
 
-    /// Returns true if Weft's own CPU kernels compute every attention and matrix product of the model.
     pub fn uses_own_kernels(&self) -> bool {
         self.inner.model.uses_own_kernels
     }
@@ -178,7 +177,6 @@ impl Engine {
         Ok(completions)
     }
 
-    /// Returns the shared default adapters, for other workers.
     pub fn default_adapters(&self) -> DefaultAdapters {
         Arc::clone(&self.inner.adapters)
     }
@@ -197,7 +195,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the metrics of the last step.
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.published.stats().clone();
         stats.n_waiting = self.inner.published.n_waiting.load(Ordering::Acquire);

@@ -18,7 +18,6 @@ pub struct Row {
     pub token: Token,
     /// Position in the sequence; continues its cells without a gap.
     pub position: u32,
-    /// True if the logits after this token are required.
     pub wants_logits: bool,
 }
 

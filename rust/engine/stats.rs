@@ -53,7 +53,6 @@ pub struct Stats {
 pub struct BranchStats {
     /// Branches that were in a slot.
     pub n_started: u64,
-    /// Branches that were forked from others.
     pub n_forked: u64,
     /// Branches that were cancelled individually.
     pub n_cancelled: u64,
@@ -105,7 +104,6 @@ pub struct StepTimes {
     pub publish: Duration,
     /// Offloading cells, or moving tokens to lower cells.
     pub offload: Duration,
-    /// Reloading cells.
     pub reload: Duration,
 }
 
@@ -140,9 +138,7 @@ pub struct RunningStats {
     /// Index of the branch or beam.
     pub index: u32,
     pub n_prompt: u32,
-    /// Prompt tokens that this branch has computed.
     pub n_computed: u32,
-    /// Prompt tokens that it found cached.
     pub n_cached: u32,
     pub n_predicted: u32,
     /// Maximum number of tokens still to sample; `None` for no limit, in a context that is shifted.

@@ -46,7 +46,7 @@ struct Transcript {
 
 #[derive(Debug, PartialEq, Eq)]
 struct RetokenizedPrompt {
-    pub(crate) tokens: Vec<Token>,
+    tokens: Vec<Token>,
     generated_ranges: Vec<Range<u32>>,
     /// Ranges of prompt tokens that were replaced, each with the end of its replacement.
     replaced: Vec<(Range<u32>, u32)>,

@@ -11,7 +11,6 @@ use crate::engine::output::wake_handle::WakeHandle;
 use crate::error::{Error, Result};
 use crate::request::{Event, Explanation};
 
-/// Result of [`Completions::try_events`].
 #[derive(Debug, PartialEq)]
 pub enum ReadyEvents {
     /// Events, in order; at least one.
@@ -21,10 +20,8 @@ pub enum ReadyEvents {
     Ended,
 }
 
-/// Result of [`Completions::fork`].
 #[derive(Debug)]
 pub struct ForkResult {
-    /// Indices of the forks in their stream.
     pub branches: Range<u32>,
     /// Seed of the first fork.
     pub seed: u32,
@@ -127,7 +124,6 @@ impl Completions {
         self.request_id
     }
 
-    /// Returns the length of the computed prompt in tokens.
     pub fn n_prompt(&self) -> usize {
         self.n_prompt
     }

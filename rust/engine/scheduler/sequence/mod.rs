@@ -1,4 +1,5 @@
-//! A completion being generated.
+//! A completion being generated: its tokens, text, sampler and context window. While it runs, `running_sequence` adds its slot
+//! and its cells.
 
 mod clock;
 mod context_window;
