@@ -11,7 +11,7 @@ AGENTS = ["The fox", "The bear", "The whale"]
 async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Completion]:
     """What an agent comes to say in four ways, each of which goes on from where it is."""
     await anext(branch)
-    forks = await weft.Completion.collect(await branch.fork(n=4, own_stream=True))
+    forks = await weft.Completion.collect(await branch.fork_stream(n=4))
     await branch.text()
     return branch, forks
 

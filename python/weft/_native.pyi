@@ -12,7 +12,7 @@ do not exist there.
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal, Self, TypeVar, Unpack, final, overload
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, final
 
 from weft.branch_stream import Branches
 from weft.config import EngineConfig
@@ -1043,7 +1043,6 @@ class Stream:
             InvalidRequestError: `index` is not a branch number.
         """
 
-    @overload
     def fork(
         self,
         index: int,
@@ -1052,45 +1051,19 @@ class Stream:
         at: int | None = None,
         unit: Literal["token", "byte"] = "token",
         append: str | Sequence[int] | None = None,
-        own_stream: Literal[False] = False,
         **options: Unpack[SamplingOptions],
-    ) -> Coroutine[Any, Any, list[int]]: ...
-    @overload
-    def fork(
-        self,
-        index: int,
-        *,
-        n: int = 1,
-        at: int | None = None,
-        unit: Literal["token", "byte"] = "token",
-        append: str | Sequence[int] | None = None,
-        own_stream: Literal[True],
-        **options: Unpack[SamplingOptions],
-    ) -> Coroutine[Any, Any, Stream]: ...
-    @overload
-    def fork(
-        self,
-        index: int,
-        *,
-        n: int = 1,
-        at: int | None = None,
-        unit: Literal["token", "byte"] = "token",
-        append: str | Sequence[int] | None = None,
-        own_stream: bool,
-        **options: Unpack[SamplingOptions],
-    ) -> Coroutine[Any, Any, list[int] | Stream]:
-        """Forks a branch: creates `n` branches that continue its prompt, its text up to a position, and an appended text.
+    ) -> Coroutine[Any, Any, list[int]]:
+        """Forks a branch: adds `n` branches that continue its prompt, its text up to a position, and an appended text.
 
-        Forks are added to this stream, after its other branches, or get a stream of their own. A branch that has ended can also
-        be forked, while this stream exists. Forks at the end of a running branch sample from the same logits as its next token,
-        so nothing is computed for them; forks at an earlier position compute one token.
+        Forks are added to this stream, after its other branches; `fork_stream` returns them as a stream of their own. A branch
+        that has ended can also be forked, while this stream exists. Forks at the end of a running branch sample from the same
+        logits as its next token, so nothing is computed for them; forks at an earlier position compute one token.
 
         Without options, forks continue with the branch's parameters and with the state of its penalties, grammar and stop
         strings. With any option, that state is reset, and all text before the fork is its prompt. A fork that becomes branch `i`
-        of this stream uses `seed + i`; the `k`th of all forks with their own streams uses `seed + 256 + k` (modulo 2³²); with the
-        option `seed`, fork `k` uses that `+ k`.
+        uses `seed + i` (modulo 2³²); with the option `seed`, fork `k` uses that `+ k`.
 
-        The request is sent immediately, even if the result is not awaited. Forks in this stream remain if the wait is cancelled.
+        The request is sent immediately, even if the result is not awaited. The forks remain if the wait is cancelled.
 
         Args:
             index: Index of the branch.
@@ -1100,18 +1073,46 @@ class Stream:
             unit: Unit of `at`: `"token"` or `"byte"`.
             append: Text or tokens between the fork position and the generated text, as `Request.suffix_prompt`. A grammar that
                 continues consumes it.
-            own_stream: True to create a separate stream.
             **options: Options of the forks; the defaults are those of the branch.
 
         Returns:
-            Indices of the forks in this stream, or their own stream.
+            Indices of the forks in this stream.
 
         Raises:
             InvalidRequestError: There is no such branch or position, the grammar does not allow the appended text, an option is
-                invalid, or this stream has ended and forks would be added to it.
+                invalid, or this stream has ended.
             ContextOverflowError: The text before the fork fills the context.
             QueueFullError: `max_queue` requests are already waiting.
             EngineStoppedError: The engine was closed.
+        """
+    def fork_stream(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Coroutine[Any, Any, Stream]:
+        """Forks a branch as `fork` does, and returns the forks as a stream of their own.
+
+        The stream that is forked may have ended. The `k`th of all forks with their own streams uses `seed + 256 + k` (modulo
+        2³²); with the option `seed`, fork `k` uses that `+ k`.
+
+        Args:
+            index: Index of the branch.
+            n: Number of forks, at most 256.
+            at: Position of the fork, as in `fork`.
+            unit: Unit of `at`.
+            append: Text or tokens between the fork position and the generated text, as in `fork`.
+            **options: Options of the forks; the defaults are those of the branch.
+
+        Returns:
+            The stream of the forks, whose branches count from 0.
+
+        Raises:
+            WeftError: Any error of `fork`.
         """
 
     def fork_boundary(self, index: int) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from weft.events import Finished, Token
 
@@ -97,7 +97,6 @@ class BranchStream:
         """Cancels the branch; see `Stream.cancel`."""
         self._stream.cancel(self.index)
 
-    @overload
     async def fork(
         self,
         *,
@@ -105,26 +104,22 @@ class BranchStream:
         at: int | None = None,
         unit: Literal["token", "byte"] = "token",
         append: str | list[int] | None = None,
-        own_stream: Literal[False] = False,
         **options: "Unpack[SamplingOptions]",
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """Adds forks of the branch to its stream; see `Stream.fork`."""
+        return await self._stream.fork(self.index, n=n, at=at, unit=unit, append=append, **options)
 
-    @overload
-    async def fork(
+    async def fork_stream(
         self,
         *,
         n: int = 1,
         at: int | None = None,
         unit: Literal["token", "byte"] = "token",
         append: str | list[int] | None = None,
-        own_stream: Literal[True],
         **options: "Unpack[SamplingOptions]",
-    ) -> "Stream": ...
-
-    async def fork(self, **arguments: Any) -> "list[int] | Stream":
-        """Forks the branch; see `Stream.fork`."""
-        made: list[int] | Stream = await self._stream.fork(self.index, **arguments)
-        return made
+    ) -> "Stream":
+        """Returns forks of the branch as a stream of their own; see `Stream.fork_stream`."""
+        return await self._stream.fork_stream(self.index, n=n, at=at, unit=unit, append=append, **options)
 
     def _take(self, event: Token | Finished) -> None:
         if isinstance(event, Finished):

@@ -116,10 +116,10 @@ impl Awaitable for AwaitedFork {
 
 pub(super) struct Arguments<'py> {
     pub(super) index: Bound<'py, PyAny>,
-    pub(super) n: Bound<'py, PyAny>,
+    pub(super) n: Option<Bound<'py, PyAny>>,
     pub(super) at: Option<Bound<'py, PyAny>>,
     pub(super) unit: String,
-    pub(super) append: Bound<'py, PyAny>,
+    pub(super) append: Option<Bound<'py, PyAny>>,
     pub(super) own_stream: bool,
     pub(super) options: Option<Bound<'py, PyDict>>,
 }
@@ -128,14 +128,14 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
     let parent = stream.get();
     let branch = convert::branch_number(&index)?;
-    let n: u32 = convert::field("n", "a positive integer", &n)?;
+    let n: u32 = n.map_or(Ok(1), |n| convert::field("n", "a positive integer", &n))?;
     let at = match (&at, unit.as_str()) {
         (None, "token" | "byte") => ForkPoint::End,
         (Some(at), "token") => ForkPoint::Token(convert::field("at", "a number of tokens or None", at)?),
         (Some(at), "byte") => ForkPoint::Byte(convert::field("at", "a number of bytes or None", at)?),
         _ => return Err(invalid_request("unit", format!("{unit:?}"), "\"token\" or \"byte\"")),
     };
-    let append = convert::text_or_tokens("append", &append)?;
+    let append = convert::text_or_tokens("append", &append.unwrap_or_else(|| py.None().into_bound(py)))?;
     let parent_request = parent.settings.request_of(py, branch);
     let (request, restart) = match options.filter(|options| !options.is_empty()) {
         None => (parent_request, None),

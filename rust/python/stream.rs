@@ -116,10 +116,10 @@ impl PyStream {
         Ok(())
     }
 
-    /// Forks a branch: the forks continue its prompt, its text up to a position, and appended text.
+    /// Adds branches to this stream that continue a branch's prompt, its text up to a position, and appended text.
     #[pyo3(
-        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, own_stream = false, **options),
-        text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, own_stream=False, **options)"
+        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, **options),
+        text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, **options)"
     )]
     #[expect(clippy::too_many_arguments, reason = "Python's are named")]
     fn fork(
@@ -130,12 +130,28 @@ impl PyStream {
         at: Option<Bound<'_, PyAny>>,
         unit: String,
         append: Option<Bound<'_, PyAny>>,
-        own_stream: bool,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyNext> {
-        let n = n.map_or_else(|| 1_u32.into_pyobject(py).map(Bound::into_any), Ok)?;
-        let append = append.unwrap_or_else(|| py.None().into_bound(py));
-        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })
+        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream: false, options })
+    }
+
+    /// Does the same as `fork`, but returns the forks as a stream of their own.
+    #[pyo3(
+        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, **options),
+        text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, **options)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "Python's are named")]
+    fn fork_stream(
+        slf: Py<Self>,
+        py: Python<'_>,
+        index: Bound<'_, PyAny>,
+        n: Option<Bound<'_, PyAny>>,
+        at: Option<Bound<'_, PyAny>>,
+        unit: String,
+        append: Option<Bound<'_, PyAny>>,
+        options: Option<Bound<'_, PyDict>>,
+    ) -> PyResult<PyNext> {
+        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream: true, options })
     }
 
     /// Returns the boundary between the parent's text and a branch's text.

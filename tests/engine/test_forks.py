@@ -57,9 +57,9 @@ async def test_forks_at_the_end_of_a_running_branch_compute_nothing(engine: weft
 async def test_a_fork_further_back_computes_one_token_and_writes_what_its_branch_did(engine: weft.Engine) -> None:
     stream = engine.stream(prompt_of(100, "further back"), max_tokens=60, temperature=0.0, ignore_eos=True)
     texts = [event.text async for event in stream if isinstance(event, weft.Token)]
-    own = await stream.fork(0, at=8, own_stream=True)
+    own = await stream.fork_stream(0, at=8)
     assert own.n_prompt == 108
-    by_byte = await stream.fork(0, at=len("".join(texts[:20]).encode()), unit="byte", own_stream=True, max_tokens=5)
+    by_byte = await stream.fork_stream(0, at=len("".join(texts[:20]).encode()), unit="byte", max_tokens=5)
     assert by_byte.n_prompt == 120
     [(forked, usage)] = (await ends(own)).values()
     assert usage.n_computed == 1
@@ -95,7 +95,7 @@ async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -
     answer = await engine.complete(prompt, max_tokens=10, temperature=0, ignore_eos=True)
     stream = engine.stream(prompt, max_tokens=10, temperature=0.0, ignore_eos=True)
     await ends(stream)
-    own = await stream.fork(0, append=" But the fox", own_stream=True)
+    own = await stream.fork_stream(0, append=" But the fox")
     [(forked, usage)] = (await ends(own)).values()
     more = engine.model.tokenize_on(" But the fox", parse_special=True)
     tokens = [*prompt, *answer.choices[0].token_ids, *more]
@@ -108,13 +108,13 @@ async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engin
     grammar = 'root ::= "one" "two" "three"'
     stream = engine.stream(prompt_of(30, "held"), grammar=grammar, max_tokens=40, temperature=0.0)
     text = await begun(stream, 1)
-    own = await stream.fork(0, n=2, at=1, own_stream=True)
-    anew = await stream.fork(0, at=1, own_stream=True, grammar='root ::= "four"')
+    own = await stream.fork_stream(0, n=2, at=1)
+    anew = await stream.fork_stream(0, at=1, grammar='root ::= "four"')
     for forked, _ in (await ends(own)).values():
         assert text + forked == "onetwothree"
     assert [forked for forked, _ in (await ends(anew)).values()] == ["four"]
     with pytest.raises(InvalidRequestError, match="grammar of the branch does not allow") as refused:
-        await stream.fork(0, at=1, append="five", own_stream=True)
+        await stream.fork_stream(0, at=1, append="five")
     assert refused.value.param == "append"
 
 
@@ -122,24 +122,24 @@ async def test_a_fork_of_a_fork_with_options_continues_its_grammar(engine: weft.
     stream = engine.stream(prompt_of(30, "held twice"), max_tokens=4, temperature=0.0, ignore_eos=True)
     await ends(stream)
     grammar = 'root ::= "A" "B" "C" "D" "E" "F" "G" "H"'
-    fork = await stream.fork(0, own_stream=True, grammar=grammar, max_tokens=40)
+    fork = await stream.fork_stream(0, grammar=grammar, max_tokens=40)
     [(text, _)] = (await ends(fork)).values()
     assert text == "ABCDEFGH"
-    second = await fork.fork(0, own_stream=True, at=2)
-    third = await second.fork(0, own_stream=True, at=0)
+    second = await fork.fork_stream(0, at=2)
+    third = await second.fork_stream(0, at=0)
     for forked in (second, third):
         assert [text[:2] + rest for rest, _ in (await ends(forked)).values()] == ["ABCDEFGH"]
     with pytest.raises(InvalidRequestError, match="grammar of the branch does not allow"):
-        await fork.fork(0, own_stream=True, at=2, append="D")
+        await fork.fork_stream(0, at=2, append="D")
 
 
 async def test_seeds_of_forks_are_what_the_manual_says(engine: weft.Engine) -> None:
     prompt = prompt_of(50, "seeds of forks")
     stream = engine.stream(prompt, seed=7, temperature=1.5, max_tokens=12, ignore_eos=True)
     tokens = [event.token async for event in stream if isinstance(event, weft.Token)]
-    own = await stream.fork(0, at=6, n=2, own_stream=True)
-    again = await stream.fork(0, at=6, own_stream=True)
-    named = await stream.fork(0, at=6, own_stream=True, seed=99)
+    own = await stream.fork_stream(0, at=6, n=2)
+    again = await stream.fork_stream(0, at=6)
+    named = await stream.fork_stream(0, at=6, seed=99)
     assert (own.seed, again.seed, named.seed) == (7 + 256, 7 + 258, 99)
     for forks, seeds in ((own, (263, 264)), (again, (265,)), (named, (99,))):
         told = await ends(forks)
@@ -167,7 +167,7 @@ async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: 
     stream = engine.stream("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
     with pytest.raises(InvalidRequestError) as refused:
-        await stream.fork(**arguments, own_stream=True)  # type: ignore[call-overload]
+        await stream.fork_stream(**arguments)  # type: ignore[call-overload]
     assert refused.value.param == param
 
 
@@ -231,9 +231,9 @@ async def test_a_thousand_operations_on_trees_leave_nothing_running(engine: weft
         match below(4):
             case 0 | 1:
                 try:
-                    made = await stream.fork(
-                        below(4), n=1 + below(3), at=[None, below(8)][below(2)], own_stream=below(2) == 0, max_tokens=below(16)
-                    )
+                    index, n, at = below(4), 1 + below(3), [None, below(8)][below(2)]
+                    fork = stream.fork_stream if below(2) == 0 else stream.fork
+                    made: list[int] | weft.Stream = await fork(index, n=n, at=at, max_tokens=below(16))
                 except InvalidRequestError:
                     continue
                 n_made += 1

@@ -70,13 +70,13 @@ async def _fork(
     if generation.is_chat and not submission.own_stream:
         _check_reparsed(generation, branch, submission.n, appended)
     with generation.pending_forks.register():
-        made = await generation.streams[prompt].fork(
+        stream = generation.streams[prompt]
+        made = await (stream.fork_stream if submission.own_stream else stream.fork)(
             index,
             n=submission.n,
             at=submission.at,
             unit=submission.unit,
             append=append or None,
-            own_stream=submission.own_stream,
             **options,
         )
         if isinstance(made, list):
