@@ -12,7 +12,7 @@ ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
 
 # rustup puts cargo where only a login shell looks for it.
-export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
+export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin:/usr/sbin
 export CARGO_TARGET_DIR ?= $(ROOT)/target
 # For the CPU at hand, or for another: llama.cpp follows this flag. Wheels that are to travel have flags of their own (scripts/wheels.py).
 TARGET_CPU ?= native
@@ -35,9 +35,10 @@ define step
 @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 endef
 
-# CC, CXX and the like: found, or installed by apt, when something is to be built. Tests run examples for a shell and for Node.js.
+# CC, CXX and the like: found, or installed by apt, when something is to be built. Tests run examples for a shell and for Node.js,
+# open pages in Chromium, and check the configurations of other programs that pages show.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
-PROGRAMS := $(if $(filter test test-python,$(MAKECMDGOALS)),curl jq node)
+PROGRAMS := $(if $(filter test test-python,$(MAKECMDGOALS)),chromium curl jq nginx node systemd-analyze)
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
 $(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN) $(PROGRAMS))
 ifneq ($(filter-out 0,$(.SHELLSTATUS)),)
@@ -46,7 +47,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-interference bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-interference bench-fanout bench-forks bench-levels bench-all clients ray compare docs docs-serve wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -201,6 +202,12 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	@touch .venv/installed
 	@python -m compileall -q python/weft
 
+docs: .venv/synced ## Build the documentation into site/, strictly and without the network
+	mkdocs build --strict --quiet
+
+docs-serve: .venv/synced ## Serve the documentation on http://127.0.0.1:8000 while its pages are edited
+	mkdocs serve --dev-addr 127.0.0.1:8000
+
 env: ## Print the variables for cargo called by hand, as shell commands
 	@for name in PATH CC CXX LIBCLANG_PATH LLAMA_LIB_PROFILE RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
 		CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER; do \
@@ -208,7 +215,7 @@ env: ## Print the variables for cargo called by hand, as shell commands
 	done
 
 clean: ## Remove what was built, the environment too
-	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist
+	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist site
 	rm -f python/weft/_native*.so
 
 # The locked packages, and uv of one version to install them. `--inexact` keeps uv itself and the built extension. Their bytecode is

@@ -1,0 +1,185 @@
+"""Each code fence of the README and of the documentation's pages works as its tag states (tests/pages.py)."""
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import weft
+from tests.clients import actor
+from tests.pages import ROOT, Fence, fences, tested_pages
+from tests.server.live import LiveServer, environ
+from weft.cli.commands import COMMANDS
+from weft.cli.main import parse, parse_command
+
+PAGES = tested_pages()
+FENCES = [fence for page in PAGES for fence in fences(page)]
+TIMEOUT_S = 120
+
+
+def tagged(verb: str, *arguments: str) -> list[Fence]:
+    return [fence for fence in FENCES if fence.verb == verb and (not arguments or fence.argument.split(" ")[0] in arguments)]
+
+
+def test_every_fence_is_found_and_tagged() -> None:
+    assert {page: len(list(fences(page))) for page in PAGES} == {
+        page: len(re.findall(r"^ *```\w*", page.read_text(encoding="utf-8"), re.MULTILINE)) // 2 for page in PAGES
+    }
+    runs = {"", "await", "server", "actor"}
+    untagged = [
+        str(fence)
+        for fence in FENCES
+        if not (
+            fence.verb == "output"
+            or (fence.verb == "run" and fence.argument.split(" ")[0] in runs)
+            or (fence.verb == "check" and fence.argument in CHECKS)
+        )
+    ]
+    assert untagged == [], "each fence needs a tag of tests/pages.py"
+
+
+def printed_by(command: list[str], folder: Path, code: str | None = None) -> str:
+    environment = {**environ(), "PYTHONPATH": f"{ROOT / 'python'}", "WEFT_MODEL": str(weft.DEMO_MODEL)}
+    ran = subprocess.run(
+        command, input=code, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return ran.stdout
+
+
+def with_demo_model(code: str) -> str:
+    return re.sub(r'"[\w./-]+\.gguf"', repr(str(weft.DEMO_MODEL)), code)
+
+
+@pytest.mark.parametrize("fence", tagged("run", ""), ids=str)
+def test_a_program_runs(fence: Fence, tmp_path: Path) -> None:
+    assert fence.language == "python"
+    assert printed_by([sys.executable, "-c", with_demo_model(fence.code)], tmp_path).strip()
+
+
+async def run_await(code: str, names: dict[str, object]) -> None:
+    made = eval(compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    if inspect.iscoroutine(made):
+        await made
+
+
+@pytest.mark.parametrize("page", sorted({fence.page for fence in tagged("run", "await")}))
+async def test_pieces_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
+        names: dict[str, object] = {"asyncio": asyncio, "engine": engine, "msgspec": msgspec, "weft": weft, "__name__": "page"}
+        for fence in tagged("run", "await"):
+            if fence.page == page:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    await run_await(with_demo_model(fence.code), names)
+
+
+SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server", "actor")})
+
+
+@pytest.mark.parametrize(("page", "start"), SERVED, ids=[f"{page} {start}" for page, start in SERVED])
+async def test_programs_and_commands_work_with_a_server(page: str, start: str, tmp_path: Path) -> None:
+    kind, *given = shlex.split(start)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    arguments = [*given, *(actor.flags(None) if kind == "actor" else ["-c", "4096"])]
+    program = ("-m", "tests.clients.actor") if kind == "actor" else ("-m", "weft")
+    with LiveServer(tmp_path / "log", *(given if kind == "actor" else arguments), program=program) as server:
+        await server.ready()
+        for fence in tagged("run", kind):
+            if (fence.page, fence.argument) == (page, start):
+                code = re.sub(r"http://(?:127\.0\.0\.1|localhost):8080", server.url, fence.code)
+                if fence.language == "python":
+                    printed = printed_by([sys.executable, "-c", code], folder)
+                else:
+                    code = re.sub(r"^\$ ", "", code, flags=re.MULTILINE)
+                    code = code.replace("curl ", "curl --silent --show-error --fail-with-body ")
+                    printed = printed_by(["bash", "-e", "-o", "pipefail"], folder, code)
+                assert printed.strip() or "DELETE" in code, str(fence)
+
+
+GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+FREE = {"cd", "curl", "docker", "export", "git", "journalctl", "kubectl", "pip", "ray", "serve", "sudo", "systemctl"}
+"""Programs whose arguments are not ours to check; `bash -n` parses their lines."""
+
+
+def check_commands(code: str) -> None:
+    """Checks the syntax of shell commands, the goals given to make and the flags given to weft."""
+    code = re.sub(r"^\$ ", "", code, flags=re.MULTILINE)
+    parsed = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert parsed.returncode == 0, parsed.stderr
+    for line in re.sub(r"\\\n\s*", " ", code).splitlines():
+        words = shlex.split(line, comments=True)
+        while words and (re.fullmatch(r"\w+=.*", words[0]) or words[0] == "sudo"):
+            del words[0]
+        match words:
+            case ["make", goal, *_]:
+                assert goal in GOALS, f"make has no goal {goal}"
+            case ["python", "-m", "weft", *arguments] | ["weft", *arguments]:
+                check_weft([word for word in arguments if word != "&"])
+            case ["python", script, *_] if script.endswith(".py"):
+                assert (ROOT / script).exists(), script
+            case [program, *_]:
+                assert program in FREE, f"{program} is not a program that pages call"
+
+
+def check_weft(arguments: list[str]) -> None:
+    end = next((n for n, word in enumerate(arguments) if word in ("|", ">", "<", "2>")), len(arguments))
+    arguments = arguments[:end]
+    if arguments and arguments[0] in COMMANDS:
+        (_, warnings), _ = parse_command(arguments[1:], {}, COMMANDS[arguments[0]])
+    elif not {"--help", "--help-all", "--version", "--completion"}.intersection(arguments):
+        _, warnings = parse(arguments, {})
+    else:
+        warnings = ()
+    assert warnings == (), warnings
+
+
+def check_nginx(code: str, folder: Path) -> None:
+    program = shutil.which("nginx") or "/usr/sbin/nginx"
+    text = code if "events" in code else f"events {{}}\nhttp {{\n{code}\n}}\n"
+    certificates = ROOT / "tests" / "certificates"
+    text = re.sub(
+        r"(ssl_certificate(?:_key)?) +\S+;",
+        lambda found: f"{found[1]} {certificates}/one.{'key' if 'key' in found[1] else 'crt'};",
+        text,
+    )
+    path = folder / "nginx.conf"
+    path.write_text(f"pid {folder}/nginx.pid;\nerror_log {folder}/error.log;\n{text}", encoding="utf-8")
+    ran = subprocess.run([program, "-t", "-c", str(path)], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert ran.returncode == 0, ran.stderr
+
+
+def check_systemd(code: str, folder: Path) -> None:
+    path = folder / "page.service"
+    path.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", code, flags=re.MULTILINE), encoding="utf-8")
+    ran = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert ran.returncode == 0, ran.stderr
+
+
+CHECKS: dict[str, Callable[[str, Path], object]] = {
+    "commands": lambda code, _: check_commands(code),
+    "json": lambda code, _: json.loads(code),
+    "toml": lambda code, _: tomllib.loads(code),
+    "yaml": lambda code, _: msgspec.yaml.decode(code),
+    "nginx": check_nginx,
+    "systemd": check_systemd,
+}
+
+
+@pytest.mark.parametrize("fence", tagged("check"), ids=str)
+def test_what_is_not_run_is_checked(fence: Fence, tmp_path: Path) -> None:
+    CHECKS[fence.argument](fence.code, tmp_path)
