@@ -22,8 +22,9 @@ QUIET = [
 @asynccontextmanager
 async def launched(playwright: Playwright) -> AsyncIterator[Browser]:
     """Runs Chromium without a window and without its sandbox, which root may not use."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
-    browser = await playwright.chromium.launch(executable_path=program, args=QUIET, chromium_sandbox=False)
+    found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
+    assert found, "the tests need Chromium or Chrome; on Debian: apt install chromium"
+    browser = await playwright.chromium.launch(executable_path=found[0], args=QUIET, chromium_sandbox=False)
     try:
         yield browser
     finally:
