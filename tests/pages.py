@@ -4,8 +4,10 @@ A tag is a comment on the line before its fence:
 
     <!-- run -->                  Python, a program of its own; the demo model stands in for "model.gguf"
     <!-- run: await -->           Python with top-level `await`, after the page's earlier ones; `engine` and `weft` are defined
+    <!-- run: await actor -->     the same, with an engine whose chats a scripted model answers (tests/clients/actor.py)
     <!-- run: server FLAGS -->    a program or shell commands that call a server on port 8080, started with FLAGS
     <!-- run: actor -->           the same, against a model that answers as a skilled one would (tests/clients/actor.py)
+    <!-- file: NAME -->           a file that the page's programs import or read
     <!-- check: commands -->      shell: make's goals, weft's flags, and scripts that are named exist
     <!-- check: KIND -->          a file of KIND: json, toml, yaml, nginx, systemd
     <!-- output -->               what the fence before prints; not run
@@ -31,7 +33,7 @@ class Fence(NamedTuple):
     line: int
     language: str
     verb: str
-    """`run`, `check` or `output`; empty where the fence has no tag."""
+    """`run`, `file`, `check` or `output`; empty where the fence has no tag."""
     argument: str
     code: str
 

@@ -44,6 +44,7 @@ def test_every_fence_is_found_and_tagged() -> None:
         for fence in FENCES
         if not (
             fence.verb == "output"
+            or (fence.verb == "file" and fence.argument)
             or (fence.verb == "run" and fence.argument.split(" ")[0] in runs)
             or (fence.verb == "check" and fence.argument in CHECKS)
         )
@@ -60,6 +61,13 @@ def printed_by(command: list[str], folder: Path, code: str | None = None) -> str
     return ran.stdout
 
 
+def write_files(page: str, folder: Path) -> None:
+    """Writes the page's files, which its programs import or read."""
+    for fence in tagged("file"):
+        if fence.page == page:
+            (folder / fence.argument).write_text(fence.code, encoding="utf-8")
+
+
 def with_demo_model(code: str) -> str:
     return re.sub(r'"[\w./-]+\.gguf"', repr(str(weft.DEMO_MODEL)), code)
 
@@ -67,6 +75,7 @@ def with_demo_model(code: str) -> str:
 @pytest.mark.parametrize("fence", tagged("run", ""), ids=str)
 def test_a_program_runs(fence: Fence, tmp_path: Path) -> None:
     assert fence.language == "python"
+    write_files(fence.page, tmp_path)
     assert printed_by([sys.executable, "-c", with_demo_model(fence.code)], tmp_path).strip()
 
 
@@ -76,13 +85,19 @@ async def run_await(code: str, names: dict[str, object]) -> None:
         await made
 
 
-@pytest.mark.parametrize("page", sorted({fence.page for fence in tagged("run", "await")}))
-async def test_pieces_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PIECES = sorted({(fence.page, fence.argument) for fence in tagged("run", "await")})
+
+
+@pytest.mark.parametrize(("page", "argument"), PIECES, ids=[f"{page} {argument}" for page, argument in PIECES])
+async def test_pieces_of_a_page_run_in_order(page: str, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    async with weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
+    monkeypatch.syspath_prepend(tmp_path)
+    write_files(page, tmp_path)
+    made = weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1)
+    async with actor.ActorEngine() if argument == "await actor" else made as engine:
         names: dict[str, object] = {"asyncio": asyncio, "engine": engine, "msgspec": msgspec, "weft": weft, "__name__": "page"}
         for fence in tagged("run", "await"):
-            if fence.page == page:
+            if (fence.page, fence.argument) == (page, argument):
                 with contextlib.redirect_stdout(io.StringIO()):
                     await run_await(with_demo_model(fence.code), names)
 
@@ -95,6 +110,7 @@ async def test_programs_and_commands_work_with_a_server(page: str, start: str, t
     kind, *given = shlex.split(start)
     folder = tmp_path / "work"
     folder.mkdir()
+    write_files(page, folder)
     arguments = [*given, *(actor.flags(None) if kind == "actor" else ["-c", "4096"])]
     program = ("-m", "tests.clients.actor") if kind == "actor" else ("-m", "weft")
     with LiveServer(tmp_path / "log", *(given if kind == "actor" else arguments), program=program) as server:

@@ -22,7 +22,7 @@ from tests.engine.tiny_models import write_tiny_model
 from tests.engine.tiny_projectors import Size, write_projector
 from weft.cli.main import main
 
-__all__ = ["flags", "line"]
+__all__ = ["ActorEngine", "flags", "line"]
 
 N_EMBD = 192
 """Numbers of a vector of the demo model."""
@@ -33,8 +33,11 @@ N_CTX = 65_536
 N_CTX_TOY = 1 << 20
 """The same of the toy, whose tokens are bytes."""
 
+TEMPLATE = Path(__file__).with_name("hermes.jinja")
+
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((\{.*?\})\)")
+_TWO_PLACES = re.compile(r"\bin ([A-Z]\w*) and in ([A-Z]\w*)")
 _STEP = re.compile(r"^Step \d+: (.*)$", re.MULTILINE)
 
 Json = Any
@@ -45,7 +48,7 @@ def flags(folder: Path | None, *, is_toy: bool = False) -> list[str]:
 
     `folder` is for a projector, which sees nothing, of the demo model; or for a toy in its place, which reads long prompts fast.
     """
-    told = [*("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))), "--kv-unified"]
+    told = [*("--chat-template-file", str(TEMPLATE)), "--kv-unified"]
     if folder is not None and is_toy:
         toy = folder / "toy.gguf"
         write_tiny_model("recurrent", toy, has_end=False)
@@ -153,7 +156,10 @@ def _calls(scene: Scene) -> list[str]:
     is_meant = words & (_words(best) | {"tool", "tools", "call"}) or best.startswith("final_result")
     if not is_meant and not scene.must_call:
         return []
-    return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(scene.asked)))]
+    # A question about two places leads to two parallel calls.
+    two = _TWO_PLACES.search(scene.asked)
+    questions = [f"in {place}" for place in two.groups()] if two else [scene.asked]
+    return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(question))) for question in questions]
 
 
 def _spelt(text: str, tools: list[Json]) -> list[str]:
@@ -248,33 +254,50 @@ def _grammar(text: str) -> str:
 _UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "reasoning": None}
 """What a request may be held to besides, each at none."""
 
-_generate = weft.Engine.stream
+
+def _with_answer(engine: weft.Engine, request: weft.Request, prompts: Path | None) -> weft.Request:
+    """Returns the request with a grammar that only the actor's answer matches, or unchanged if it is no chat.
+
+    Appends the prompt and the answer to `prompts`, one line of JSON each.
+    """
+    if isinstance(request.prompt, str):
+        return request
+    tokens = cast("list[int]", request.prompt)
+    text = engine.detokenize(tokens)
+    # A lazy grammar does not constrain an answer that has none of its triggers.
+    is_held = not request.grammar_lazy
+    said = line(text, request.schema if is_held else None, request.grammar if is_held else None)
+    if said is None:
+        return request
+    if prompts is not None:
+        with prompts.open("ab") as file:
+            file.write(msgspec.json.encode({"tokens": list(tokens), "text": text, "said": said}) + b"\n")
+    free = {name: default for name, default in _UNHELD.items() if hasattr(request, name)}
+    return msgspec.structs.replace(request, grammar=_grammar(said), temperature=0.0, **free)
+
+
+class ActorEngine(weft.Engine):
+    """Engine of the demo model whose chats the actor answers, in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(n_slots=4, n_ctx=N_CTX, kv_unified=True, n_threads=1, kv_overrides=[("llama.context_length", N_CTX)])
+
+    async def stream_chat(self, messages: Any, **options: Any) -> weft.ChatStream:  # noqa: ANN401 (as the method it extends)
+        """`Engine.stream_chat` with the actor's template."""
+        return await super().stream_chat(messages, chat_template=TEMPLATE.read_text(encoding="utf-8"), **options)
+
+    def _submit(self, request: weft.Request) -> weft.Stream:
+        return super()._submit(_with_answer(self, request, None))
 
 
 def _play(prompts: Path | None) -> None:
-    """Has the engine say what it is to say from here on.
+    """Makes the server's engine generate the actor's answers."""
+    submit = weft.Engine._submit
 
-    What it is asked, and says, is added to `prompts`, a line of JSON each.
-    """
+    def played(self: weft.Engine, request: weft.Request) -> weft.Stream:
+        return submit(self, _with_answer(self, request, prompts))
 
-    def played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN401 (as what it stands for)
-        """[`weft.Engine.stream`], held to what is to be said."""
-        if not isinstance(prompt, weft.Request) or options:
-            return _generate(self, prompt, **options)
-        tokens = cast("list[int]", prompt.prompt)
-        text = self.detokenize(tokens)
-        # What waits for a beginning of a call holds to nothing that is said without one.
-        is_held = not getattr(prompt, "grammar_lazy", False)
-        said = line(text, prompt.schema if is_held else None, prompt.grammar if is_held else None)
-        if said is None:
-            return _generate(self, prompt)
-        if prompts is not None:
-            with prompts.open("ab") as file:
-                file.write(msgspec.json.encode({"tokens": list(tokens), "text": text, "said": said}) + b"\n")
-        free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
-        return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
-
-    weft.Engine.stream = played  # type: ignore[method-assign]
+    weft.Engine._submit = played  # type: ignore[method-assign]
 
 
 def _main() -> None:
