@@ -2,7 +2,8 @@
 
 A tag is a comment on the line before its fence:
 
-    <!-- run -->                  Python, a program of its own; the demo model stands in for "model.gguf"
+    <!-- run -->                  Python, a program of its own; the demo model stands in for "model.gguf",
+                                  and a tiny one for "reranker.gguf"
     <!-- run: await -->           Python with top-level `await`, after the page's earlier ones; `engine` and `weft` are defined
     <!-- run: await actor -->     the same, with an engine whose chats a scripted model answers (tests/clients/actor.py)
     <!-- run: server FLAGS -->    a program or shell commands that call a server on port 8080, started with FLAGS

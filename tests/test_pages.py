@@ -20,6 +20,7 @@ import pytest
 
 import weft
 from tests.clients import actor
+from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.pages import ROOT, Fence, fences, tested_pages
 from tests.server.live import LiveServer, environ
 from weft.cli.commands import COMMANDS
@@ -68,15 +69,25 @@ def write_files(page: str, folder: Path) -> None:
             (folder / fence.argument).write_text(fence.code, encoding="utf-8")
 
 
-def with_demo_model(code: str) -> str:
-    return re.sub(r'"[\w./-]+\.gguf"', repr(str(weft.DEMO_MODEL)), code)
+def model_file(name: str, folder: Path) -> str:
+    """Returns the model that stands in for one that a page names: a tiny reranker for "reranker.gguf", else the demo model."""
+    if name != "reranker.gguf":
+        return str(weft.DEMO_MODEL)
+    path = folder / name
+    if not path.exists():
+        write_tiny_encoder("reranker", path)
+    return str(path)
+
+
+def with_models(code: str, folder: Path) -> str:
+    return re.sub(r'"([\w./-]+\.gguf)"', lambda found: repr(model_file(found[1], folder)), code)
 
 
 @pytest.mark.parametrize("fence", tagged("run", ""), ids=str)
 def test_a_program_runs(fence: Fence, tmp_path: Path) -> None:
     assert fence.language == "python"
     write_files(fence.page, tmp_path)
-    assert printed_by([sys.executable, "-c", with_demo_model(fence.code)], tmp_path).strip()
+    assert printed_by([sys.executable, "-c", with_models(fence.code, tmp_path)], tmp_path).strip()
 
 
 async def run_await(code: str, names: dict[str, object]) -> None:
@@ -99,7 +110,7 @@ async def test_pieces_of_a_page_run_in_order(page: str, argument: str, tmp_path:
         for fence in tagged("run", "await"):
             if (fence.page, fence.argument) == (page, argument):
                 with contextlib.redirect_stdout(io.StringIO()):
-                    await run_await(with_demo_model(fence.code), names)
+                    await run_await(with_models(fence.code, tmp_path), names)
 
 
 SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server", "actor")})
@@ -107,7 +118,8 @@ SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server
 
 @pytest.mark.parametrize(("page", "start"), SERVED, ids=[f"{page} {start}" for page, start in SERVED])
 async def test_programs_and_commands_work_with_a_server(page: str, start: str, tmp_path: Path) -> None:
-    kind, *given = shlex.split(start)
+    kind, *words = shlex.split(start)
+    given = [model_file(word, tmp_path) if word.endswith(".gguf") else word for word in words]
     folder = tmp_path / "work"
     folder.mkdir()
     write_files(page, folder)
@@ -128,7 +140,7 @@ async def test_programs_and_commands_work_with_a_server(page: str, start: str, t
 
 
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-FREE = {"cd", "curl", "docker", "export", "git", "journalctl", "kubectl", "pip", "ray", "serve", "sudo", "systemctl"}
+FREE = {"cd", "curl", "docker", "export", "git", "journalctl", "kubectl", "lm_eval", "pip", "ray", "serve", "sudo", "systemctl"}
 """Programs whose arguments are not ours to check; `bash -n` parses their lines."""
 
 
