@@ -162,6 +162,8 @@ def check_commands(code: str) -> None:
                 check_weft([word for word in arguments if word != "&"])
             case ["python", script, *_] if script.endswith(".py"):
                 assert (ROOT / script).exists(), script
+            case ["python", "-m", module, *_]:
+                assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module
             case [program, *_]:
                 assert Path(program).name in FREE, f"{program} is not a program that pages call"
 
