@@ -1,4 +1,4 @@
-"""Tries clients that exist, unchanged, against a server whose model plays a part, and writes down what each can do.
+"""Tests existing clients, unchanged, against a server with a scripted model, and writes the results into the page.
 
     python -m tests.clients.run                 # all of them, and docs/guides/clients.md
     python -m tests.clients.run openai-python   # one
@@ -148,37 +148,18 @@ COLUMNS = (
     "vision",
     "embeddings",
 )
-"""Features that many clients have; the others are told beside."""
+"""Features that many clients have; the second table lists the others."""
 
-HEAD = """# Clients, unchanged
-
-<!-- made by `make clients` -->
-
-What clients that exist can do with Weft, tried by `make clients`: each is installed as it is, told where the server is, and asked
-to do what its users do. ✓ has been seen to work, ✗ has been seen to fail, and nothing is said of what a client does not have or
-is not asked for.
-
-The model is made up: [a server that plays a part](../tests/clients/actor.py) says what a skilled one would, letter by letter, so
-that what is tried is everything but the model. Whether a model of yours calls the right tool is its own affair. To try one client
-by hand, start that server and run its program, which prints a line for each feature and ends with 1 where one fails:
-
-```sh
-python -m tests.clients.actor --port 8080
-make clients ARGS="openai-python" # installs it, and tries it with a server of its own
-python tests/clients/scripts/openai_python.py http://127.0.0.1:8080 # the server above, and your installation
-```
-
-Agents also do a task of twelve to twenty turns, with others of their kind where they can have them. `--traces` writes down what
-they send meanwhile, in `tests/clients/traces`, as far as lengths, order and structure go: what a client says to a model is its
-maker's, and no word of it is kept. `python -m benches.turns --traces` plays it again in words of our own;
-[what was computed for it](explained.md#what-agents-compute-again) is told there. `npm` may say of Claude Code that it needs a
-newer Node.js: its installer does, the program is one of its own.
-"""
+BEGIN, END = "<!-- made by `make clients` -->", "<!-- end of what `make clients` makes -->"
+"""Comments around the tables in the page; the text around them is written by hand."""
 
 
 def page(results: Mapping[str, Mapping[str, bool]]) -> str:
-    """docs/guides/clients.md, of what was seen of each client by its name."""
-    return "\n".join([HEAD, *_table(results), "", *_others(results), ""])
+    """docs/guides/clients.md with the results of each client, by its name."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    tables = "\n".join(["", *_table(results), "", *_others(results), ""])
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
 def _rows(client: Client, found: Mapping[str, bool]) -> Iterator[tuple[str, dict[str, bool]]]:
@@ -201,7 +182,7 @@ def _table(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
 
 
 def _others(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
-    yield "| client | program | what else was tried |"
+    yield "| client | test program | other features |"
     yield "| --- | --- | --- |"
     for client in CLIENTS:
         told = [
@@ -212,7 +193,7 @@ def _others(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
         if client.name == "langchain-tests":
             n_passed = sum(results[client.name].values())
             told = [f"{n_passed} of its {len(told)} tests ✓", *(each for each in told if each.endswith("✗"))]
-        script = f"[{client.script}](../tests/clients/scripts/{client.script})"
+        script = f"[{client.script}](../../tests/clients/scripts/{client.script})"
         yield f"| {client.name} | {script} | {', '.join(told)} |"
 
 

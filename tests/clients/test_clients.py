@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.run import CLIENTS, PAGE, Client, page
+from tests.clients.run import BEGIN, CLIENTS, END, PAGE, Client, page
 from tests.server.live import LiveServer
 
 HERE = Path(__file__).parent
@@ -78,6 +78,18 @@ def test_a_client_of_several_dialects_has_a_row_for_each() -> None:
     assert f"| litellm, openai | {version} |  | ✓ |  | ✗ |" in told
     assert f"| litellm, ollama | {version} |  | ✓ |  |  |" in told
     assert "| odd (ollama) ✗ |" in told
+    kept = PAGE.read_text(encoding="utf-8")
+    assert (told.partition(BEGIN)[0], told.partition(END)[2]) == (kept.partition(BEGIN)[0], kept.partition(END)[2])
+    assert told.count(BEGIN) == told.count(END) == 1
+
+
+def test_the_page_has_the_tables_that_the_generator_writes() -> None:
+    kept = PAGE.read_text(encoding="utf-8")
+    for client in CLIENTS:
+        assert f"[{client.script}](../../tests/clients/scripts/{client.script})" in kept
+    head = page({client.name: {"chat": True} for client in CLIENTS})
+    for line in [line for line in head.splitlines() if line.startswith(("| client", "| ---"))]:
+        assert line in kept
 
 
 def _named(name: str) -> Client:
