@@ -20,8 +20,10 @@ import msgspec
 import pytest
 
 import weft
+from tests.adapters import write_adapter
 from tests.clients import actor
 from tests.engine.tiny_encoders import write_tiny_encoder
+from tests.engine.tiny_projectors import Size, png_of, wav_of, write_projector
 from tests.pages import ROOT, Fence, fences, tested_pages
 from tests.server.live import LiveServer, environ
 from weft.cli.commands import COMMANDS
@@ -70,25 +72,45 @@ def write_files(page: str, folder: Path) -> None:
             (folder / fence.argument).write_text(fence.code, encoding="utf-8")
 
 
-def model_file(name: str, folder: Path) -> str:
-    """Returns the model that stands in for one that a page names: a tiny reranker for "reranker.gguf", else the demo model."""
-    if name != "reranker.gguf":
-        return str(weft.DEMO_MODEL)
-    path = folder / name
-    if not path.exists():
-        write_tiny_encoder("reranker", path)
-    return str(path)
+def write_adapter_of_demo(path: Path) -> None:
+    write_adapter(path, seed=path.stem == "clerk", task_name=path.stem)
 
 
-def with_models(code: str, folder: Path) -> str:
-    return re.sub(r'"([\w./-]+\.gguf)"', lambda found: repr(model_file(found[1], folder)), code)
+def invocation() -> list[int]:
+    """Returns the tokens that activate an adapter in a prompt of the page."""
+    return weft.Model.load(weft.DEMO_MODEL).tokenize("Asked:", add_special=False)
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    "poet.gguf": write_adapter_of_demo,
+    "clerk.gguf": write_adapter_of_demo,
+    "activated.gguf": lambda path: write_adapter(path, seed=2, invoked_by=invocation()),
+    "mmproj.gguf": lambda path: write_projector(path, "llava", size=Size(n_text=actor.N_EMBD)),
+    "mmproj-audio.gguf": lambda path: write_projector(path, "ultravox", size=Size(n_text=actor.N_EMBD)),
+    "reranker.gguf": lambda path: write_tiny_encoder("reranker", path),
+    "cat.png": lambda path: path.write_bytes(png_of(1)),
+    "question.wav": lambda path: path.write_bytes(wav_of(1)),
+}
+"""Files beside the demo model that pages name: adapters, projectors and a reranker of random weights, an image, and audio."""
+
+
+def write_named_files(text: str, folder: Path) -> None:
+    """Writes those of `FILES` that a text names."""
+    for name, write in FILES.items():
+        if re.search(rf"(?<![\w-]){re.escape(name)}", text):
+            write(folder / name)
+
+
+def with_demo_model(code: str) -> str:
+    return re.sub(r'"([\w./-]+\.gguf)"', lambda found: found[0] if found[1] in FILES else repr(str(weft.DEMO_MODEL)), code)
 
 
 @pytest.mark.parametrize("fence", tagged("run", ""), ids=str)
 def test_a_program_runs(fence: Fence, tmp_path: Path) -> None:
     assert fence.language == "python"
     write_files(fence.page, tmp_path)
-    assert printed_by([sys.executable, "-c", with_models(fence.code, tmp_path)], tmp_path).strip()
+    write_named_files(fence.code, tmp_path)
+    assert printed_by([sys.executable, "-c", with_demo_model(fence.code)], tmp_path).strip()
 
 
 async def run_await(code: str, names: dict[str, object]) -> None:
@@ -111,7 +133,7 @@ async def test_pieces_of_a_page_run_in_order(page: str, argument: str, tmp_path:
         for fence in tagged("run", "await"):
             if (fence.page, fence.argument) == (page, argument):
                 with contextlib.redirect_stdout(io.StringIO()):
-                    await run_await(with_models(fence.code, tmp_path), names)
+                    await run_await(with_demo_model(fence.code), names)
 
 
 SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server", "actor")})
@@ -119,25 +141,26 @@ SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server
 
 @pytest.mark.parametrize(("page", "start"), SERVED, ids=[f"{page} {start}" for page, start in SERVED])
 async def test_programs_and_commands_work_with_a_server(page: str, start: str, tmp_path: Path) -> None:
-    kind, *words = shlex.split(start)
-    given = [model_file(word, tmp_path) if word.endswith(".gguf") else word for word in words]
+    kind, *given = shlex.split(start)
     folder = tmp_path / "work"
     folder.mkdir()
     write_files(page, folder)
+    served = [fence for fence in tagged("run", kind) if (fence.page, fence.argument) == (page, start)]
+    write_named_files(" ".join([start, *(fence.code for fence in served)]), folder)
+    given = [re.sub(r"^(?:[\w-]+\.gguf|\.)(?=[:,]|$)", lambda found: str(folder / found[0]), word) for word in given]
     arguments = [*given, *(actor.flags(None) if kind == "actor" else ["-c", "4096"])]
     program = ("-m", "tests.clients.actor") if kind == "actor" else ("-m", "weft")
     with LiveServer(tmp_path / "log", *(given if kind == "actor" else arguments), program=program) as server:
         await server.ready()
-        for fence in tagged("run", kind):
-            if (fence.page, fence.argument) == (page, start):
-                code = re.sub(r"http://(?:127\.0\.0\.1|localhost):8080", server.url, fence.code)
-                if fence.language == "python":
-                    printed = printed_by([sys.executable, "-c", code], folder)
-                else:
-                    code = re.sub(r"^\$ ", "", code, flags=re.MULTILINE)
-                    code = code.replace("curl ", "curl --silent --show-error --fail-with-body ")
-                    printed = printed_by(["bash", "-e", "-o", "pipefail"], folder, code)
-                assert printed.strip() or "DELETE" in code, str(fence)
+        for fence in served:
+            code = re.sub(r"http://(?:127\.0\.0\.1|localhost):8080", server.url, fence.code)
+            if fence.language == "python":
+                printed = printed_by([sys.executable, "-c", code], folder)
+            else:
+                code = re.sub(r"^\$ ", "", code, flags=re.MULTILINE)
+                code = code.replace("curl ", "curl --silent --show-error --fail-with-body ")
+                printed = printed_by(["bash", "-e", "-o", "pipefail"], folder, code)
+            assert printed.strip() or "DELETE" in code, str(fence)
 
 
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
