@@ -198,7 +198,7 @@ def check_weft(arguments: list[str]) -> None:
     arguments = arguments[:end]
     if arguments and arguments[0] in COMMANDS:
         (_, warnings), _ = parse_command(arguments[1:], {}, COMMANDS[arguments[0]])
-    elif not {"--help", "--help-all", "--version", "--completion"}.intersection(arguments):
+    elif not {"--help", "--help-all", "--version", "--completion", "--list-devices", "-cl"}.intersection(arguments):
         _, warnings = parse(arguments, {})
     else:
         warnings = ()
