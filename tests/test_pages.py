@@ -166,9 +166,18 @@ async def test_programs_and_commands_work_with_a_server(page: str, start: str, t
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 FREE = {
     *("aider", "caddy", "cd", "claude", "cp", "curl", "docker", "eval", "export", "git", "install", "journalctl", "kubectl"),
-    *("lm_eval", "mini", "mkdir", "pip", "python3", "ray", "serve", "sudo", "systemctl"),
+    *("lm_eval", "mini", "echo", "mkdir", "openssl", "pip", "python3", "ray", "serve", "sudo", "systemctl"),
 }
 """Programs whose arguments are not ours to check; `bash -n` parses their lines."""
+
+
+CERTIFICATES = ROOT / "tests" / "certificates"
+FLAG_FILES = {
+    "--api-key-file": str(CERTIFICATES / "one.key"),
+    "--ssl-cert-file": str(CERTIFICATES / "one.crt"),
+    "--ssl-key-file": str(CERTIFICATES / "one.key"),
+}
+"""Files that stand in for those of flags."""
 
 
 def check_commands(code: str) -> None:
@@ -195,7 +204,8 @@ def check_commands(code: str) -> None:
 
 def check_weft(arguments: list[str]) -> None:
     end = next((n for n, word in enumerate(arguments) if word in ("|", ">", "<", "2>")), len(arguments))
-    arguments = arguments[:end]
+    # Files that a page names do not exist here.
+    arguments = [FLAG_FILES.get(before, word) for before, word in zip(["", *arguments], arguments[:end], strict=False)]
     if arguments and arguments[0] in COMMANDS:
         (_, warnings), _ = parse_command(arguments[1:], {}, COMMANDS[arguments[0]])
     elif not {"--help", "--help-all", "--version", "--completion", "--list-devices", "-cl"}.intersection(arguments):
@@ -208,10 +218,9 @@ def check_weft(arguments: list[str]) -> None:
 def check_nginx(code: str, folder: Path) -> None:
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     text = code if "events" in code else f"events {{}}\nhttp {{\n{code}\n}}\n"
-    certificates = ROOT / "tests" / "certificates"
     text = re.sub(
         r"(ssl_certificate(?:_key)?) +\S+;",
-        lambda found: f"{found[1]} {certificates}/one.{'key' if 'key' in found[1] else 'crt'};",
+        lambda found: f"{found[1]} {CERTIFICATES}/one.{'key' if 'key' in found[1] else 'crt'};",
         text,
     )
     path = folder / "nginx.conf"
@@ -221,15 +230,29 @@ def check_nginx(code: str, folder: Path) -> None:
 
 
 def check_systemd(code: str, folder: Path) -> None:
-    """Checks a unit, or a drop-in of deploy/weft.service if it does not start anything."""
-    path = folder / "weft.service"
+    """Checks a unit, or a drop-in of the unit that Weft ships."""
+    path = folder / "page.service"
     unit = code if "ExecStart=" in code else (ROOT / "deploy" / "weft.service").read_text(encoding="utf-8")
     path.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE), encoding="utf-8")
     if unit is not code:
-        (folder / "weft.service.d").mkdir()
-        (folder / "weft.service.d" / "page.conf").write_text(code, encoding="utf-8")
+        drop_in = folder / "page.service.d" / "override.conf"
+        drop_in.parent.mkdir()
+        drop_in.write_text(code, encoding="utf-8")
     ran = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+    # What it ignores is an error here; it may report units of this machine, too.
+    assert ran.returncode == 0, ran.stderr
+    assert str(folder) not in ran.stderr, ran.stderr
+
+
+def check_caddy(code: str, folder: Path) -> None:
+    """Checks that the blocks of a Caddyfile are closed, and all of it where Caddy is installed, which few systems package."""
+    assert code.count("{") == code.count("}") > 0
+    if (program := shutil.which("caddy")) is not None:
+        path = folder / "Caddyfile"
+        path.write_text(code, encoding="utf-8")
+        command = [program, "adapt", "--config", str(path), "--adapter", "caddyfile"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        assert ran.returncode == 0, ran.stderr
 
 
 CHECKS: dict[str, Callable[[str, Path], object]] = {
@@ -239,6 +262,7 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "yaml": lambda code, _: msgspec.yaml.decode(code),
     "python": lambda code, _: compile(code, "page", "exec"),
     "javascript": lambda code, _: subprocess.run(["node", "--input-type=module", "--check"], input=code, text=True, check=True),
+    "caddy": check_caddy,
     "nginx": check_nginx,
     "systemd": check_systemd,
 }
