@@ -10,8 +10,8 @@ A tag is a comment on the line before its fence:
     <!-- run: actor -->           the same, against a model that answers as a skilled one would (tests/clients/actor.py)
     <!-- file: NAME -->           a file that the page's programs import or read
     <!-- check: commands -->      shell: make's goals, weft's flags, and scripts that are named exist
-    <!-- check: KIND -->          a file of KIND: json, toml, yaml, caddy, nginx, systemd (a unit, or a drop-in of ours); python and
-                                  javascript are parsed
+    <!-- check: KIND -->          a file of KIND: json, toml, yaml, caddy, nginx, promql, systemd (a unit, or a drop-in of ours);
+                                  python and javascript are parsed
     <!-- output -->               what the fence before prints; not run
 """
 
@@ -53,7 +53,7 @@ def fences(page: Path) -> Iterator[Fence]:
         yield Fence(str(page.relative_to(ROOT)), line, found["language"], verb.strip(), argument.strip(), code)
 
 
-def tested_pages() -> list[Path]:
+def pages_with_tags() -> list[Path]:
     """The README and the pages whose fences are all tagged."""
     folders = ("start", "tutorials", "guides")
     return [ROOT / "README.md", *(page for folder in folders for page in sorted((ROOT / "docs" / folder).glob("*.md")))]

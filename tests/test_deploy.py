@@ -194,13 +194,20 @@ def shown() -> set[str]:
     return {name for query in queries() for name in re.findall(r"\b(?:weft|llamacpp):\w+", query)}
 
 
-async def test_the_dashboard_shows_metrics_that_there_are() -> None:
+def documented() -> set[str]:
+    """The metrics in queries and alerts of the page about monitoring."""
+    page = (ROOT / "docs" / "guides" / "monitoring.md").read_text()
+    return set(re.findall(r"\b(?:weft|llamacpp):\w+", page)) - {"llamacpp:requests"}
+
+
+async def test_the_dashboard_and_the_page_about_monitoring_show_metrics_that_there_are() -> None:
     async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), Settings(metrics=True))) as client:
         await answers(client, 200)
         told = (await client.get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(told)}
     names = {sample.name: set(sample.labels) for family in families.values() for sample in family.samples}
     assert shown() <= names.keys()
+    assert documented() <= names.keys()
     for query in queries():
         for label in re.findall(r"sum by \((\w+)\)", query):
             [metric] = re.findall(r"\b(?:weft|llamacpp):\w+", query)

@@ -24,12 +24,12 @@ from tests.adapters import write_adapter
 from tests.clients import actor
 from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.engine.tiny_projectors import Size, png_of, wav_of, write_projector
-from tests.pages import ROOT, Fence, fences, tested_pages
+from tests.pages import ROOT, Fence, fences, pages_with_tags
 from tests.server.live import LiveServer, environ
 from weft.cli.commands import COMMANDS
 from weft.cli.main import parse, parse_command
 
-PAGES = tested_pages()
+PAGES = pages_with_tags()
 FENCES = [fence for page in PAGES for fence in fences(page)]
 TIMEOUT_S = 120
 
@@ -58,6 +58,7 @@ def test_every_fence_is_found_and_tagged() -> None:
 
 def printed_by(command: list[str], folder: Path, code: str | None = None) -> str:
     environment = {**environ(), "PYTHONPATH": f"{ROOT / 'python'}", "WEFT_MODEL": str(weft.DEMO_MODEL)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     ran = subprocess.run(
         command, input=code, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
@@ -255,6 +256,13 @@ def check_caddy(code: str, folder: Path) -> None:
         assert ran.returncode == 0, ran.stderr
 
 
+def check_promql(code: str) -> None:
+    """Checks that a query names metrics and closes its brackets; tests/test_deploy.py checks that the server has the metrics."""
+    assert re.search(r"\b(?:weft|llamacpp):\w+", code)
+    for opening, closing in ("()", "[]", "{}"):
+        assert code.count(opening) == code.count(closing)
+
+
 CHECKS: dict[str, Callable[[str, Path], object]] = {
     "commands": lambda code, _: check_commands(code),
     "json": lambda code, _: json.loads(code),
@@ -264,6 +272,7 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "javascript": lambda code, _: subprocess.run(["node", "--input-type=module", "--check"], input=code, text=True, check=True),
     "caddy": check_caddy,
     "nginx": check_nginx,
+    "promql": lambda code, _: check_promql(code),
     "systemd": check_systemd,
 }
 
