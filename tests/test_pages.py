@@ -195,6 +195,8 @@ def check_commands(code: str) -> None:
                 assert goal in GOALS, f"make has no goal {goal}"
             case ["python", "-m", "weft", *arguments] | ["weft", *arguments]:
                 check_weft([word for word in arguments if word != "&"])
+            case ["python", "-m", module, *_]:
+                assert importlib.util.find_spec(module) is not None, module
             case ["python", script, *_] if script.endswith(".py"):
                 assert (ROOT / script).exists(), script
             case ["python", "-m", module, *_]:
@@ -272,6 +274,7 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "javascript": lambda code, _: subprocess.run(["node", "--input-type=module", "--check"], input=code, text=True, check=True),
     "caddy": check_caddy,
     "nginx": check_nginx,
+    "python": lambda code, _: ast.parse(code),
     "promql": lambda code, _: check_promql(code),
     "systemd": check_systemd,
 }

@@ -122,11 +122,11 @@ def stuck(cluster: Cluster) -> None:
 
 
 FAULTS: dict[str, tuple[str, Callable[[Cluster], None], float]] = {
-    "nothing": ("nothing happens", lambda _: None, 4),
+    "nothing": ("no fault", lambda _: None, 4),
     "replica": ("a replica is killed", lambda cluster: kill(cluster, "replica"), 10),
     "proxy": ("the proxy is killed", lambda cluster: kill(cluster, "ProxyActor"), 10),
-    "slow": ("a replica stands still for 3 s, twice", slow, 4),
-    "stuck": ("a replica stands still for ever", stuck, 6),
+    "slow": ("a replica is stopped for 3 s, twice", slow, 4),
+    "stuck": ("a replica hangs", stuck, 6),
     "ingress": ("the ingress is killed", lambda cluster: kill(cluster, "ingress"), 12),
 }
 
@@ -174,7 +174,7 @@ def _with_row(page: str, row: str) -> str:
     before, _, rest = page.partition(BEGIN)
     table, _, after = rest.partition(END)
     rows = {line.split(" | ")[0]: line for line in [*table.splitlines(), row] if line.startswith("| ")}
-    head = f"| under load | requests | {' | '.join(OUTCOMES)} | longest, s | all well again after, s | what was told |"
+    head = f"| fault | requests | {' | '.join(OUTCOMES)} | longest, s | recovered after, s | errors |"
     ordered = [rows[title] for name in FAULTS if (title := f"| {FAULTS[name][0]}") in rows]
     return "\n".join([before + BEGIN, "", head, "| --- |" + " ---: |" * 8 + " --- |", *ordered, "", END]) + after
 
