@@ -1,6 +1,6 @@
-"""Asks the server in this container whether it is ready: 0 where it is, 1 where it still loads, or does not answer.
+"""Checks whether the server in this container is ready: exits with 0 if it is, with 1 if it is loading or does not answer.
 
-Not by `urllib`, which would ask a proxy of the environment, and not by `curl`, which an image need not have. A key is not needed.
+`urllib` would use a proxy of the environment, and the image has no `curl`. `/health` needs no API key.
 """
 
 import os
