@@ -1,62 +1,105 @@
 #!/usr/bin/env python
-"""Writes the sampling section of docs/reference/request-fields.md from the table of sampling parameters."""
+"""Writes the parts of docs/reference/request-fields.md that the code knows.
 
+These are the table of sampling parameters, the tables of unsupported fields, and the types of all other fields.
+"""
+
+import json
 import math
-from collections.abc import Iterator
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from weft.sampling_fields import ParameterMeta, Sampling, parameter_meta
+from weft.server.request_fields.fields import BRANCH_NAMES, CompletionFields
+from weft.server.request_fields.neutral import Neutral, unsupported_fields
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "request-fields.md"
 
-BEGIN = "<!-- made by scripts/field_table.py -->"
-END = "<!-- end of what is made -->"
+GENERATED = re.compile(r"(?P<begin><!-- generated: (?P<what>[^\n]*) -->\n\n)(?P<table>.*?)(?P<end>\n<!-- end -->)", re.DOTALL)
+TYPED = re.compile(r"(?P<begin><!-- types: (?P<schemas>[^\n]*) -->\n\n\|[^\n]*\n\|[^\n]*\n)(?P<rows>(?:\|[^\n]*\n)+)")
 
-ITS_EFFECT = "engine/test_sampling::test_each_field_changes_what_is_said"
-
-TESTS = {
-    "samplers": "engine/test_sampling::test_samplers_may_be_spelt_as_llama_server_spells_them",
-    "penalize_nl": "engine/test_sampling::test_newlines_are_penalised_only_where_asked_for",
-    "dry_sequence_breakers": "engine/test_sampling::test_a_breaker_ends_a_repetition",
-    "ignore_eos": "engine/test_stopping::test_an_ignored_end_token_is_never_drawn",
-    "logit_bias": "server/test_llamacpp_completion::test_a_text_in_logit_bias_stands_for_its_tokens",
+OVER_HTTP = {
+    "samplers": "over HTTP: names in any of llama.cpp's spellings, as a list or separated by `;`, or its letters",
+    "dry_base": "over HTTP, values below 1 select the server's default",
+    "logit_bias": "over HTTP: pairs of an id or a text with a number or `false`, or OpenAI's object",
 }
-"""Tests of their own; that of the others is `ITS_EFFECT`."""
+"""Values that a body accepts and a request of the engine does not."""
 
-IN_A_BODY = {
-    "samplers": "names in any of llama.cpp's spellings, a list or with `;` between, or its letters",
-    "dry_base": "less than 1 is the server's default",
-    "logit_bias": "pairs of an id or a text with a number or `false`, or OpenAI's object",
+TYPES = {
+    "explain_cache": "boolean",
+    "format": "string or object",
+    "image_data": "array of objects",
+    "json_schema": "any",
+    "lora": "array of objects",
+    "thinking": "boolean or object",
+    "truncate": "boolean",
 }
-"""What a body may say where a request of the engine may not."""
+"""Types of fields that the schemas declare as any JSON, because code checks them."""
+
+PROBES: tuple[Any, ...] = (
+    *("", [], {}, 0, False, 1, True, -1),
+    *("auto", "none", "deepseek", "deepseek-legacy", "default", "standard", "standard_only", "in_memory"),
+    ["text"],
+    *({"context_compression": value} for value in ("auto", "disabled")),
+    {"mode": "implicit", "prewarm": False, "ttl": "30m"},
+    {"completion_window": "soonest"},
+    {"include_obfuscation": False},
+    {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+)
+"""Values that are tried on unsupported fields."""
 
 
 def page(text: str) -> str:
-    """The page with the table as it is today."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, *_table(), END]) + after
+    """Returns the page with its generated parts as the code has them today."""
+    text = GENERATED.sub(lambda found: found["begin"] + "\n".join(_generated(found["what"])) + found["end"], text)
+    return TYPED.sub(lambda found: found["begin"] + _typed(found["schemas"], found["rows"]), text)
 
 
-def _table() -> Iterator[str]:
-    yield "| field | what it does | values | default | the test of its effect |"
+def schemas(names: str) -> list[type[msgspec.Struct]]:
+    """Returns the schemas that a comment of the page names, as `module:Struct` below `weft`."""
+    return [getattr(import_module(f"weft.{module}"), name) for module, name in re.findall(r"([\w.]+):(\w+)", names)]
+
+
+def _generated(what: str) -> Iterator[str]:
+    match what:
+        case "sampling":
+            return _sampling()
+        case "branches":
+            return _branch_names()
+        case _:
+            return _unsupported(schemas(what))
+
+
+def _branch_names() -> Iterator[str]:
+    names = [f"`{name}`" for name in BRANCH_NAMES if name not in parameter_meta()]
+    yield "\n".join(textwrap.wrap(f"{', '.join(names)}, and every field of [sampling](#sampling).", width=128))
+
+
+def _sampling() -> Iterator[str]:
+    yield "| field | type | range | default | effect |"
     yield "| --- | --- | --- | --- | --- |"
+    bodies = get_type_hints(CompletionFields)
     defaults = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
     for name, meta in parameter_meta().items():
-        text = meta.text + (f"; over HTTP: {IN_A_BODY[name]}" if name in IN_A_BODY else "")
-        yield f"| `{name}` | {text} | {_values(meta)} | {_default(defaults[name])} | `{TESTS.get(name, ITS_EFFECT)}` |"
+        text = meta.text + (f"; {OVER_HTTP[name]}" if name in OVER_HTTP else "")
+        yield f"| `{name}` | {json_type(bodies[name])} | {_values(meta)} | {_default(defaults[name])} | {text} |"
 
 
 def _values(meta: ParameterMeta) -> str:
     if meta.held is not None:
-        return f"{_range(*meta.held)}; past a bound is that bound"
+        return f"{_range(*meta.held)}; clamped"
     return f"above {meta.above:g}" if meta.above > -math.inf else _range(meta.low, meta.high)
 
 
 def _range(low: float, high: float) -> str:
-    # The least and the greatest of all numbers of 32 bits are no bounds that anybody meets.
+    # The bounds of 32-bit integers are not worth a mention.
     has_low, has_high = low > -(2**31), high < 2**31 - 1
     if has_low and has_high:
         return f"{low:g} to {high:g}"
@@ -67,6 +110,68 @@ def _default(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(f"`{part!r}`".replace("'", "") if part != "\n" else "`\\n`" for part in value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+def _unsupported(bodies: Iterable[type[msgspec.Struct]]) -> Iterator[str]:
+    yield "| field | accepted values |"
+    yield "| --- | --- |"
+    found: dict[str, str] = {}
+    for body in bodies:
+        hints = get_type_hints(body)
+        found |= {sent_as: _accepted(mark, hints[name]) for name, sent_as, mark in unsupported_fields(body)}
+    for name, values in sorted(found.items()):
+        yield f"| `{name}` | {values} |"
+
+
+def _accepted(mark: Neutral, hint: Any) -> str:  # noqa: ANN401 (a type)
+    accepted = [value for value in PROBES if _takes(mark.accepts, value, hint)]
+    if {"", 0} <= {value for value in accepted if isinstance(value, str | int)}:
+        return "empty ones"
+    if accepted and _takes(mark.accepts, -7, hint):
+        return "0 or less"
+    # `False == 0`: a boolean that equals an accepted number is no value of its own.
+    ints = [value for value in accepted if type(value) is int]
+    shown = [value for value in accepted if not isinstance(value, bool) or value not in ints]
+    return ", ".join(f"`{json.dumps(value)}`" for value in shown) or "none"
+
+
+def _takes(accepts: Callable[[Any], bool], value: Any, hint: Any) -> bool:  # noqa: ANN401 (any JSON, a type)
+    try:
+        return accepts(msgspec.convert(value, hint))
+    except (TypeError, msgspec.ValidationError):
+        return False
+
+
+def _typed(names: str, rows: str) -> str:
+    bodies = schemas(names)
+    hints = {field.encode_name: get_type_hints(body)[field.name] for body in bodies for field in msgspec.structs.fields(body)}
+    return "".join(f"{_typed_row(row, hints)}\n" for row in rows.splitlines())
+
+
+def _typed_row(row: str, hints: dict[str, Any]) -> str:
+    fields, _, *rest = row.removeprefix("| ").split(" | ")
+    kinds = dict.fromkeys(TYPES.get(name) or json_type(hints[name]) for name in re.findall(r"`([^`]+)`", fields))
+    return f"| {fields} | {' or '.join(kinds)} | {' | '.join(rest)}"
+
+
+_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
+
+
+def json_type(hint: Any) -> str:  # noqa: ANN401 (a type)
+    """Returns the JSON type of an annotation, without null."""
+    if get_origin(hint) is Annotated:
+        return json_type(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = dict.fromkeys(json_type(part) for part in get_args(hint) if part not in (type(None), msgspec.UnsetType))
+        if {"integer", "number"} <= parts.keys():
+            del parts["integer"]
+        return " or ".join(", ".join(parts).rsplit(", ", 1)) if len(parts) > 1 else next(iter(parts))
+    if get_origin(hint) in (list, tuple):
+        elements = json_type(get_args(hint)[0]) if get_origin(hint) is list else ""
+        return f"array of {elements}s" if elements in ("string", "integer", "object", "number") else "array"
+    if get_origin(hint) is Literal:
+        return "string"
+    return _NAMES.get(hint, "object")
 
 
 if __name__ == "__main__":

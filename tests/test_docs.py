@@ -1,4 +1,4 @@
-"""The page of fields tells every field, that of features every feature, and both name only tests that there are."""
+"""The pages of fields and of features are complete, and those that name tests name existing ones."""
 
 import ast
 import re
@@ -17,12 +17,14 @@ from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELT
 from weft.cli.flags_without_setting import Meaning
 from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
+from weft.server.cache_api.schemas import PinBody
 from weft.server.compat.schemas import StreamBody
 from weft.server.llamacpp.embeddings_schemas import EmbeddingBody, RerankBody
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     DetokenizeBody,
     InfillBody,
+    LoraScale,
     SlotActionBody,
     StreamsLookup,
     TokenizeBody,
@@ -31,11 +33,16 @@ from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, Gene
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
+from weft.server.requests_api.schemas import ForkBody
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.score_api.schemas import ScoreBody
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "reference" / "request-fields.md").read_text(encoding="utf-8")
+"""The users' page of request fields."""
+
+FIELD_TESTS = (TESTS / "fields.md").read_text(encoding="utf-8")
+"""The tests of each field."""
 
 
 @pytest.mark.parametrize(
@@ -69,22 +76,40 @@ PAGE = (TESTS.parent / "docs" / "reference" / "request-fields.md").read_text(enc
         CompactBody,
         ConversationBody,
         StreamsLookup,
+        ForkBody,
+        PinBody,
+        LoraScale,
     ],
     ids=lambda body: body.__name__,
 )
-def test_every_field_has_its_line(body: type[msgspec.Struct]) -> None:
-    missing = [field.encode_name for field in msgspec.structs.fields(body) if f"`{field.encode_name}`" not in PAGE]
-    assert missing == []
+def test_every_field_has_its_line_and_its_test(body: type[msgspec.Struct]) -> None:
+    names = [field.encode_name for field in msgspec.structs.fields(body)]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
+    assert [name for name in names if f"`{name}`" not in FIELD_TESTS] == []
 
 
-def test_the_table_of_how_tokens_are_chosen_is_up_to_date() -> None:
+def test_types_sampling_and_unsupported_fields_are_those_of_the_code() -> None:
     page = runpy.run_path(str(TESTS.parent / "scripts" / "field_table.py"))["page"]
-    assert page(PAGE) == PAGE, "scripts/field_table.py"
+    assert "| ? |" not in PAGE
+    assert page(PAGE) == PAGE, "run scripts/field_table.py"
 
 
-def test_every_test_that_is_named_is_there() -> None:
-    named = re.findall(r"`((?:server|engine)/test_\w+)(?:::(test_\w+))?`", PAGE)
-    assert len(named) > 50
+def test_every_row_has_a_type_a_range_a_default_and_an_effect() -> None:
+    tables = re.findall(r"^\| field \| type \| range \| default \| effect \|\n\|[- |]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    assert len(rows) > 200
+    assert [row for row in rows if not all(cell.strip() for cell in row.strip("|").split(" | ")) or row.count(" | ") != 4] == []
+
+
+def test_the_users_page_names_no_test() -> None:
+    assert "test_" not in PAGE
+
+
+def test_every_test_of_a_field_is_there() -> None:
+    named = re.findall(r"`((?:server|engine)/test_\w+)(?:::(test_\w+))?`", FIELD_TESTS)
+    rows = re.findall(r"^\| .* \|$", FIELD_TESTS, re.MULTILINE)
+    assert [row for row in rows if "/test_" not in row and row not in ("| field | tests |", "| --- | --- |")] == []
+    assert len(named) > 200
     for file, test in named:
         source = (TESTS / f"{file}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE) or not test, f"{file}::{test}"
