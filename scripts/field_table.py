@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Writes the parts of docs/reference/request-fields.md that the code knows.
+"""Writes the parts of the reference of request fields and of the migration guides that the code knows.
 
-These are the table of sampling parameters, the tables of unsupported fields, and the types of all other fields.
+These are the table of sampling parameters, unsupported fields, flags without a setting, and the types of all other fields.
 """
 
 import json
@@ -16,11 +16,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.sampling_fields import ParameterMeta, Sampling, parameter_meta
 from weft.server.request_fields.fields import BRANCH_NAMES, CompletionFields
 from weft.server.request_fields.neutral import Neutral, unsupported_fields
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "request-fields.md"
+DOCS = Path(__file__).parent.parent / "docs"
+
+PAGES = [DOCS / "reference" / "request-fields.md", *sorted((DOCS / "guides").glob("from-*.md"))]
 
 GENERATED = re.compile(r"(?P<begin><!-- generated: (?P<what>[^\n]*) -->\n\n)(?P<table>.*?)(?P<end>\n<!-- end -->)", re.DOTALL)
 TYPED = re.compile(r"(?P<begin><!-- types: (?P<schemas>[^\n]*) -->\n\n\|[^\n]*\n\|[^\n]*\n)(?P<rows>(?:\|[^\n]*\n)+)")
@@ -73,6 +76,12 @@ def _generated(what: str) -> Iterator[str]:
             return _sampling()
         case "branches":
             return _branch_names()
+        case "flags that are always on":
+            return _flags(Meaning.ALWAYS)
+        case "flags without a meaning":
+            return _flags(Meaning.IDLE)
+        case "unsupported flags":
+            return _unsupported_flags()
         case _:
             return _unsupported(schemas(what))
 
@@ -80,6 +89,27 @@ def _generated(what: str) -> Iterator[str]:
 def _branch_names() -> Iterator[str]:
     names = [f"`{name}`" for name in BRANCH_NAMES if name not in parameter_meta()]
     yield "\n".join(textwrap.wrap(f"{', '.join(names)}, and every field of [sampling](#sampling).", width=128))
+
+
+def _flags(meaning: Meaning) -> Iterator[str]:
+    """Yields a table of flags, one row for each reason."""
+    yield "| flags | reason |"
+    yield "| --- | --- |"
+    names: dict[str, list[str]] = {}
+    for flag in ACCEPTED:
+        if flag.meaning is meaning:
+            names.setdefault(flag.why, []).extend(flag.names)
+    for why, flags in names.items():
+        yield f"| {', '.join(f'`{flag}`' for flag in flags)} | {why} |"
+
+
+def _unsupported_flags() -> Iterator[str]:
+    yield "| flags | accepted values | reason, and what to do instead |"
+    yield "| --- | --- | --- |"
+    for flag in ACCEPTED:
+        if flag.meaning is Meaning.MISSING:
+            values = ", ".join(f"`{value or chr(34) * 2}`" for value in flag.neutral) or "none"
+            yield f"| {', '.join(f'`{name}`' for name in flag.names)} | {values} | {flag.why} |"
 
 
 def _sampling() -> Iterator[str]:
@@ -175,4 +205,5 @@ def json_type(hint: Any) -> str:  # noqa: ANN401 (a type)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")

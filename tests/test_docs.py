@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from tests.server.serving import serving
 from weft.chat.conversation import ChatMessage
 from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELT
-from weft.cli.flags_without_setting import Meaning
+from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.cache_api.schemas import PinBody
@@ -33,6 +34,7 @@ from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, Gene
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
+from weft.server.request_fields.neutral import unsupported_fields
 from weft.server.requests_api.schemas import ForkBody
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.score_api.schemas import ScoreBody
@@ -88,10 +90,15 @@ def test_every_field_has_its_line_and_its_test(body: type[msgspec.Struct]) -> No
     assert [name for name in names if f"`{name}`" not in FIELD_TESTS] == []
 
 
-def test_types_sampling_and_unsupported_fields_are_those_of_the_code() -> None:
-    page = runpy.run_path(str(TESTS.parent / "scripts" / "field_table.py"))["page"]
-    assert "| ? |" not in PAGE
-    assert page(PAGE) == PAGE, "run scripts/field_table.py"
+SCRIPT = runpy.run_path(str(TESTS.parent / "scripts" / "field_table.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPT["PAGES"], ids=lambda path: path.stem)
+def test_generated_parts_are_those_of_the_code(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "\n?\n" not in text
+    assert "| ? |" not in text
+    assert SCRIPT["page"](text) == text, "run scripts/field_table.py"
 
 
 def test_every_row_has_a_type_a_range_a_default_and_an_effect() -> None:
@@ -113,6 +120,80 @@ def test_every_test_of_a_field_is_there() -> None:
     for file, test in named:
         source = (TESTS / f"{file}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE) or not test, f"{file}::{test}"
+
+
+GUIDES = TESTS.parent / "docs" / "guides"
+
+
+def rows_of(page: str, *titles: str) -> list[list[str]]:
+    """The rows of all tables of a guide with these titles."""
+    text = (GUIDES / page).read_text(encoding="utf-8")
+    head = re.escape(f"| {' | '.join(titles)} |")
+    tables = re.findall(rf"^{head}\n\|[- |]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert tables, titles
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for table in tables for row in table.splitlines()]
+
+
+def spelt(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_flag_without_a_setting_is_in_the_guide_from_llama_server() -> None:
+    text = (GUIDES / "from-llama-server.md").read_text(encoding="utf-8")
+    assert [name for flag in ACCEPTED for name in flag.names if f"`{name}`" not in text] == []
+
+
+def test_every_field_that_ollamas_clients_may_not_use_is_in_the_guide_from_ollama() -> None:
+    text = (GUIDES / "from-ollama.md").read_text(encoding="utf-8")
+    names = [name for body in (ChatBody, GenerateBody, Options) for _, name, _ in unsupported_fields(body)]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "titles"),
+    [
+        ("from-vllm.md", ("vLLM", "Weft")),
+        ("from-ollama.md", ("Ollama", "Weft")),
+        ("from-ollama.md", ("instruction", "Weft")),
+    ],
+    ids=str,
+)
+def test_the_flags_that_guides_recommend_are_flags(page: str, titles: tuple[str, ...]) -> None:
+    flags = [
+        word for row in rows_of(page, *titles) for code in spelt(row[1]) for word in code.split() if re.match("--?[a-zA-Z]", word)
+    ]
+    known = {*all_spellings(), *ARGS, *CACHE_LIST, "--url", "--system"}
+    assert flags
+    assert [flag for flag in flags if flag not in known] == []
+
+
+def test_fields_of_vllm_map_to_fields_that_are_there() -> None:
+    bodies = (CreateCompletion, CreateChatCompletion)
+    here = {field.encode_name for body in bodies for field in msgspec.structs.fields(body)}
+    refused = set.intersection(*({name for _, name, _ in unsupported_fields(body)} for body in bodies))
+    for theirs, ours, _ in rows_of("from-vllm.md", "vLLM", "Weft", "note"):
+        names = set(spelt(theirs))
+        assert names
+        if ours == "ignored":
+            assert names & here == set()
+        else:
+            found = names if ours == "same" else set(spelt(ours))
+            assert found
+            assert found <= here - refused
+
+
+async def test_routes_that_guides_name_are_there_and_others_are_not() -> None:
+    async with serving() as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        page = await client.get("/")
+    assert page.status_code == 200
+    for routes, _ in rows_of("from-ollama.md", "route", "Weft"):
+        for method, path in (route.split(" ") for route in spelt(routes)):
+            assert path == "/" or method.lower() in paths[path], path
+    for routes, ours in rows_of("from-vllm.md", "vLLM", "Weft"):
+        for path in spelt(routes):
+            if path.startswith("/"):
+                assert (path in paths or path == "/metrics") == (not ours.startswith("none")), path
 
 
 FEATURES = (TESTS.parent / "tests" / "features.md").read_text(encoding="utf-8")
