@@ -1,4 +1,4 @@
-"""Why answers differ from llama-server's, as docs/reference/llama-server.md tells it."""
+"""Reasons for differences from llama-server's answers, read from the tables of docs/reference/llama-server.md."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def reasons() -> list[Reason]:
 def _rows(page: str) -> Iterator[Reason]:
     if lost := re.findall(r"\n\n(\| `.*)", page):
         raise ValueError(f"this row stands in no table: {lost[0]}")
-    for table in re.findall(r"^\| requests \| place \| differs \| why \|\n\|[- |]+\|\n((?:\|.*\n)+)", page, re.MULTILINE):
+    for table in re.findall(r"^\| requests \| field \| difference \| reason \|\n\|[- |]+\|\n((?:\|.*\n)+)", page, re.MULTILINE):
         for row in table.splitlines():
             requests, places, kinds, why = (cell.strip() for cell in row.removeprefix("|").removesuffix("|").split(" | "))
             named = tuple(kinds.split(", "))
