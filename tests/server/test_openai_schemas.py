@@ -49,7 +49,7 @@ class Reason(NamedTuple):
 
 def reasons() -> list[Reason]:
     [table] = re.findall(
-        r"^\| answers \| place \| why \|\n\|[- |]+\|\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+        r"^\| answers \| field \| reason \|\n\|[- |]+\|\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
     rows = [row.strip("|").split(" | ") for row in table.splitlines()]
     return [Reason(*(tuple(re.findall(r"`([^`]+)`", cell)) for cell in row[:2])) for row in rows]
@@ -93,7 +93,7 @@ def test_what_is_no_answer_is_seen() -> None:
 
 
 def test_every_row_of_the_page_says_why() -> None:
-    table = PAGE.read_text(encoding="utf-8").partition("| answers | place | why |\n")[2]
+    table = PAGE.read_text(encoding="utf-8").partition("| answers | field | reason |\n")[2]
     rows = [row.strip("|").split(" | ") for row in table.splitlines()[1:] if row.startswith("|")]
     assert rows
     assert all(len(row) == 3 and row[2].strip() for row in rows)
