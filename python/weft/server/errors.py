@@ -99,11 +99,11 @@ value that keeps clients from retrying in a tight loop."""
 
 _ANYWHERE = {
     403: "The route does not answer web pages of other origins.",
-    408: "The body did not arrive in its time.",
-    413: "The body is larger than it may be.",
+    408: "The body did not arrive in time.",
+    413: "The body is larger than `--max-body`.",
     415: "A web page of another origin sent a body that is not `application/json`.",
     421: "The server does not answer to this `Host`.",
-    429: "Too many requests wait; try again after the seconds in `Retry-After`.",
+    429: "The server is busy; retry after the seconds in `Retry-After`.",
     503: "The model is being loaded, or the server is stopping.",
 }
 """Errors that any route may return, by status."""
@@ -122,16 +122,19 @@ def _documented_errors(descriptions: Mapping[int, str], body: type[msgspec.Struc
 
 def errors_with(body: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
     """Returns the errors that any route of an API with its own body of errors may return, for the OpenAPI document."""
-    own = {400: "The request is wrong; the message names the field.", 501: "The server, or its model, cannot do that."}
+    own = {
+        400: "The request is invalid; the message names the field.",
+        501: "The model or the flags of the server do not support this.",
+    }
     return _documented_errors(own, body)
 
 
-ERRORS = _documented_errors({400: "The request is wrong; `param` names the field."})
+ERRORS = _documented_errors({400: "The request is invalid; `param` names the field."})
 """Errors that any route may return, for the OpenAPI document."""
 
-NOT_FOUND = _documented(404, "There is no such thing.")
-CONFLICT = _documented(409, "There is no room for it, until something else is given up.")
-NOT_SUPPORTED = _documented(501, "The server was started without the flag for this.")
+NOT_FOUND = _documented(404, "The item does not exist.")
+CONFLICT = _documented(409, "The request conflicts with others or with the pinned prefixes.")
+NOT_SUPPORTED = _documented(501, "The model or the flags of the server do not support this.")
 
 
 class StillLoadingError(Exception):

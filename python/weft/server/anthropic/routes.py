@@ -22,11 +22,11 @@ __all__ = ["router"]
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 
-@post("/v1/messages", status_code=200, responses=ERRORS)
+@post("/v1/messages", status_code=200, responses=ERRORS, summary="Create a message")
 async def create_message(
     data: JSONBody[CreateMessage], request_context: ContextDependency, version: Version = None
 ) -> Answer[MessageObject]:
-    """Answers a chat."""
+    """Answers a chat with the assistant's next message."""
     service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
@@ -39,7 +39,7 @@ async def create_message(
     return Answer(StreamedResponse(generation, encoder, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 
-@post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
+@post("/v1/messages/count_tokens", status_code=200, responses=ERRORS, summary="Count the tokens of a message")
 async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
     service = request_context.service

@@ -29,19 +29,19 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 """A picture contains text of arbitrary clients; the policy forbids scripts and external resources in it."""
 
 
-@post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
+@post("/prefixes", status_code=200, responses=ERRORS | CONFLICT, summary="Pin a prefix")
 async def pin(data: JSONBody[PinBody], request_context: ContextDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
     return Answer(AwaitedResponse(partial(_pin, request_context.service, translate.pieces(data))))
 
 
-@get("/prefixes", responses=ERRORS)
+@get("/prefixes", responses=ERRORS, summary="List pinned prefixes")
 async def prefixes(request_context: ContextDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
     return Answer(AwaitedResponse(partial(_prefixes, request_context.service)))
 
 
-@delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
+@delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND, summary="Unpin a prefix")
 async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
     service = request_context.service
@@ -51,13 +51,13 @@ async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) ->
         raise NoSuchItemError(f"no pinned prefix has the id {prefix_id}")
 
 
-@get("/cache", responses=ERRORS)
+@get("/cache", responses=ERRORS, summary="Inspect the cache")
 async def cache(
     request_context: ContextDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
-    """The cache's contents and capacity, with the `limit` most recently used nodes of the prefix tree.
+    """Returns the cache's contents and capacity, with the `limit` most recently used nodes of the prefix tree.
 
     With `format=svg` or `format=dot`, a picture of it.
     """

@@ -16,7 +16,7 @@ from weft.server.web_policy import require_trusted_sender
 __all__ = ["router"]
 
 
-@post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Stream plain text")
 async def stream(
     data: JSONBody[StreamBody],
     request_context: ContextDependency,

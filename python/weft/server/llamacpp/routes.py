@@ -61,11 +61,11 @@ from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 __all__ = ["router"]
 
 
-@post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Complete a prompt")
 async def completion(
     data: JSONBody[CompletionBody], request_context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
-    """Continues a prompt `n` times."""
+    """Continues a prompt with `n` branches."""
     service, caller = request_context.service, request_context.caller
     if (other := request_context.completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
@@ -84,11 +84,11 @@ async def completion(
         return await _answer(data, dialect.with_system_prompt(parsed, new, tokens), service, caller, other)
 
 
-@post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Fill a gap")
 async def infill(
     data: JSONBody[InfillBody], request_context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
-    """Fills the gap between two texts, `n` times."""
+    """Fills the gap between two texts with `n` branches."""
     service, caller = request_context.service, request_context.caller
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
@@ -103,9 +103,9 @@ async def _answer(
     return await caller.respond(data, generation, encoder, service)
 
 
-@post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
+@post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS, summary="Tokenize a text")
 async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDependency) -> Answer[TokenizeResult]:
-    """The tokens of a text."""
+    """Returns the tokens of a text."""
     service = request_context.service
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
@@ -114,9 +114,9 @@ async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDepende
     return Answer(ChunkedResponse(written))
 
 
-@post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
+@post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS, summary="Detokenize tokens")
 async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDependency) -> Answer[DetokenizeResult]:
-    """The text of tokens."""
+    """Returns the text of tokens."""
     service = request_context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
@@ -127,17 +127,17 @@ async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDep
     )
 
 
-@get("/tokenizer_info", responses=ERRORS)
+@get("/tokenizer_info", responses=ERRORS, summary="Describe the tokenizer")
 async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
-    """The tokenizer's properties, for clients that count tokens."""
+    """Returns the tokenizer's properties, for clients that count tokens."""
     return tokens.tokenizer_info(request_context.service)
 
 
-@post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Embed texts")
 async def embedding(
     data: JSONBody[EmbeddingBody], request_context: ContextDependency
 ) -> Answer[list[TextEmbedding] | OneEmbedding]:
-    """Embeddings of texts, or of each token without pooling."""
+    """Returns an embedding of each text, or of each token without pooling."""
     service = request_context.service
     name, texts = embeddings.texts(data)
     form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
@@ -145,9 +145,14 @@ async def embedding(
     return Answer(AwaitedChunks(work, service.collected))
 
 
-@post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post(
+    ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
+    status_code=200,
+    responses=ERRORS | NOT_SUPPORTED,
+    summary="Rank texts",
+)
 async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
-    """Ranks texts by relevance to a query, the best first."""
+    """Ranks texts by relevance to a query, most relevant first."""
     service = request_context.service
     parsed = embeddings.parse_rerank(data)
     write = embeddings.written(parsed, service.model_name)
@@ -156,20 +161,20 @@ async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency)
     )
 
 
-@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Render a chat")
 async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
-    """The prompt to which messages are rendered. `<__media__>` stands for images and audio, whose files are not read."""
+    """Renders messages to a prompt. `<__media__>` stands for images and audio, whose files are not read."""
     return ApplyTemplateResult(await rendered_text(data, request_context.service))
 
 
-@get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Check health")
 async def health(
     request_context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
-    """200 once the model is loaded, else 503.
+    """Returns 200 once the model is loaded, and 503 before.
 
-    As in 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy; with either, the status
-    reflects busy slots too.
+    As in llama-server of 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy. With either,
+    the status reflects busy slots too.
     """
     service = request_context.service
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
@@ -181,9 +186,9 @@ async def health(
     return report
 
 
-@get("/slots", responses=ERRORS | NOT_SUPPORTED)
+@get("/slots", responses=ERRORS | NOT_SUPPORTED, summary="List slots")
 async def slots(request_context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
-    """The state of each slot; with `fail_on_no_slot=1` it is 503 if all are busy."""
+    """Returns the state of each slot; with `fail_on_no_slot=1`, 503 if all are busy."""
     service = request_context.service
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
@@ -198,21 +203,21 @@ def _is_on(given: str | None) -> bool:
     return given not in (None, "0", "false")
 
 
-@post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Save, restore or erase a slot")
 async def slot_action(
     id_slot: FromPath[str],
     request_context: ContextDependency,
     data: JSONBody[SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
-    """Saves a slot (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
+    """Saves a slot to a file (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
     return Answer(AwaitedResponse(partial(places.act, request_context.service.slot_files, parsed)))
 
 
-@get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
+@get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL, summary="Read metrics")
 async def prometheus_metrics(request_context: ContextDependency) -> Response[bytes]:
-    """Metrics in Prometheus' text format."""
+    """Returns metrics in Prometheus' text format."""
     service = request_context.service
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
@@ -221,30 +226,30 @@ async def prometheus_metrics(request_context: ContextDependency) -> Response[byt
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=started)
 
 
-@get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Describe the server")
 async def props(request_context: ContextDependency) -> Properties:
-    """The server and its model."""
+    """Returns the properties of the server and its model."""
     service = request_context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     return report if is_trusted_sender() else properties.without_texts(report)
 
 
-@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
+@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL, summary="Change properties")
 async def set_props(request_context: ContextDependency) -> PropertiesSet:
-    """Accepted without effect, as in llama-server: no property can be changed at runtime."""
+    """Has no effect, as in llama-server: no property can be changed at runtime."""
     if not request_context.service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return PropertiesSet(success=True)
 
 
-@get("/lora-adapters", responses=ERRORS)
+@get("/lora-adapters", responses=ERRORS, summary="List adapters")
 async def lora_adapters(request_context: ContextDependency) -> list[LoraAdapter]:
-    """The loaded adapters, with their default scales."""
+    """Returns the loaded adapters with their default scales."""
     return properties.lora_adapters(request_context.service)
 
 
-@post("/lora-adapters", status_code=200, responses=ERRORS)
+@post("/lora-adapters", status_code=200, responses=ERRORS, summary="Set default adapters")
 async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: ContextDependency) -> LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 

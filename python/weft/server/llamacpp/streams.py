@@ -18,11 +18,11 @@ from weft.server.streaming.responses import Answer
 __all__ = ["delete_stream", "lookup_streams", "read_stream"]
 
 
-@get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Resume a stream")
 async def read_stream(
     request_context: ContextDependency, conv_id: FromQuery[str] = "", from_: Annotated[str, QueryParameter(name="from")] = "0"
 ) -> Answer[str]:
-    """The stream of a conversation from a byte offset to its end."""
+    """Returns the stream of a conversation from a byte offset to its end."""
     caller = request_context.caller
     recording = request_context.service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
@@ -32,9 +32,9 @@ async def read_stream(
     return Answer(RecordingResponse(recording, offset))
 
 
-@post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+@post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Find resumable streams")
 async def lookup_streams(data: JSONBody[StreamsLookup], request_context: ContextDependency) -> list[KeptStream]:
-    """The resumable streams of these conversations; `ID` also finds `ID::MODEL`."""
+    """Returns the resumable streams of conversations; `ID` also finds `ID::MODEL`."""
     caller = request_context.caller
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
@@ -45,7 +45,7 @@ async def lookup_streams(data: JSONBody[StreamsLookup], request_context: Context
     ]
 
 
-@delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Delete a resumable stream")
 async def delete_stream(request_context: ContextDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
     caller = request_context.caller

@@ -56,9 +56,9 @@ RELEASE = "0.33.0"
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
 
-@post("/api/generate", status_code=200, responses=ERRORS)
+@post("/api/generate", status_code=200, responses=ERRORS, summary="Generate a completion")
 async def generate(data: JSONBody[GenerateBody], request_context: ContextDependency) -> Answer[GenerateAnswer]:
-    """Continues a prompt, as a chat message or, with `raw`, unchanged."""
+    """Continues a prompt: as the message of a chat, or unchanged with `raw`."""
     service = request_context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
@@ -73,9 +73,9 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
     return _answer(parsed, generation, service, answer.generate_answer, includes_context=not is_raw)
 
 
-@post("/api/chat", status_code=200, responses=ERRORS)
+@post("/api/chat", status_code=200, responses=ERRORS, summary="Answer a chat")
 async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> Answer[ChatAnswer]:
-    """Answers a chat."""
+    """Answers a chat with the assistant's next message."""
     service = request_context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
@@ -147,9 +147,9 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
         service.sleep.shorten_timeout(seconds)
 
 
-@post("/api/embed", status_code=200, responses=ERRORS)
+@post("/api/embed", status_code=200, responses=ERRORS, summary="Embed texts")
 async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -> Answer[Embedded]:
-    """Computes embeddings of texts."""
+    """Returns an embedding of each text."""
     service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -162,9 +162,9 @@ async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -
     return Answer(AwaitedChunks(partial(make, truncates=data.truncate is not False), service.collected))
 
 
-@post("/api/embeddings", status_code=200, responses=ERRORS)
+@post("/api/embeddings", status_code=200, responses=ERRORS, summary="Embed one text")
 async def embeddings(data: JSONBody[EmbeddingsBody], request_context: ContextDependency) -> Answer[OneEmbedded]:
-    """Computes the embedding of a text."""
+    """Returns the embedding of one text."""
     service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
@@ -211,31 +211,31 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
     return [b'{"embedding":%b}' % made.json(0)[1:-1]]
 
 
-@get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List models")
 async def tags(request_context: ContextDependency) -> ServedModels:
-    """The served model."""
+    """Returns the served model, as a list of one."""
     service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
-@post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+@post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Describe the model")
 async def show(request_context: ContextDependency) -> ModelShown:
-    """The served model. The body is ignored."""
+    """Returns the served model with its settings and metadata. The body is ignored."""
     service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
-@get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List loaded models")
 async def ps(request_context: ContextDependency) -> LoadedModels:
-    """The model, if it is loaded."""
+    """Returns the served model, or an empty list while it is unloaded."""
     return models.loaded(request_context.service)
 
 
-@get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Read the version")
 async def version() -> Version:
-    """The Ollama release with these routes."""
+    """Returns the Ollama release with these routes."""
     return Version(RELEASE)
 
 
@@ -244,13 +244,14 @@ async def version() -> Version:
     status_code=200,
     responses=ERRORS,
     opt=NEEDS_NO_MODEL,
+    summary="Change models",
 )
 async def change_models() -> None:
     """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)
 
 
-@delete("/api/delete", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+@delete("/api/delete", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Delete a model")
 async def delete_model() -> None:
     """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)

@@ -22,9 +22,9 @@ from weft.server.streaming.responses import Answer, AwaitedChunks
 __all__ = ["router"]
 
 
-@post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Complete prompts")
 async def create_completion(data: JSONBody[CreateCompletion], request_context: ContextDependency) -> Answer[CompletionObject]:
-    """Continues one or several prompts, `n` times each."""
+    """Continues one or several prompts with `n` branches each."""
     service, caller = request_context.service, request_context.caller
     if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
@@ -35,27 +35,32 @@ async def create_completion(data: JSONBody[CreateCompletion], request_context: C
     return await caller.respond(data, generation, encoder, service)
 
 
-@post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Answer a chat")
 async def create_chat_completion(
     data: JSONBody[CreateChatCompletion], request_context: ContextDependency
 ) -> Answer[ChatCompletion]:
-    """Answers a chat `n` times."""
+    """Answers a chat with `n` branches."""
     service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
     return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service), service)
 
 
-@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)
+@post(
+    ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
+    status_code=200,
+    responses=ERRORS,
+    summary="Count the tokens of a chat",
+)
 async def count_chat_tokens(data: JSONBody[CreateChatCompletion], request_context: ContextDependency) -> InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
     return InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, request_context.service))
 
 
-@post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Embed texts")
 async def create_embedding(data: JSONBody[CreateEmbedding], request_context: ContextDependency) -> Answer[EmbeddingList]:
-    """Computes embeddings of texts."""
+    """Returns an embedding of each text."""
     service = request_context.service
     texts = embeddings.texts(data, service.pooling)
     write = embeddings.written(data, service.model_name)
@@ -65,15 +70,15 @@ async def create_embedding(data: JSONBody[CreateEmbedding], request_context: Con
     return Answer(AwaitedChunks(work, service.collected))
 
 
-@get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List models")
 async def list_models(request_context: ContextDependency) -> ModelList:
-    """The served model."""
+    """Returns the served model, as a list of one."""
     return request_context.service.snapshot(models.models)
 
 
-@get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Describe a model")
 async def retrieve_model(request_context: ContextDependency) -> ModelCard:
-    """The served model, under any name."""
+    """Returns the served model, under any name."""
     return request_context.service.snapshot(models.model)
 
 

@@ -30,25 +30,25 @@ MAX_CANCELLED_PER_STEP = 1_000
 """Maximum branches cancelled before other tasks run."""
 
 
-@get("/requests", responses=ERRORS, opt=NEEDS_NO_MODEL)
+@get("/requests", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List requests")
 async def requests(request_context: ContextDependency) -> RequestsReport:
-    """The queued and running requests that were made with the same key."""
+    """Returns the queued and running requests that were made with the same key."""
     service = request_context.service
     generations = service.generations_of(current_owner())
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
-@get("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Inspect a request")
 async def request(
     request_id: FromPath[str], request_context: ContextDependency, first: FromQuery[int] = 0
 ) -> Answer[RequestReport]:
-    """A request with its branches: state, text so far, and settings of each."""
+    """Returns a request with its branches: state, text so far, and settings of each."""
     service = request_context.service
     generation = _found(service, request_id)
     return Answer(AwaitedResponse(partial(_report, service, generation, first)))
 
 
-@delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Cancel a request")
 async def cancel(request_id: FromPath[str], request_context: ContextDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(request_context.service, request_id)
@@ -58,7 +58,9 @@ async def cancel(request_id: FromPath[str], request_context: ContextDependency) 
         generation.streams[prompt].cancel(branch_index)
 
 
-@delete("/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@delete(
+    "/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Cancel a branch"
+)
 async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
     generation = _found(request_context.service, request_id)
@@ -66,7 +68,13 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request
     generation.streams[prompt].cancel(branch_index)
 
 
-@post("/requests/{request_id:str}/branches/{index:int}/fork", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@post(
+    "/requests/{request_id:str}/branches/{index:int}/fork",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Fork a branch",
+)
 async def fork(
     request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency, data: JSONBody[ForkBody | None] = None
 ) -> Answer[Forked]:

@@ -70,58 +70,80 @@ def page(
 PageDependency = NamedDependency[SkipValidation[Page]]
 
 
-@post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
+@post(
+    ["/v1/responses", "/responses"],
+    status_code=200,
+    responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED,
+    summary="Create a response",
+)
 async def create(data: JSONBody[CreateResponse], request_context: ContextDependency) -> Answer[Response]:
     """Generates a response to the input, within its conversation if any."""
     return Answer(await request_context.response_service.create(data, request_context.caller))
 
 
-@get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Retrieve a response")
 async def retrieve(
     response_id: FromPath[str],
     request_context: ContextDependency,
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[Response]:
-    """The current state of a response, or with `stream` its events after number `starting_after`."""
+    """Returns the current state of a response, or with `stream` its events after number `starting_after`."""
     response_service, caller = request_context.response_service, request_context.caller
     if stream:
         return Answer(response_service.replay(response_id, caller, starting_after))
     return Answer(ChunkedResponse(response_service.store.response(caller.owner, response_id).json()))
 
 
-@delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@delete(
+    "/v1/responses/{response_id:str}",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Delete a response",
+)
 async def forget(response_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a response; responses that continue it remain."""
     return await request_context.response_service.delete(response_id, request_context.caller)
 
 
-@post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@post(
+    "/v1/responses/{response_id:str}/cancel",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Cancel a response",
+)
 async def cancel(response_id: FromPath[str], request_context: ContextDependency) -> Answer[Response]:
     """Cancels a background response."""
     return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, request_context.caller)))
 
 
-@get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="List input items")
 async def input_items(response_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
-    """The input items of a response, including the earlier conversation."""
+    """Returns the input items of a response, including the earlier conversation."""
     return page.of(request_context.response_service.input_items(response_id, request_context.caller))
 
 
-@post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
+@post(
+    ["/v1/responses/input_tokens", "/responses/input_tokens"],
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    summary="Count the tokens of a response",
+)
 async def count(data: JSONBody[CountBody], request_context: ContextDependency) -> InputTokens:
-    """The number of prompt tokens that a response would have; nothing is generated."""
+    """Counts the prompt tokens that a response would have; nothing is generated."""
     n_tokens = await request_context.response_service.count_tokens(data, request_context.caller)
     return InputTokens("response.input_tokens", n_tokens)
 
 
-@post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
+@post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED, summary="Compact a conversation")
 async def compact(data: JSONBody[CompactBody], request_context: ContextDependency) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
     return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, request_context.caller)))
 
 
-@post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+@post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Create a conversation")
 async def create_conversation(data: JSONBody[ConversationBody], request_context: ContextDependency) -> Conversation:
     """Creates a conversation, to which responses can be added."""
     response_service, caller = request_context.response_service, request_context.caller
@@ -131,13 +153,21 @@ async def create_conversation(data: JSONBody[ConversationBody], request_context:
     )
 
 
-@get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get(
+    "/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Retrieve a conversation"
+)
 async def conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Conversation:
-    """A conversation, without its items."""
+    """Returns a conversation, without its items."""
     return _conversation(request_context, conversation_id).about
 
 
-@post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@post(
+    "/v1/conversations/{conversation_id:str}",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Update a conversation",
+)
 async def change(
     conversation_id: FromPath[str], data: JSONBody[MetadataBody], request_context: ContextDependency
 ) -> Conversation:
@@ -148,14 +178,26 @@ async def change(
     return found.about
 
 
-@delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@delete(
+    "/v1/conversations/{conversation_id:str}",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Delete a conversation",
+)
 async def forget_conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a conversation; its responses remain."""
     request_context.response_service.store.remove(_conversation(request_context, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
 
-@post("/v1/conversations/{conversation_id:str}/items", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@post(
+    "/v1/conversations/{conversation_id:str}/items",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Add items",
+)
 async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], request_context: ContextDependency) -> ItemList:
     """Adds items to a conversation."""
     response_service = request_context.response_service
@@ -165,17 +207,22 @@ async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], r
     return _list(made, has_more=False)
 
 
-@get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="List items")
 async def list_items(conversation_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
-    """The items of a conversation."""
+    """Returns the items of a conversation."""
     return page.of(_conversation(request_context, conversation_id).items)
 
 
-@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+@get(
+    "/v1/conversations/{conversation_id:str}/items/{item_id:str}",
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+    summary="Retrieve an item",
+)
 async def item(
     conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
 ) -> Answer[dict[str, str]]:
-    """One item of a conversation."""
+    """Returns one item of a conversation."""
     return Answer(ChunkedResponse(_found(_conversation(request_context, conversation_id).items, item_id).pieces))
 
 
@@ -184,6 +231,7 @@ async def item(
     status_code=200,
     responses=ERRORS | NOT_FOUND,
     opt=NEEDS_NO_MODEL,
+    summary="Remove an item",
 )
 async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """Removes an item from a conversation."""

@@ -15,7 +15,7 @@ from weft.server.streaming.responses import Answer, AwaitedChunks
 __all__ = ["router"]
 
 
-@post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Score continuations")
 async def scores(data: JSONBody[ScoreBody], request_context: ContextDependency) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
     service = request_context.service
