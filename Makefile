@@ -203,10 +203,10 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	@python -m compileall -q python/weft
 
 docs: .venv/synced ## Build the documentation into site/, strictly and without the network
-	mkdocs build --strict --quiet
+	PYTHONPATH=python mkdocs build --strict --quiet
 
 docs-serve: .venv/synced ## Serve the documentation on http://127.0.0.1:8000 while its pages are edited
-	mkdocs serve --dev-addr 127.0.0.1:8000
+	PYTHONPATH=python mkdocs serve --dev-addr 127.0.0.1:8000
 
 env: ## Print the variables for cargo called by hand, as shell commands
 	@for name in PATH CC CXX LIBCLANG_PATH LLAMA_LIB_PROFILE RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \

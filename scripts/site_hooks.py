@@ -1,19 +1,43 @@
 """Hooks of the documentation site (mkdocs.yml).
 
 Links to files of the repository outside docs/ work where pages are read in the repository; the site, which does not have those
-files, shows their paths. llms.txt lists every page for language models.
+files, shows their paths. The Python reference is read from a copy of the package. llms.txt lists every page for language models.
 """
 
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
-__all__ = ["on_nav", "on_page_markdown", "on_post_build"]
+__all__ = ["copy_package", "on_config", "on_nav", "on_page_markdown", "on_post_build", "on_shutdown"]
 
 PAGES: list[Page] = []
+COPIES: list[Path] = []
+
+
+def copy_package(folder: Path) -> None:
+    """Copies the package into `folder`, without the compiled module and its loader: with them, griffe does not read the stub."""
+    ignored = shutil.ignore_patterns("_native.py", "*.so", "*.gguf", "__pycache__")
+    shutil.copytree(ROOT / "python" / "weft", folder / "weft", ignore=ignored, dirs_exist_ok=True)
+
+
+@event_priority(100)  # Before mkdocstrings reads its settings.
+def on_config(config: MkDocsConfig) -> None:
+    """Lets the Python reference read the copy."""
+    COPIES.append(Path(tempfile.mkdtemp(prefix="weft-docs-")))
+    copy_package(COPIES[-1])
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(COPIES[-1])]
+
+
+def on_shutdown() -> None:
+    """Deletes the copies."""
+    for folder in COPIES:
+        shutil.rmtree(folder)
 
 
 def on_nav(nav: Navigation, **_: object) -> None:

@@ -335,7 +335,8 @@ class Engine(Embedding):
 
             completion = await engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
 
-        Texts are truncated as [`weft.infill.infill_tokens`][] describes. Control tokens are parsed in `middle` only.
+        As in llama-server, the last tokens of the prefix are kept, up to three quarters of `EngineConfig.n_batch`, and
+        the first tokens of the suffix, up to a quarter. Control tokens are parsed in `middle` only.
 
         Args:
             prefix: Text before the gap.

@@ -13,7 +13,7 @@ __all__ = ["AssistantMessage", "ChatChoice", "ChatCompletion", "ChoiceFinished",
 
 @described
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Tool call."""
+    """One call of a tool, as in chats of OpenAI."""
 
     id: Annotated[str, FieldMeta("unique id of the call; the message with its result has it as `tool_call_id`")]
     name: Annotated[str, FieldMeta("name of the tool")]
@@ -45,7 +45,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 @described
 class ChoiceFinished(msgspec.Struct, frozen=True, kw_only=True):
-    """End of a choice."""
+    """End of one choice, with its finish reason and token counts."""
 
     index: Annotated[int, FieldMeta("index of the choice, `0 <= index < n`; forks have the indices from `n` on")]
     finish_reason: Annotated[

@@ -25,7 +25,7 @@ __all__ = ["ChatDelta", "ChatStream", "ContentDelta", "ReasoningDelta", "ToolCal
 
 @described
 class ContentDelta(msgspec.Struct, frozen=True):
-    """Text for the user."""
+    """A piece of an answer's text, for the user."""
 
     index: Annotated[int, FieldMeta("index of the choice")]
     text: Annotated[str, FieldMeta("the next piece of the text")]
