@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Draws the pictures of docs/guides/tree.md, from what is recorded in docs/recorded; with `--record`, records that anew before.
+"""Draws the pictures of docs/guides/tree.md and caching.md from recordings in docs/recorded; they look the same on every machine.
 
-What is recorded is what the demo model wrote and an engine's cache held; drawing it anew gives the same picture on every machine.
+With `--record`, records texts of the demo model and the contents of an engine's cache first.
 """
 
 import asyncio

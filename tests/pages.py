@@ -6,6 +6,7 @@ A tag is a comment on the line before its fence:
                                   and a tiny one for "reranker.gguf"
     <!-- run: await -->           Python with top-level `await`, after the page's earlier ones; `engine` and `weft` are defined
     <!-- run: await actor -->     the same, with an engine whose chats a scripted model answers (tests/clients/actor.py)
+    <!-- run: session -->         Python after `>>>`, in order; the values that are shown are those of a new engine
     <!-- run: server FLAGS -->    a program or shell commands that call a server on port 8080, started with FLAGS
     <!-- run: actor -->           the same, against a model that answers as a skilled one would (tests/clients/actor.py)
     <!-- file: NAME -->           a file that the page's programs import or read
@@ -15,9 +16,13 @@ A tag is a comment on the line before its fence:
     <!-- output -->               what the fence before prints; not run
 """
 
+import ast
+import contextlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
@@ -57,3 +62,13 @@ def pages_with_tags() -> list[Path]:
     """The README and the pages whose fences are all tagged."""
     folders = ("start", "tutorials", "guides")
     return [ROOT / "README.md", *(page for folder in folders for page in sorted((ROOT / "docs" / folder).glob("*.md")))]
+
+
+async def value_of(code: str, names: dict[str, object]) -> object:
+    """Runs statements, or an expression for its value; both may await."""
+    for mode in ("eval", "exec"):
+        with contextlib.suppress(SyntaxError):
+            compiled: CodeType = compile(code, "page", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            value = eval(compiled, names)
+            return await value if inspect.iscoroutine(value) else value
+    raise AssertionError(code)

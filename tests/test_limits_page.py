@@ -34,7 +34,8 @@ from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MA
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, keyed_lock, scoring, service
+from weft.server.run import auto_pinner, embedding, executor, keyed_lock, request_builder
+from weft.server.score_api import scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
@@ -194,7 +195,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("llama/media/mod.rs", "MAX_LOADED_BYTES") >> 20,
         describe(weft.QueueFullError(1)).code,
     ],
-    "cached encodings": lambda: [constant("llama/media/mod.rs", "MAX_KEPT_BYTES") >> 20],
+    "cached encodings": lambda: [constant("llama/media/encoder.rs", "MAX_KEPT_BYTES") >> 20],
     "tokens of an image, `--image-min-tokens` and `--image-max-tokens`": lambda: [
         constant("config/model_config.rs", "MAX_IMAGE_TOKENS")
     ],
@@ -214,7 +215,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "text held back while it may be a tool call": lambda: [MAX_HELD],
     "nesting of the arguments of a tool call": lambda: [MAX_DEPTH],
     "`response_fields`": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS, MAX_NESTED],
-    "log-probabilities of prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "log-probabilities of prompts, `echo` with `logprobs`": lambda: [request_builder.MAX_PROMPT_LOGPROBS],
     "`POST /score`": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "cached log-probabilities of prompts, with the most likely token at each position": lambda: [
         constant("engine/features/prompt_logprobs/cache.rs", "MAX_CACHED_TOKENS"),

@@ -1,10 +1,8 @@
 """Each code fence of the README and of the documentation's pages works as its tag states (tests/pages.py)."""
 
-import ast
 import asyncio
 import contextlib
 import importlib.util
-import inspect
 import io
 import json
 import re
@@ -24,7 +22,8 @@ from tests.adapters import write_adapter
 from tests.clients import actor
 from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.engine.tiny_projectors import Size, png_of, wav_of, write_projector
-from tests.pages import ROOT, Fence, fences, pages_with_tags
+from tests.helpers import prompt_of
+from tests.pages import ROOT, Fence, fences, pages_with_tags, value_of
 from tests.server.live import LiveServer, environ
 from weft.cli.commands import COMMANDS
 from weft.cli.main import parse, parse_command
@@ -42,7 +41,7 @@ def test_every_fence_is_found_and_tagged() -> None:
     assert {page: len(list(fences(page))) for page in PAGES} == {
         page: len(re.findall(r"^ *```\w*", page.read_text(encoding="utf-8"), re.MULTILINE)) // 2 for page in PAGES
     }
-    runs = {"", "await", "server", "actor"}
+    runs = {"", "await", "session", "server", "actor"}
     untagged = [
         str(fence)
         for fence in FENCES
@@ -114,12 +113,6 @@ def test_a_program_runs(fence: Fence, tmp_path: Path) -> None:
     assert printed_by([sys.executable, "-c", with_demo_model(fence.code)], tmp_path).strip()
 
 
-async def run_await(code: str, names: dict[str, object]) -> None:
-    made = eval(compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
-    if inspect.iscoroutine(made):
-        await made
-
-
 PIECES = sorted({(fence.page, fence.argument) for fence in tagged("run", "await")})
 
 
@@ -134,7 +127,20 @@ async def test_pieces_of_a_page_run_in_order(page: str, argument: str, tmp_path:
         for fence in tagged("run", "await"):
             if (fence.page, fence.argument) == (page, argument):
                 with contextlib.redirect_stdout(io.StringIO()):
-                    await run_await(with_demo_model(fence.code), names)
+                    await value_of(with_demo_model(fence.code), names)
+
+
+@pytest.mark.parametrize("page", sorted({fence.page for fence in tagged("run", "session")}))
+async def test_sessions_of_a_page_show_their_values(page: str) -> None:
+    async with weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
+        names = {"engine": engine, "weft": weft, "prompt_of_200_tokens": prompt_of(200, "page")}
+        for fence in tagged("run", "session"):
+            if fence.page == page:
+                inputs = re.findall(r"^>>> (.*\n(?:\.\.\. .*\n)*)((?:(?!>>>).*\n)*)", fence.code, re.MULTILINE)
+                assert any(shown for _, shown in inputs)
+                for code, shown in inputs:
+                    value = await value_of(re.sub(r"^\.\.\. ", "", code, flags=re.MULTILINE), names)
+                    assert not shown or repr(value) == shown.strip(), f"{fence}: {code}"
 
 
 SERVED = sorted({(fence.page, fence.argument) for fence in tagged("run", "server", "actor")})
@@ -274,7 +280,6 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "javascript": lambda code, _: subprocess.run(["node", "--input-type=module", "--check"], input=code, text=True, check=True),
     "caddy": check_caddy,
     "nginx": check_nginx,
-    "python": lambda code, _: ast.parse(code),
     "promql": lambda code, _: check_promql(code),
     "systemd": check_systemd,
 }
