@@ -71,7 +71,7 @@ class Example(NamedTuple):
 
     key: str
     """Key of its operation in the texts, as `POST /completion`."""
-    index: int
+    position: int
     """Position among the operation's examples."""
     title: str
     path: str
@@ -83,7 +83,7 @@ class Example(NamedTuple):
     setup: Sequence[dict[str, str]]
     """Requests before it, each with `send` (method and path), `body`, and `take`, which is `NAME = KEY` or `NAME = header KEY`.
 
-    `hold = "yes"` keeps a stream open until the example is answered."""
+    `hold = TEXT` reads a stream until the text occurs, and keeps it open until the example is answered."""
     server: str
     """`demo` or `reranker`."""
 
@@ -95,7 +95,7 @@ class Example(NamedTuple):
     @property
     def name(self) -> str:
         """Name in the recording."""
-        return self.key if not self.index else f"{self.key} ({self.title})"
+        return self.key if not self.position else f"{self.key} ({self.title})"
 
 
 @cache
@@ -110,7 +110,7 @@ def examples() -> list[Example]:
     return [
         Example(
             key=key,
-            index=index,
+            position=position,
             title=given.get("title", ""),
             path=given.get("path", key.partition(" ")[2]),
             body=given.get("body", "").strip(),
@@ -120,7 +120,7 @@ def examples() -> list[Example]:
             server=given.get("server", "demo"),
         )
         for key, operation in texts()["operations"].items()
-        for index, given in enumerate(operation["examples"])
+        for position, given in enumerate(operation["examples"])
     ]
 
 
@@ -171,10 +171,8 @@ async def prepared(example: Example, url: str) -> AsyncIterator[dict[str, str]]:
             method, path = filled(step["send"], values).split(" ", 1)
             body, headers = filled(step.get("body", ""), values), json.loads(step.get("headers", "{}"))
             answer = await stack.enter_async_context(client.stream(method, path, content=body or None, headers=headers))
-            if step.get("hold"):  # Its first bytes show that it runs.
-                chunks = answer.aiter_raw()
-                stack.push_async_callback(chunks.aclose)  # A generator that is garbage-collected closes its stream.
-                await anext(chunks)
+            if "hold" in step:
+                await stack.enter_async_context(_read_until(answer, step["hold"]))
             else:
                 await answer.aread()
             assert answer.is_success, (example.name, step, answer.status_code)
@@ -182,6 +180,18 @@ async def prepared(example: Example, url: str) -> AsyncIterator[dict[str, str]]:
                 name, _, key = taken.strip().partition(" = ")
                 values[name] = answer.headers[key[7:]] if key.startswith("header ") else str(_member(answer.json(), key))
         yield values
+
+
+@asynccontextmanager
+async def _read_until(answer: httpx.Response, text: str) -> AsyncIterator[None]:
+    """Reads a stream until a text occurs. The rest remains unread."""
+    # A generator that is garbage-collected closes its stream.
+    chunks = answer.aiter_text()
+    received = ""
+    while text not in received:
+        received += await anext(chunks)
+    yield
+    del chunks
 
 
 async def _unpin_all(client: httpx.AsyncClient) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -64,12 +65,12 @@ async def test_a_server_answers_the_command_in_the_recorded_shape(example: Examp
     assert shape_of(answer_of(int(status), content_type, text, values)) == shape_of(recorded()[example.name])
 
 
-def close_client(client: object) -> None:
+def close_client(client: Any) -> None:  # noqa: ANN401 (of three packages)
     """Closes the connections of an official client, which a program of its own leaves to its end."""
     # Ollama's client closes by its connection only.
     closable = getattr(client, "_client", None) if type(client).__module__.startswith("ollama") else client
     if closable is not None:
-        closable.close()  # type: ignore[attr-defined]
+        closable.close()
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
