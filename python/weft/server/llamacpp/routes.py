@@ -163,7 +163,7 @@ async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency)
 
 @post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Render a chat")
 async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
-    """Renders messages to a prompt. `<__media__>` stands for images and audio, whose files are not read."""
+    """Renders messages to a prompt. `<__media__>` replaces images and audio, and no file is fetched."""
     return ApplyTemplateResult(await rendered_text(data, request_context.service))
 
 
