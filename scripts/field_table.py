@@ -36,13 +36,13 @@ OVER_HTTP = {
 """Values that a body accepts and a request of the engine does not."""
 
 TYPES = {
-    "explain_cache": "boolean",
-    "format": "string or object",
-    "image_data": "array of objects",
-    "json_schema": "any",
-    "lora": "array of objects",
-    "thinking": "boolean or object",
-    "truncate": "boolean",
+    "explain_cache": ["boolean"],
+    "format": ["string", "object"],
+    "image_data": ["array of objects"],
+    "json_schema": ["any"],
+    "lora": ["array of objects"],
+    "thinking": ["boolean", "object"],
+    "truncate": ["boolean"],
 }
 """Types of fields that the schemas declare as any JSON, because code checks them."""
 
@@ -119,7 +119,7 @@ def _sampling() -> Iterator[str]:
     defaults = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
     for name, meta in parameter_meta().items():
         text = meta.text + (f"; {OVER_HTTP[name]}" if name in OVER_HTTP else "")
-        yield f"| `{name}` | {json_type(bodies[name])} | {_values(meta)} | {_default(defaults[name])} | {text} |"
+        yield f"| `{name}` | {_either(json_types(bodies[name]))} | {_values(meta)} | {_default(defaults[name])} | {text} |"
 
 
 def _values(meta: ParameterMeta) -> str:
@@ -180,28 +180,39 @@ def _typed(names: str, rows: str) -> str:
 
 def _typed_row(row: str, hints: dict[str, Any]) -> str:
     fields, _, *rest = row.removeprefix("| ").split(" | ")
-    kinds = dict.fromkeys(TYPES.get(name) or json_type(hints[name]) for name in re.findall(r"`([^`]+)`", fields))
-    return f"| {fields} | {' or '.join(kinds)} | {' | '.join(rest)}"
+    kinds = [kind for name in re.findall(r"`([^`]+)`", fields) for kind in _types_of(name, hints[name])]
+    return f"| {fields} | {_either(kinds)} | {' | '.join(rest)}"
+
+
+def _types_of(name: str, hint: Any) -> list[str]:  # noqa: ANN401 (a type)
+    found = json_types(hint)
+    return TYPES.get(name, found) if found == ["any"] else found
+
+
+def _either(kinds: Iterable[str]) -> str:
+    return " or ".join(", ".join(dict.fromkeys(kinds)).rsplit(", ", 1))
 
 
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
 
 
-def json_type(hint: Any) -> str:  # noqa: ANN401 (a type)
-    """Returns the JSON type of an annotation, without null."""
+def json_types(hint: Any) -> list[str]:  # noqa: ANN401 (a type)
+    """Returns the JSON types of an annotation, without null."""
     if get_origin(hint) is Annotated:
-        return json_type(get_args(hint)[0])
+        return json_types(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        parts = dict.fromkeys(json_type(part) for part in get_args(hint) if part not in (type(None), msgspec.UnsetType))
-        if {"integer", "number"} <= parts.keys():
-            del parts["integer"]
-        return " or ".join(", ".join(parts).rsplit(", ", 1)) if len(parts) > 1 else next(iter(parts))
-    if get_origin(hint) in (list, tuple):
-        elements = json_type(get_args(hint)[0]) if get_origin(hint) is list else ""
-        return f"array of {elements}s" if elements in ("string", "integer", "object", "number") else "array"
+        parts = dict.fromkeys(kind for part in get_args(hint) for kind in json_types(part))
+        return [kind for kind in parts if kind != "integer" or "number" not in parts]
+    if hint in (type(None), msgspec.UnsetType):
+        return []
+    if get_origin(hint) is tuple:
+        return ["array"]
+    if get_origin(hint) is list:
+        [element, *others] = json_types(get_args(hint)[0])
+        return ["array" if others or element.startswith(("array", "any")) else f"array of {element}s"]
     if get_origin(hint) is Literal:
-        return "string"
-    return _NAMES.get(hint, "object")
+        return ["string"]
+    return [_NAMES.get(hint, "object")]
 
 
 if __name__ == "__main__":
