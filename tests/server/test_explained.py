@@ -218,7 +218,7 @@ async def test_the_log_has_a_line_at_its_debug_level_whoever_asks(
 
 def test_the_page_tells_of_every_cause() -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "explain-cache.md").read_text(encoding="utf-8")
-    table = page[page.index("| cause | what it says |") :].partition("\n\n")[0]
+    table = page[page.index("| cause | meaning |") :].partition("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     hint = get_type_hints(weft.ComputedRange, include_extras=False)["cause"]
     assert sorted(told) == sorted(get_args(hint))
