@@ -203,7 +203,7 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	@python -m compileall -q python/weft
 
 docs: .venv/synced ## Build the documentation into site/, strictly and without the network
-	PYTHONPATH=python mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=python mkdocs build --strict --quiet
 
 docs-serve: .venv/synced ## Serve the documentation on http://127.0.0.1:8000 while its pages are edited
 	PYTHONPATH=python mkdocs serve --dev-addr 127.0.0.1:8000
