@@ -266,7 +266,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(BACKLOG, "MAX_BYTES_BEHIND") >> 20,
         constant(CONFIG, "SLOW_CONSUMER_TIMEOUT"),
     ],
-    "delay of a token after its step, to wake the event loop for several streams at once": lambda: [
+    "delay of a token after its step, so that the event loop wakes once for several streams": lambda: [
         constant(WAKES, "WAKE_INTERVAL"),
         constant(WAKES, "STREAMS_PER_INTERVAL"),
         constant(WAKES, "MAX_WAKE_INTERVAL"),
@@ -297,7 +297,7 @@ NOT_COUNTED = {
     "scratch memory of Weft's kernels",
     "attention mask of a decode in Weft's kernels",
     "pinned prefixes",
-    "a prompt, before it is tokenized",
+    "an untokenized prompt",
 }
 """Rows whose bound is a fraction of something, or the size of a data structure."""
 
