@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Prints docs/reference/flags.md: every flag, from the tables that parse the command line."""
+"""Prints docs/reference/flags.md, the reference of all flags, from the tables that parse the command line."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,16 +13,27 @@ from weft.settings.flags import Flag
 INTRODUCTION = f"""\
 # Flags
 
-`python -m weft` supports every flag of llama-server, in all spellings, and some of its own. Each flag works; or is accepted
-with a warning at the start that explains why it has no meaning here; or, if it is not supported, ends the start with a message
-that names it. The message for an unknown flag suggests the nearest one. In long flags, `_` is equivalent to `-`; `-c512` and
-`--ctx-size=512` are supported too. If a flag is repeated, the last one applies, except for lists. `{ARGS[0]} "-c 8192 -np 4"`
-passes more flags in one text, which is split as by a shell. `--help` lists the common settings, `--help-all` all of them, and
-`--completion bash` (or `zsh`, `fish`) prints a completion script: `eval "$(weft --completion bash)"`.
+Every flag of `python -m weft`, with its environment variable, its default and its effect. The flags are llama-server's, in all
+spellings, and further ones for Weft's features.
 
-Each setting can also be set by its variable, and in a TOML file that `{CONFIG.names[0]}` or `{CONFIG.env}` names. Flags have
-priority over variables, variables over the file, and the file over defaults. Keys of the file are the long flags of the
-settings below, without their dashes:
+- A flag of llama-server has its effect here, or is [accepted with a warning](#without-effect), or
+  [ends the start](#not-supported) with the reason.
+- An unknown flag ends the start; the message suggests the nearest one.
+- `--help` lists the common flags and `--help-all` every flag.
+
+## Spelling
+
+- In long flags, `_` is equivalent to `-`: `--ctx_size` is `--ctx-size`.
+- Values follow a space or `=`; those of short flags may follow directly: `-c 512`, `-c512`, `--ctx-size=512`.
+- If a flag is repeated, the last value applies, except for lists, which are concatenated.
+- `{ARGS[0]} "-c 8192 -np 4"` adds the flags of one text, split as by a shell.
+- `--completion bash` (or `zsh`, `fish`) prints a completion script: `eval "$(weft --completion bash)"`.
+
+## Configuration file and variables
+
+Each setting can be given as a flag, as an environment variable, or in a TOML file that `{CONFIG.names[0]}` or `{CONFIG.env}`
+names. Flags have priority over variables, variables over the file, and the file over defaults. Keys of the file are long flags
+without their dashes:
 
 ```toml
 model = "model.gguf"
@@ -33,18 +44,22 @@ metrics = true           # a switch is true or false
 samplers = ["top_k", "top_p", "temperature"]
 chat-template-kwargs = {{ enable_thinking = false }}
 ```
-
-`scripts/flag_table.py` generates this page. `tests/llama_server_flags.txt` is llama-server's list;
-`tests/test_cli_llama_server.py` tests all of its spellings and variables, `tests/server/test_settings.py` the effect of each
-flag, and `tests/test_cli_config.py` the file.
 """
 
 SECTIONS = {
-    Meaning.ALWAYS: ("Always on", "These enable what is always enabled, and are accepted silently.", "reason"),
-    Meaning.IDLE: ("Without a meaning here", "These change no response, and are accepted with a warning.", "reason"),
+    Meaning.ALWAYS: (
+        "Always on",
+        "These flags enable features that are always enabled. They are accepted without a warning.",
+        "reason",
+    ),
+    Meaning.IDLE: (
+        "Without effect",
+        "These flags change no response. They are accepted with a warning that states the reason.",
+        "reason",
+    ),
     Meaning.MISSING: (
         "Not supported",
-        "These would change responses, so they end the start; values without an effect are accepted.",
+        "These flags would change responses, so they end the start with the reason. Values without an effect are accepted.",
         "reason",
     ),
 }
