@@ -62,6 +62,7 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
     service = request_context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
+    arrived = arrived_ns()
     is_raw = bool(data.raw or data.suffix)
     parsed = await _parsed(data, translate.raw if is_raw else translate.generate_chat, service)
     if is_raw:
@@ -70,7 +71,8 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
         generation = await submit_chat(
             parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
         )
-    return _answer(parsed, generation, service, answer.generate_answer, includes_context=not is_raw)
+    timer = answer.RequestTimer(arrived)
+    return _answer(parsed, generation, service, answer.generate_answer, timer, includes_context=not is_raw)
 
 
 @post("/api/chat", status_code=200, responses=ERRORS, summary="Answer a chat")
@@ -79,9 +81,10 @@ async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> 
     service = request_context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
+    arrived = arrived_ns()
     parsed = await _parsed(data, translate.chat, service)
     generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
-    return _answer(parsed, generation, service, answer.chat_answer)
+    return _answer(parsed, generation, service, answer.chat_answer, answer.RequestTimer(arrived))
 
 
 async def _parsed(
@@ -118,10 +121,10 @@ def _answer(
     generation: Generation,
     service: Service,
     shape: answer.Answer,
+    timer: answer.RequestTimer,
     *,
     includes_context: bool = False,
 ) -> Answer[Any]:
-    timer = answer.RequestTimer(arrived_ns())
     encoder = answer.AnswerEncoder(parsed.fields, generation, service, shape, timer, includes_context=includes_context)
     if not parsed.fields.stream:
         return Answer(CollectedResponse(generation, encoder, service.collected))
