@@ -158,7 +158,7 @@ def page(results: Mapping[str, Mapping[str, bool]]) -> str:
     """docs/guides/clients.md with the results of each client, by its name."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    tables = "\n".join(["", *_table(results), "", *_others(results), ""])
+    tables = "\n".join(["", '<div class="compact" markdown>', "", *_table(results), "", "</div>", "", *_others(results), ""])
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
@@ -193,7 +193,7 @@ def _others(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
         if client.name == "langchain-tests":
             n_passed = sum(results[client.name].values())
             told = [f"{n_passed} of its {len(told)} tests ✓", *(each for each in told if each.endswith("✗"))]
-        script = f"[{client.script}](../../tests/clients/scripts/{client.script})"
+        script = f"[`{client.script}`](../../tests/clients/scripts/{client.script})"
         yield f"| {client.name} | {script} | {', '.join(told)} |"
 
 

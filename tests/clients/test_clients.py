@@ -86,7 +86,7 @@ def test_a_client_of_several_dialects_has_a_row_for_each() -> None:
 def test_the_page_has_the_tables_that_the_generator_writes() -> None:
     kept = PAGE.read_text(encoding="utf-8")
     for client in CLIENTS:
-        assert f"[{client.script}](../../tests/clients/scripts/{client.script})" in kept
+        assert f"[`{client.script}`](../../tests/clients/scripts/{client.script})" in kept
     head = page({client.name: {"chat": True} for client in CLIENTS})
     for line in [line for line in head.splitlines() if line.startswith(("| client", "| ---"))]:
         assert line in kept
