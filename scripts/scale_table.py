@@ -1,6 +1,6 @@
-"""Writes the tables of docs/benchmarks/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
+"""Writes the tables and curves of docs/benchmarks/scale.md from the recording of `python -m benches.cluster --write`.
 
-It is `python -m scripts.scale_table` in the repository's root.
+Run `python -m scripts.scale_table` in the repository's root.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from benches.cluster.__main__ import PLACED, TUNED, Row, drawn, read
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "scale.md"
 
 HEAD = """\
-| load, replicas | rule | found, % | of one cache, % | wait, p99 | first token, p50 | p99 | busiest over mean | s for 10⁶ tokens |
+| load, replicas | router | hit rate, % | of one cache, % | wait, p99 | TTFT, p50 | TTFT, p99 | imbalance | s per 10⁶ tokens |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 HEAD_ROUTERS = """\
-| load, replicas | one that counts all | one | two | four |
+| load, replicas | exact counts | one router | two | four |
 | --- | --- | --- | --- | --- |
 """
 
 HEAD_FOUR = """\
-| conversations | rule | of one cache, % | sent elsewhere, % | given up, % | wait, p99 | first token, p50 |
+| conversations | router | of one cache, % | lost to routing, % | lost to eviction, % | wait, p99 | TTFT, p50 |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 def tuned(rows: Sequence[Row]) -> str:
-    """The largest cluster of each load that numbers were chosen on, and one of eight."""
+    """Returns the rows of eight replicas, and of the largest cluster, for the loads on which the cost function was tuned."""
     lines = []
     for load in TUNED:
         of_load = [row for row in rows if row.load == load and not row.n_routers and row.rule != PLACED]
@@ -37,13 +37,13 @@ def tuned(rows: Sequence[Row]) -> str:
 
 
 def held_out(rows: Sequence[Row]) -> str:
-    """The other loads, on as many replicas as they were sent to, but for the parts of a trace that four replicas get."""
+    """Returns the rows of the loads on which nothing was tuned, without the clusters of four."""
     others = [row for row in rows if row.load not in TUNED and not row.n_routers and row.n_replicas > 4]
     return HEAD + "".join(map(_line, others))
 
 
 def of_routers(rows: Sequence[Row]) -> str:
-    """What is found, of one cache, and the wait, for each number of routers."""
+    """Returns hit rates relative to one cache, and waits, by number of routers."""
     by_key = {row.key: row for row in rows}
     lines = []
     for load, n_replicas in dict.fromkeys((row.load, row.n_replicas) for row in rows if row.n_routers == 4):
@@ -56,7 +56,7 @@ def of_routers(rows: Sequence[Row]) -> str:
 
 
 def of_four(rows: Sequence[Row]) -> str:
-    """Where four replicas lose what one cache finds."""
+    """Returns the causes of misses in clusters of four replicas."""
     lines = []
     for row in rows:
         if (
@@ -85,7 +85,7 @@ def of_four(rows: Sequence[Row]) -> str:
 
 
 TABLES = {"table": tuned, "others": held_out, "routers": of_routers, "four": of_four}
-"""By the names of their places on the page."""
+"""Tables by the names of their markers on the page."""
 
 
 def _line(row: Row) -> str:
@@ -104,7 +104,7 @@ def _line(row: Row) -> str:
 
 
 def page(text: str, rows: Sequence[Row]) -> str:
-    """The page with its tables as they are now."""
+    """Returns the page with current tables."""
     for name, table in TABLES.items():
         before, rest = text.split(f"<!-- {name} -->\n")
         _, after = rest.split(f"<!-- end of {name} -->\n")

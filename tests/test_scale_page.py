@@ -1,4 +1,4 @@
-"""What docs/benchmarks/scale.md shows is what was measured, and says what its text says."""
+"""The tables, curves and bounds of docs/benchmarks/scale.md are those of the recording and of the code."""
 
 import re
 import runpy
@@ -17,12 +17,12 @@ def rows() -> list[Row]:
     return read()
 
 
-def test_the_table_is_what_was_recorded(rows: list[Row]) -> None:
+def test_the_tables_are_those_of_the_recording(rows: list[Row]) -> None:
     page = runpy.run_path(str(ROOT / "scripts" / "scale_table.py"))["page"]
     assert page(PAGE, rows) == PAGE, "python -m scripts.scale_table"
 
 
-def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
+def test_the_curves_are_those_of_the_recording(rows: list[Row]) -> None:
     pictures = drawn(rows)
     assert {f"../images/{path.name}" for path in pictures} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
     for path, text in pictures.items():
@@ -30,13 +30,13 @@ def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(("load", "most"), [("chats", 0.98), ("fan-outs", 0.95), ("mooncake", 0.95)])
-def test_a_cluster_found_almost_what_one_cache_of_its_size_finds(load: str, most: float, rows: list[Row]) -> None:
+def test_the_hit_rate_of_a_cluster_is_almost_that_of_one_cache(load: str, most: float, rows: list[Row]) -> None:
     ours = [row for row in rows if (row.load, row.rule, row.n_routers) == (load, "Weft", 0)]
     assert {row.n_replicas for row in ours} >= {1, 2, 4, 8, 16, 32}
     assert [row for row in ours if row.hit_rate < most * row.of_one_cache] == []
 
 
-def test_so_it_did_on_loads_that_nothing_was_chosen_on(rows: list[Row]) -> None:
+def test_the_hit_rate_is_as_high_on_loads_that_were_not_used_for_tuning(rows: list[Row]) -> None:
     others = [row for row in rows if row.load not in TUNED and (row.rule, row.n_routers) == ("Weft", 0)]
     assert len({row.load for row in others}) >= 9
     found = [row.hit_rate / row.of_one_cache for row in others]
@@ -46,7 +46,7 @@ def test_so_it_did_on_loads_that_nothing_was_chosen_on(rows: list[Row]) -> None:
         assert row.waited_p99_s < by_key[row.load, row.n_replicas, "round robin", 0].waited_p99_s
 
 
-def test_who_moves_nobody_finds_more_and_waits_longer(rows: list[Row]) -> None:
+def test_a_fixed_placement_has_a_higher_hit_rate_and_longer_waits(rows: list[Row]) -> None:
     by_key = {row.key: row for row in rows}
     placed = [row for row in rows if row.rule == PLACED and row.load not in TUNED]
     assert len(placed) >= 6
@@ -56,7 +56,7 @@ def test_who_moves_nobody_finds_more_and_waits_longer(rows: list[Row]) -> None:
         assert best.waited_p99_s > 1.5 * ours.waited_p99_s
 
 
-def test_the_bounds_that_the_page_tells_are_those_of_the_code() -> None:
+def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     digest, routing = (
         runpy.run_path(str(ROOT / "python" / "weft" / "ray" / f"{name}.py")) for name in ("digest", "prefix_routing")
     )
