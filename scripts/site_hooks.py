@@ -63,7 +63,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
     markdown = LINK.sub(without_link, markdown)
     if "description" not in page.meta:
-        paragraphs = [part for part in markdown.split("\n\n") if part and part[0] not in "#<!|`-["]
+        paragraphs = [part for part in markdown.split("\n\n") if part and part[0] not in "#<!|-" and not part.startswith("```")]
         page.meta["description"] = " ".join(paragraphs[0].split()) if paragraphs else ""
     return markdown
 
