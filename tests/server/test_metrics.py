@@ -16,6 +16,7 @@ from tests.helpers import prompt_of, wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import NUMBER
 from weft.server import create_app
+from weft.server.refusals import Reason
 from weft.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -134,6 +135,21 @@ async def test_the_page_lists_every_metric_of_ours_and_its_label(metered: httpx.
     assert sorted(told) == sorted(
         {*(name for name in exposed if "_bucket{" not in name and not name.endswith(("_sum", "_count"))), *HISTOGRAMS}
     )
+
+
+async def test_the_page_lists_every_metric_of_llama_server_and_every_label(metered: httpx.AsyncClient) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    families = text_string_to_metric_families((await metered.get("/metrics")).text)
+    samples = [sample for family in families for sample in family.samples]
+    rows = re.findall(r"^\| (`llamacpp:.*?) \| .+ \|$", page, re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(.*?)`", row)]
+    # The parser adds the suffix of counters, which llama-server omits here.
+    exposed = {sample.name.replace("n_tokens_max_total", "n_tokens_max") for sample in samples}
+    assert sorted(listed) == sorted(name for name in exposed if name.startswith("llamacpp:"))
+    reasons = page[page.index("| reason | cause |") : page.index("## Metrics of llama-server")]
+    assert re.findall(r"^\| `(\w+)` \|", reasons, re.MULTILINE) == [reason.value for reason in Reason]
+    labels = {value for sample in samples for name, value in sample.labels.items() if name != "le"}
+    assert labels - set(re.findall(r"`(\w+)`", page)) == set()
 
 
 async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient) -> None:
