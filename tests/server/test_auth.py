@@ -17,6 +17,7 @@ from tests.server.serving import in_shape_of, serving
 from weft import InvalidConfigError
 from weft.server import create_app
 from weft.server.auth import Keys
+from weft.server.page import DOCS
 from weft.settings import Settings
 from weft.settings.keys import keys_of
 
@@ -39,11 +40,12 @@ def every_route() -> list[tuple[str, str]]:
     return [*sorted(routes), ("GET", "/no/such/route"), ("GET", "/health/"), ("POST", "/x")]
 
 
-PUBLIC = [("GET", path) for path in ("/health", "/v1/health", "/models", "/v1/models", "/")] + [("HEAD", "/")]
+PATHS = ("/health", "/v1/health", "/models", "/v1/models", "/", *DOCS, "/openapi.json")
+PUBLIC = [("GET", path) for path in PATHS] + [("HEAD", "/")]
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in every_route() if route not in PUBLIC])
-async def test_every_route_but_health_the_model_and_the_page_needs_a_key(
+async def test_every_route_but_health_the_model_and_the_pages_needs_a_key(
     locked: httpx.AsyncClient, method: str, path: str
 ) -> None:
     answer = await locked.request(method, path, content=b"{}")
@@ -51,7 +53,7 @@ async def test_every_route_but_health_the_model_and_the_page_needs_a_key(
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_health_the_model_and_the_page_need_none() -> None:
+async def test_health_the_model_and_the_pages_need_none() -> None:
     engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     async with AsyncTestClient(create_app(engine, Settings(api_keys=("k",)))) as client:
         await answers(client, 200)

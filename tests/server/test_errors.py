@@ -225,7 +225,7 @@ async def test_every_route_is_503_while_the_model_is_loaded() -> None:
         for method in route.methods - {"OPTIONS"}
         if "{" not in route.path
     }
-    assert {("GET", "/health"), ("POST", "/completion"), ("GET", "/v1/models"), ("GET", "/docs")} <= routes
+    assert {("GET", "/health"), ("POST", "/completion"), ("GET", "/v1/models")} <= routes
     async with AsyncTestClient(app) as client:
         for method, route in sorted(routes):
             answer = await client.request(method, route)
@@ -467,11 +467,11 @@ async def test_what_an_error_repeats_of_half_a_megabyte_is_cut(client: httpx.Asy
     assert answer.status_code < 500 or answer.status_code == 501
 
 
-async def test_the_pages_about_the_routes_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     make = docs._make
 
-    def counted(*given: Json) -> tuple[bytes, str]:
+    def counted(*given: Json) -> bytes:
         made.append(threading.get_ident())
         return make(*given)
 
@@ -480,7 +480,7 @@ async def test_the_pages_about_the_routes_are_made_once(monkeypatch: pytest.Monk
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await answers(client, 200)
-        got = await asyncio.gather(*(client.get(path) for path in ("/docs", "/openapi.json") for _ in range(3)))
+        got = await asyncio.gather(*(client.get("/openapi.json") for _ in range(6)))
         assert (await client.get("/openapi.json/nothing")).json() == error_of(404, "Not Found", "not_found_error")
     assert [answer.status_code for answer in got] == [200] * 6
     assert made == [made[0]]

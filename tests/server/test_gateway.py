@@ -1,5 +1,7 @@
 """The prefix before every route."""
 
+import re
+
 import pytest
 
 from tests.server.scripted import token
@@ -14,8 +16,10 @@ async def test_every_route_begins_with_the_prefix(prefix: str) -> None:
         document = (await client.get("/llm/v2/openapi.json")).json()
         assert document["servers"] == [{"url": "/llm/v2"}]
         docs = (await client.get("/llm/v2/docs")).text
-    # Relative, so that it holds below any prefix.
-    assert 'href="openapi.json"' in docs
+        files = [(await client.get(f"/llm/v2/{name}")).status_code for name in ("docs.css", "docs.js")]
+    # Relative, so that they hold below any prefix.
+    assert re.findall(r'(?:href|src)="([^"#]+)"', docs) == ["data:,", "docs.css", "docs.js", "openapi.json", "openapi.json"]
+    assert files == [200, 200]
 
 
 @pytest.mark.parametrize("path", ["/health", "/", "/llm", "/llm/v2", "/llm/v2health", "/llm/v3/health", "/health/llm/v2/health"])

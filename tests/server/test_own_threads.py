@@ -81,7 +81,6 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "POST /v1/conversations/{conversation_id:str}/items": ("/v1/conversations/a/items", {"items": []}, 404),
     "GET /v1/conversations/{conversation_id:str}/items/{item_id:str}": ("/v1/conversations/a/items/b", None, 404),
     "DELETE /v1/conversations/{conversation_id:str}/items/{item_id:str}": ("/v1/conversations/a/items/b", None, 404),
-    "GET /docs": ("/docs", None, 200),
     "POST /v1/messages": ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}, 200),
     "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"messages": MESSAGES}, 200),
     "POST /api/generate": ("/api/generate", {"prompt": PROMPT, "options": {"num_predict": 2}}, 200),

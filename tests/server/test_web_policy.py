@@ -17,6 +17,7 @@ from tests.server.serving import serving
 from weft.cli.main import parse
 from weft.server import create_app
 from weft.server.errors import CrossOriginBodyError, CrossOriginError, MisdirectedRequestError
+from weft.server.page import DOCS, PATHS, SCRIPT
 from weft.server.web_policy import _OPEN, Sender, WebPolicy
 from weft.settings import Settings
 
@@ -88,7 +89,7 @@ def test_every_route_is_either_open_or_private() -> None:
     }
     opened = {route for route in routes if WebPolicy.is_open(cast("Any", {"method": route[0], "headers": []}), route[1])}
     assert {route for route in routes - opened if not route[1].startswith("/openapi.json/")} == PRIVATE
-    front = {("GET", path) for path in ("/", "/index.html", "/completion.js")}
+    front = {("GET", path) for path in (*PATHS, SCRIPT, *DOCS)}
     assert {(method, path) for method, paths in _OPEN.items() for path in paths} - front <= opened
 
 

@@ -23,7 +23,7 @@ from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
 from weft.server.compat.routes import router as compat_router
 from weft.server.context import RequestContext
-from weft.server.docs import Documentation, docs, document_router
+from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
 from weft.server.json_request import bodies_budget
@@ -93,20 +93,18 @@ def create_app(
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
-    documentation = Documentation(service.executor)
-
     response_service = ResponseService(service)
     event_formats = EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
     completion_formats = EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
 
     def provide_context(request: Request[Any, Any, Any]) -> RequestContext:
         conversation = request.headers.get(CONVERSATION)
-        return RequestContext(service, response_service, documentation, event_formats, completion_formats, conversation)
+        return RequestContext(service, response_service, event_formats, completion_formats, conversation)
 
     litestar = Litestar(
         route_handlers=[
             *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
-            *(compat_router(), cache_router(), score_router(), requests_router(), docs),
+            *(compat_router(), cache_router(), score_router(), requests_router()),
         ],
         dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
@@ -119,7 +117,7 @@ def create_app(
             version=VERSION,  # Reading the installed metadata is slow.
             servers=[Server(url=prefix_of(service.settings) or "/")],
             use_handler_docstrings=True,
-            openapi_router=document_router(documentation),
+            openapi_router=document_router(Document(service.executor)),
             render_plugins=[JsonRenderPlugin(path="/")],
         ),
         # Granian's log lines and ours share one handler; Litestar would replace the logging configuration.

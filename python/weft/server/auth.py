@@ -7,9 +7,14 @@ from hashlib import sha256
 
 __all__ = ["PUBLIC", "Keys", "current_owner"]
 
-PUBLIC = frozenset({"/health", "/v1/health", "/models", "/v1/models", "/", "/index.html", "/completion.js"})
-"""Paths that need no key: liveness and the model list (as in llama-server of 2024), the page on which the user enters the key,
-and the script that pages import."""
+PUBLIC = frozenset(
+    {
+        *("/health", "/v1/health", "/models", "/v1/models", "/", "/index.html", "/completion.js"),
+        *("/docs", "/docs.css", "/docs.js", "/openapi.json"),
+    }
+)
+"""Paths that need no key: liveness and the model list (as in llama-server of 2024), the pages on which the user enters the key,
+the OpenAPI document that one of them shows, and the script that pages import."""
 
 Header = tuple[bytes, bytes]
 

@@ -13,7 +13,6 @@ from weft.server.streaming.event_formats import EventFormats
 from weft.server.web_policy import require_trusted_sender
 
 if TYPE_CHECKING:
-    from weft.server.docs import Documentation
     from weft.server.responses.service import ResponseService
 
 __all__ = ["ContextDependency", "RequestContext"]
@@ -25,7 +24,6 @@ class RequestContext:
 
     service: Service
     response_service: "ResponseService"
-    documentation: "Documentation"
     event_formats: EventFormats
     """Formats of OpenAI's completions."""
     completion_formats: EventFormats

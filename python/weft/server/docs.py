@@ -1,79 +1,69 @@
-"""The OpenAPI document and the HTML page at `/docs` that is rendered from it.
-
-Litestar's own pages load scripts from other hosts. This page is plain HTML and works without network access.
-"""
+"""The OpenAPI document, which the page at `/docs` shows."""
 
 import asyncio
 from contextvars import Context
-from importlib.resources import files
 from typing import Any
 
-from litestar import Litestar, MediaType, Request, Response, Router, get
+from litestar import Litestar, Request, Response, Router
 from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from weft.server.awake import NEEDS_NO_MODEL
-from weft.server.context import ContextDependency
+from weft.server.field_texts import field_text
 from weft.server.run.executor import Executor, Purpose
 
-__all__ = ["Documentation", "docs", "document_router"]
+__all__ = ["Document", "document_router"]
 
 
-class Documentation:
-    """API documentation, generated on the first request and cached.
+class Document:
+    """The OpenAPI document, generated on the first request and cached.
 
     Generating takes several hundred milliseconds, so it runs on a worker thread.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._making: asyncio.Task[tuple[bytes, str]] | None = None
+        self._making: asyncio.Task[bytes] | None = None
 
-    async def document(self, request: Request[Any, Any, Any]) -> Response[bytes]:
-        """Returns the OpenAPI document.
+    async def response(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Returns the document.
 
         Raises:
             NotFoundException: The path continues below the document's own.
         """
         if request.path_params:
             raise NotFoundException
-        document, _ = await self._made(request)
-        return Response(document, media_type=JsonRenderPlugin().media_type)
-
-    async def page(self, request: Request[Any, Any, Any]) -> str:
-        """Returns the HTML page."""
-        _, page = await self._made(request)
-        return page
-
-    async def _made(self, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
         if self._making is None:
             # Runs in its own task and context: a client that disconnects must not cancel it for others.
             making = self._executor.run_in_thread(Purpose.DOCS, 0, _make, request.app, request)
             self._making = asyncio.create_task(making, context=Context())
-        return await asyncio.shield(self._making)
+        return Response(await asyncio.shield(self._making), media_type=JsonRenderPlugin().media_type)
 
 
-def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
-    from jinja2 import Environment  # noqa: PLC0415 (slow to import, and only needed for this page)
-
+def _make(app: Litestar, request: Request[Any, Any, Any]) -> bytes:
     document = app.openapi_schema.to_schema()
-    text = (files("weft.server") / "docs.html").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
-    return JsonRenderPlugin.render_json(request, document), template.render(document=document, type_of=type_of)
+    schemas = document["components"]["schemas"]
+    for body in _body_names(document):
+        for field, about in schemas[body]["properties"].items():
+            if (text := field_text(body, field)) is not None:
+                about["description"] = text
+    return JsonRenderPlugin.render_json(request, document)
 
 
-@get("/docs", media_type=MediaType.HTML, include_in_schema=False, opt=NEEDS_NO_MODEL)
-async def docs(request: Request[Any, Any, Any], request_context: ContextDependency) -> str:
-    """HTML documentation of the routes."""
-    return await request_context.documentation.page(request)
+def _body_names(document: dict[str, Any]) -> set[str]:
+    """Returns the names of the schemas that are bodies of requests."""
+    operations = [operation for operations in document["paths"].values() for operation in operations.values()]
+    contents = [content for operation in operations for content in operation.get("requestBody", {}).get("content", {}).values()]
+    schemas = [schema for content in contents for schema in content["schema"].get("oneOf", [content["schema"]])]
+    return {schema["$ref"].rsplit("/", 1)[-1] for schema in schemas if "$ref" in schema}
 
 
-def document_router(documentation: Documentation) -> Router:
+def document_router(document: Document) -> Router:
     """Returns a router for the document. It replaces Litestar's handler, which would generate the document on the event loop."""
 
     # A function instead of the bound method: Litestar copies a method's object.
-    async def document(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await documentation.document(request)
+    async def response(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await document.response(request)
 
     return Router(
         "/openapi.json",
@@ -81,20 +71,6 @@ def document_router(documentation: Documentation) -> Router:
         include_in_schema=False,
         dto=None,
         return_dto=None,
-        before_request=document,
+        before_request=response,
         opt=NEEDS_NO_MODEL,
     )
-
-
-def type_of(schema: dict[str, Any]) -> str:
-    """Returns a short description of a schema: `list of integer`, `string or null`, or the name of a referenced object."""
-    if "$ref" in schema:
-        return str(schema["$ref"]).rsplit("/", 1)[-1]
-    if alternatives := schema.get("oneOf") or schema.get("anyOf"):
-        return " or ".join(type_of(alternative) for alternative in alternatives)
-    kind = schema.get("type", "any")
-    if isinstance(kind, list):
-        return " or ".join(kind)
-    if kind == "array":
-        return f"list of {type_of(schema.get('items', {}))}"
-    return str(kind)

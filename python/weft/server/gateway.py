@@ -24,7 +24,7 @@ from weft.server.errors import (
     StillLoadingError,
     TextsWaitingError,
 )
-from weft.server.page import PATHS, SCRIPT, page, script
+from weft.server.page import DOCS, PATHS, SCRIPT, docs_file, page, script
 from weft.server.request_line import RequestLine
 from weft.server.run.service import Service
 from weft.server.static import Files
@@ -49,9 +49,9 @@ class Gateway:
     """ASGI application of a server: answers a request itself, or forwards it to the routes.
 
     Litestar's middleware does not see requests without a route, so what must hold for every request is here. The order is
-    llama-server's: OPTIONS needs no key, because browsers send none with it; the page is served while the model loads; everything
-    else requires a running engine first and then a key. With `--compat srb`, the model list also reports the engine's state
-    before the engine runs.
+    llama-server's: OPTIONS needs no key, because browsers send none with it; the pages are served while the model loads;
+    everything else requires a running engine first and then a key. With `--compat srb`, the model list also reports the
+    engine's state before the engine runs.
     """
 
     def __init__(self, service: Service, errors: ErrorResponses, litestar: Litestar) -> None:
@@ -135,7 +135,7 @@ class Gateway:
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """Returns the response to a request that needs no route, or None."""
         is_get = scope["method"] in ("GET", "HEAD")
-        if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
+        if is_get and path in (*PATHS, SCRIPT, *DOCS) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self.service.lifecycle.refusal()) is not None:
             if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
@@ -153,13 +153,17 @@ class Gateway:
         return await self._files.answer(path)
 
     async def _page(self, path: str) -> ASGIResponse | None:
-        """Returns a file of the folder, or else the built-in page (without a folder) or script."""
+        """Returns a file of the folder, or else the built-in page (without a folder), script or documentation."""
+        found = None if self._files is None else await self._files.answer(path)
+        if found is not None:
+            return found
+        if path in DOCS:
+            return docs_file(path)
         if not self._settings.ui:
             return None
-        found = None if self._files is None else await self._files.answer(path)
-        if found is None and path == SCRIPT:
+        if path == SCRIPT:
             return script()
-        return page(self._settings) if self._files is None else found
+        return page(self._settings) if self._files is None else None
 
     def _refused(
         self, scope: HTTPScope, path: str | None, error: Exception, also: Mapping[str, str] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""The built-in page at `/` (a prompt and its branches, or several chats), and a script for users' own pages."""
+"""The built-in pages at `/` (a prompt and its branches, or several chats) and `/docs`, and a script for users' own pages."""
 
 import re
 from base64 import b64encode
@@ -10,13 +10,16 @@ from litestar.response.base import ASGIResponse
 
 from weft.settings import Settings
 
-__all__ = ["PATHS", "SCRIPT", "page", "script", "text_of"]
+__all__ = ["DOCS", "PATHS", "SCRIPT", "docs_file", "page", "script", "text_of"]
 
 PATHS = ("/", "/index.html")
 """Paths of the page."""
 
 SCRIPT = "/completion.js"
 """Path of the script that pages in the folder of `--path` may import, as from llama-server in 2024."""
+
+DOCS = {"/docs": "text/html", "/docs.css": "text/css", "/docs.js": "text/javascript"}
+"""Media types of the documentation page and its files, by path. The page builds its content from `/openapi.json`."""
 
 
 def page(settings: Settings) -> ASGIResponse:
@@ -28,6 +31,16 @@ def page(settings: Settings) -> ASGIResponse:
 def script() -> ASGIResponse:
     """Returns a JavaScript module for generating text with this server."""
     return ASGIResponse(body=text_of("completion.js"), media_type="text/javascript", headers=_HEADERS)
+
+
+@cache
+def docs_file(path: str) -> ASGIResponse:
+    """Returns one of the files in `DOCS`."""
+    name = path.strip("/")
+    if path != "/docs":
+        return ASGIResponse(body=text_of(name), media_type=DOCS[path], headers=_HEADERS)
+    headers = _HEADERS | _page_headers(script="'self'", style="'self'", images="'self' data:")
+    return ASGIResponse(body=text_of(f"{name}.html"), media_type=DOCS[path], headers=headers)
 
 
 _HEADERS = {
@@ -52,21 +65,26 @@ def _read(name: str) -> str:
 def _page(name: str) -> ASGIResponse:
     """Returns a self-contained page, with a policy that forbids browsers to load anything else."""
     text = text_of(name)
+    headers = _page_headers(script=_hash_of("script", text), style=_hash_of("style", text), images="data:")
+    return ASGIResponse(body=text, media_type="text/html", headers=_HEADERS | headers)
+
+
+def _page_headers(*, script: str, style: str, images: str) -> dict[str, str]:
+    """Returns the headers of a page that may connect to this server only, with a policy that allows these sources."""
     policy = {
         "default-src": "'none'",
         "connect-src": "'self'",
-        "script-src": _hash_of("script", text),
-        "style-src": _hash_of("style", text),
-        "img-src": "data:",
+        "script-src": script,
+        "style-src": style,
+        "img-src": images,
         "base-uri": "'none'",
         "form-action": "'none'",
         "frame-ancestors": "'none'",
     }
-    headers = _HEADERS | {
+    return {
         "content-security-policy": "; ".join(f"{name} {source}" for name, source in policy.items()),
         "referrer-policy": "no-referrer",
     }
-    return ASGIResponse(body=text, media_type="text/html", headers=headers)
 
 
 def _hash_of(element: str, text: str) -> str:

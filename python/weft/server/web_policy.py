@@ -34,7 +34,8 @@ _OPEN = {
     "GET": frozenset(
         {
             *("/health", "/v1/health", "/props", "/metrics", "/models", "/v1/models", "/lora-adapters", "/tokenizer_info"),
-            *("/api/tags", "/api/ps", "/api/version", "/", "/index.html", "/completion.js", "/docs", "/openapi.json"),
+            *("/api/tags", "/api/ps", "/api/version", "/", "/index.html", "/completion.js"),
+            *("/docs", "/docs.css", "/docs.js", "/openapi.json"),
         }
     ),
     "POST": frozenset(
