@@ -24,7 +24,7 @@ spellings, and further ones for Weft's features.
 ## Spelling
 
 - In long flags, `_` is equivalent to `-`: `--ctx_size` is `--ctx-size`.
-- Values follow a space or `=`; those of short flags may follow directly: `-c 512`, `-c512`, `--ctx-size=512`.
+- Values follow a space or `=`; a value may follow a short flag directly: `-c 512`, `-c512`, `--ctx-size=512`.
 - If a flag is repeated, the last value applies, except for lists, which are concatenated.
 - `{ARGS[0]} "-c 8192 -np 4"` adds the flags of one text, split as by a shell.
 - `--completion bash` (or `zsh`, `fish`) prints a completion script: `eval "$(weft --completion bash)"`.

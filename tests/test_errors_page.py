@@ -11,12 +11,12 @@ from weft import errors as package_errors
 from weft.server import errors as server_errors
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
-SPAN = re.compile(r"(?<!`)`((?:[^`\n]|``)+)`(?!`)")
-"""A span of code; doubled backticks inside of it stand for backticks of the message."""
+SPAN = re.compile(r"(?<!`)(`+)(?!`)([^\n]+?)(?<!`)\1(?!`)")
+"""A span of code, between single backticks, or between double ones if it has backticks."""
 
 
 def spans(text: str) -> set[str]:
-    return {normalized(span.replace("``", "`")) for span in SPAN.findall(text)}
+    return {normalized(span) for _, span in SPAN.findall(text)}
 
 
 SECTIONS = PAGE[PAGE.index("## Invalid requests") :]
