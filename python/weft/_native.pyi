@@ -168,7 +168,7 @@ class Model:
 
         Args:
             path: Path of the file, or of the first part of a split model.
-            config: Settings. A model uses those of its file, its weights and their devices, its adapters and its projector; None
+            config: Settings. A model uses the settings for its file, weights, devices, adapters and projector; None
                 is the defaults.
             on_progress: Called with the loaded fraction, 0 to 1, on this thread. The load continues if it raises; its first
                 exception is raised at the end.
@@ -737,7 +737,7 @@ class Compute:
 
     @property
     def products(self) -> Literal["weft", "llama.cpp"]:
-        """Implementation of matrix products on the CPU; llama.cpp computes those of weights that it has repacked."""
+        """Implementation of matrix products on the CPU; llama.cpp computes products with weights that it has repacked."""
 
     @property
     def n_ubatch(self) -> int:
@@ -1055,7 +1055,7 @@ class Stream:
     ) -> Coroutine[Any, Any, list[int]]:
         """Forks a branch: adds `n` branches that continue its prompt, its text up to a position, and an appended text.
 
-        Forks are added to this stream, after its other branches; `fork_stream` returns them as a stream of their own. A branch
+        Forks are added to this stream, after its other branches; `fork_stream` returns them as a separate stream. A branch
         that has ended can also be forked, while this stream exists. Forks at the end of a running branch sample from the same
         logits as its next token, so nothing is computed for them; forks at an earlier position compute one token.
 
@@ -1137,7 +1137,7 @@ class Stream:
         """
 
     def branches(self) -> Branches:
-        """Iterates over the branches, including those that forks add: `async for branch in stream.branches()`. Call it once."""
+        """Iterates over the branches, including forks: `async for branch in stream.branches()`. Call it once."""
 
     def close(self) -> None:
         """Cancels the request: drops its events and ends the stream for waiting readers. Idempotent."""
@@ -1334,7 +1334,7 @@ class SavedPrefix:
 
 @final
 class CachedNode:
-    """A node of the prefix tree: a range of tokens that follows those of its parent."""
+    """A node of the prefix tree: a range of tokens that follows its parent's."""
 
     @property
     def parent(self) -> int | None:

@@ -125,7 +125,7 @@ class SyncEngine:
             for event in engine.stream("Once upon a time,", n=8, max_tokens=64):
                 print(event)
 
-    It runs an `Engine` on an event loop and a thread of its own, so it works where an event loop is running, as in a notebook.
+    Runs an `Engine` on an event loop in a separate thread, so it works while another event loop is running, as in a notebook.
     Several threads may call it concurrently: their requests are computed together. Interrupting a call (Ctrl-C) cancels it.
     Methods have the arguments of `Engine`'s methods of the same names.
 

@@ -33,7 +33,7 @@ MANY_MESSAGES = 64
 
 
 class TemplateOptions(TypedDict, total=False):
-    """Options of rendering a chat. Those other than `chat_template` are the fields of `ChatRequest`."""
+    """Options of rendering a chat. All except `chat_template` are fields of chat requests over HTTP."""
 
     chat_template: str | None
     """Jinja source of a template, or the name of a built-in one; None is the model's, or ChatML if it has none."""
@@ -64,7 +64,7 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class ChatOptions(TemplateOptions, RequestOptions, total=False):
-    """Options of a chat: those of its template, and those of its request."""
+    """Options of a chat: `TemplateOptions`, and the fields of a request."""
 
 
 class Templates:

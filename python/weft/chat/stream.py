@@ -205,7 +205,7 @@ class ChatStream:
             at: Position in tokens or bytes of the choice's generated text; None is its end.
             unit: Unit of `at`.
             append: Text or tokens between that position and the forks' text.
-            **options: Options of the forks; the defaults are those of the choice.
+            **options: Options of the forks; the defaults are the choice's.
 
         Returns:
             Indices of the forks in this stream.
