@@ -167,7 +167,7 @@ async def test_what_cannot_be_forked_is_refused(engine: weft.Engine, arguments: 
     stream = engine.stream("Once upon a time", max_tokens=3, ignore_eos=True)
     await ends(stream)
     with pytest.raises(InvalidRequestError) as refused:
-        await stream.fork_stream(**arguments)  # type: ignore[call-overload]
+        await stream.fork_stream(**arguments)  # type: ignore[arg-type]
     assert refused.value.param == param
 
 

@@ -35,7 +35,8 @@ def test_a_chat_whole_and_streamed(official: ollama.Client) -> None:
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
     assert (whole.done_reason, whole.eval_count) == ("length", 12)
-    assert whole.total_duration >= whole.load_duration + whole.prompt_eval_duration + whole.eval_duration > 0
+    parts_ns = [whole.load_duration or 0, whole.prompt_eval_duration or 0, whole.eval_duration or 0]
+    assert (whole.total_duration or 0) >= sum(parts_ns) > 0
 
 
 async def test_a_chat_by_the_other_client(asynchronous: ollama.AsyncClient) -> None:
