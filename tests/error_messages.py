@@ -91,6 +91,8 @@ def returned(path: str, name: str) -> Iterator[str]:
 
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\[\s\S])*)"')
+INVALID_VALUE = re.compile(r'reject_value\(\s*(?:"(\w+)"|\w+),\s*(\d+)?[^";]*?(?:format_args!\(\s*)?"([^"]*)"')
+"""A call that words an invalid value: the name of the parameter, and the valid values."""
 NO_MESSAGE = re.compile(
     r"(?:expect\(|(?<!let )reason = |unreachable!\(|(?:debug_)?assert\w*!\([^;]*|(?:debug|warn|info|trace)!\(\s*)$"
 )
@@ -101,9 +103,11 @@ def of_rust(path: str) -> Iterator[str]:
     source = (ROOT / "rust" / path).read_text(encoding="utf-8").replace("'\"'", "")
     source = re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod \w+ \{", source)[0]
     source = re.sub(r"^\s*//.*$| // .*$", "", source, flags=re.MULTILINE)
-    for found in LITERAL.finditer(source):
+    for found in INVALID_VALUE.finditer(source):
+        yield normalized(f"{found[1] or '{}'} is {found[2] or '{}'}; it must be {found[3]}")
+    for found in LITERAL.finditer(INVALID_VALUE.sub("", source)):
         text = re.sub(r"\\\n\s*", "", found[1]).replace('\\"', '"')
-        if text.count(" ") > 2 and NO_MESSAGE.search(source[max(0, found.start() - 80) : found.start()]) is None:
+        if text.count(" ") > 2 and NO_MESSAGE.search(found.string[max(0, found.start() - 80) : found.start()]) is None:
             yield normalized(text)
 
 
@@ -113,3 +117,12 @@ def of_variants() -> Iterator[str]:
     for found in re.finditer(r'#\[error\(\s*"((?:[^"\\]|\\[\s\S])*)"', source):
         if found[1] != "{message}":
             yield normalized(found[1])
+
+
+def of_lists(path: str) -> Iterator[str]:
+    """Yields the messages that modules of a folder give to `some`, for lists without entries."""
+    for file in sorted((ROOT / "python" / "weft" / path).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("some"), [ast.Constant(str() as text), *_]):
+                    yield normalized(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.error_messages import normalized, of_classes, of_functions, of_rust, of_variants, raised, returned
+from tests.error_messages import normalized, of_classes, of_functions, of_lists, of_rust, of_variants, raised, returned
 from weft import errors as package_errors
 from weft.server import errors as server_errors
 
@@ -29,7 +29,7 @@ START_MODULES = ("cli/arguments.py", "cli/config_file.py", "cli/given.py", "sett
 START_FILES = [
     *(f"config/{name}.rs" for name in ("limits", "model_config", "overrides", "resolve", "rope", "threads")),
     *(f"llama/model/{name}.rs" for name in ("adapters", "gguf", "kinds", "kv_overrides", "load", "tensor_overrides")),
-    "llama/media/mod.rs",
+    *(f"llama/media/{name}.rs" for name in ("chunk", "chunk_ids", "compatibility", "encoder", "mod", "mtmd")),
     "llama/start.rs",
     "llama/vocabulary/mod.rs",
 ]
@@ -43,7 +43,7 @@ SOURCES: dict[str, set[str]] = {
     },
     "error.rs": set(of_variants()),
     "config.py": set(raised("config.py")),
-    "the start": set(chain.from_iterable(map(raised, START_MODULES))),
+    "the start": {*chain.from_iterable(map(raised, START_MODULES)), *of_lists("settings")},
     "downloads": {
         *returned("hub/failure.py", "reason"),
         *returned("hub/docker.py", "_reason"),
@@ -68,10 +68,13 @@ ELSEWHERE = {
     *raised("server"),  # Reasons of 404 and 429.
     *raised("work/cache.py"),
     *of_rust("llama/context/mod.rs"),
+    *of_rust("llama/context/params.rs"),
+    *of_rust("llama/context/raw_context.rs"),
     *of_rust("llama/mod.rs"),
     "cannot listen on {}: {}",
     "cannot log to {}: {}",
     "the server process died",
+    "{}; {} leaves it to the model",
     "texts of {} characters and tokens are waiting",
     "pictures and sounds of {} bytes are waiting",
     "names of hosts are waiting",
