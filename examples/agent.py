@@ -1,4 +1,7 @@
-"""An agent: four answers from one prefill, whose reasoning, text and parallel tool calls are printed as they are generated."""
+"""Stream four answers of an agent, with parallel tool calls.
+
+Prints pieces of reasoning, text and calls as they are generated, then the tokens computed and used.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""Agents that fan out: they read one long brief, each begins to speak, and from there it is forked four times."""
+"""Let agents read one brief, begin to answer, and fork four times each.
+
+Prints the twelve answers, then the tokens computed and used.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Beams: the likeliest ends of a story that a search finds, and some that are drawn; no text comes twice."""
+"""Find the likeliest ends of a story with beam search, and draw others with distinct sampling.
+
+Prints each end with its log-probability, then the tokens computed and used.
+"""
 
 import asyncio
 

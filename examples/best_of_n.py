@@ -1,4 +1,7 @@
-"""Best of n: sixteen beginnings of a story, the two likeliest go on, and the likeliest end is told."""
+"""Continue the two likeliest of sixteen beginnings, and keep the likeliest story.
+
+Prints the story and its mean log-probability, then the tokens computed and used.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Print one answer."""
+"""Complete a prompt.
+
+Prints the prompt and its completion.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Finds the sentence that is nearest in meaning to a question; give it an embedding model for a good one."""
+"""Find the sentence that is nearest in meaning to a question. Pass an embedding model for good results.
+
+Prints each sentence with its score, best first.
+"""
 
 import asyncio
 import sys

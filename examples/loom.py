@@ -1,7 +1,7 @@
-"""A loom in the terminal: a story grows as a tree, and whoever writes it goes back and forth in it by the arrow keys.
+"""A loom in the terminal: grow a story as a tree, and move in it with the arrow keys.
 
-`python examples/loom.py` needs prompt_toolkit; `--demo` needs nothing, and prints what some keys do. `-m FILE` takes another
-model.
+`python examples/loom.py` needs prompt_toolkit; `--demo` needs nothing, presses some keys, and prints the screens. `-m FILE` loads
+another model.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""One prompt, eight answers: the prompt is computed once, and what it costs is shared."""
+"""Complete one prompt eight times. The prompt is computed once.
+
+Prints the eight texts, then the prompt tokens computed and shared.
+"""
 
 import asyncio
 

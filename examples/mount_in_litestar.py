@@ -1,4 +1,7 @@
-"""Our routes inside your application: yours at /, ours below /llm."""
+"""Mount Weft in a Litestar application: your routes at /, Weft's below /llm.
+
+Serves on http://127.0.0.1:8080.
+"""
 
 import os
 

@@ -1,4 +1,7 @@
-"""The official OpenAI client against our server. Start `python -m weft` first."""
+"""Call a server with the official OpenAI client. Start `python -m weft` first.
+
+Prints four completions of one prompt.
+"""
 
 import os
 

@@ -1,4 +1,7 @@
-"""A system prompt that stays computed, and a file that spares the next process the work."""
+"""Pin a system prompt, and save it to a file for the next process.
+
+Prints the pinned tokens and bytes, then the prompt tokens computed and found in the cache.
+"""
 
 import asyncio
 from pathlib import Path

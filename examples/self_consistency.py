@@ -1,4 +1,7 @@
-"""Self-consistency: many ways to think lead to an answer each, and the answer that most of them lead to is taken."""
+"""Sample many chains of reasoning, and take the answer that most of them reach.
+
+Prints the votes, then the tokens computed and used.
+"""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Two requests that begin alike: the second computes only what is new."""
+"""Send two prompts with the same beginning. The second computes only its own tokens.
+
+Prints both texts, each with the prompt tokens computed and found in the cache.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Sixteen questions about one document, in one request: the document is computed once, and of each question its own words."""
+"""Ask sixteen questions about one document in one request. The document is computed once.
+
+Prints the answers, then the tokens computed and used.
+"""
 
 import asyncio
 

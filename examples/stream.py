@@ -1,4 +1,7 @@
-"""Print one answer while it is being written."""
+"""Stream a completion.
+
+Prints the text as it is generated, then the reason of its end and the time.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Lets a model call a function. The demo model was not trained to, but the grammar of the call holds it to one."""
+"""Let the model call a function. A grammar makes even the demo model write a valid call.
+
+Prints the function and its arguments.
+"""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""Monte-Carlo tree search over text: a story is looked for in which all of some words are told.
+"""Monte-Carlo tree search over text: find a story that contains given words.
 
-Each round goes down to the leaf that promises most (UCT: Kocsis and Szepesvári, 2006), lets it go on in four ways, and tries each
-of them by two stories to the end, which are scored and dropped.
+Each round descends to the most promising leaf (UCT: Kocsis and Szepesvári, 2006), extends it in four ways, and completes each
+with two stories, which are scored and dropped. Prints the best story, its share of the words, and the tokens computed and used.
 """
 
 import asyncio

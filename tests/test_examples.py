@@ -57,7 +57,15 @@ def test_every_example_is_tested_and_short() -> None:
     examples = {path.name: path for path in EXAMPLES.glob("*.py")}
     assert examples.keys() == PRINTS.keys() | SERVES
     for name, path in examples.items():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(name, 30), name
+        below_header = path.read_text(encoding="utf-8").split('"""', 2)[2]
+        assert len(below_header.strip().splitlines()) <= LONGER.get(name, 30), name
+
+
+def test_the_page_of_examples_lists_each_with_its_output() -> None:
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^## (?:\S+ )*\[`(\w+\.py)`\]", page, re.MULTILINE)
+    assert sorted(listed) == sorted(PRINTS.keys() | SERVES)
+    assert page.count("```text\n") == len(PRINTS)
 
 
 @pytest.mark.parametrize("name", sorted(PRINTS.keys() - {"openai_client.py"}))
