@@ -15,6 +15,7 @@ from tests.adapters import write_adapter
 from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.engine.tiny_projectors import write_tiny_projector
+from tests.helpers import wait_until
 from weft import _native
 from weft.cli.main import parse
 from weft.cli.plan import MIB, Plan, make_plan
@@ -41,6 +42,8 @@ async def started(path: Path, caplog: pytest.LogCaptureFixture) -> tuple[weft.Li
     with caplog.at_level(logging.DEBUG, "weft"):
         async with weft.Engine(path, n_slots=4, n_ctx=1024) as engine:
             limits = engine.limits
+            # Another thread writes the log; the compute buffer is llama.cpp's last.
+            await wait_until(lambda: any("compute buffer size" in record.message for record in caplog.records))
     sizes: Counter[str] = Counter()
     for kind, size in re.findall(r"(\w+) buffer size = +([\d.]+) MiB", "\n".join(record.message for record in caplog.records)):
         sizes[kind] += float(size)  # type: ignore[assignment]

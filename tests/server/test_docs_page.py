@@ -93,7 +93,7 @@ async def test_the_document_has_the_meanings_of_request_fields() -> None:
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """A server over the demo model, with a key and a prefix."""
-    flags = ("-np", "4", "-c", "4096", "--kv-unified", "--api-key", KEY, "--api-prefix", PREFIX)
+    flags = ("-np", "4", "-c", "4096", "--kv-unified", "--context-shift", "--api-key", KEY, "--api-prefix", PREFIX)
     with LiveServer(tmp_path_factory.mktemp("docs") / "log", *flags) as live:
 
         def is_ready() -> bool:
@@ -232,7 +232,7 @@ async def test_the_key_is_kept_in_memory_only(page: Page) -> None:
 async def test_a_stream_is_shown_as_it_arrives_and_stops(page: Page, server: LiveServer) -> None:
     await enter_key(page)
     operation = await opened(page, "post-completion")
-    await operation.get_by_label("Body (JSON)").fill('{"prompt": "Once upon a time", "n_predict": 3000, "ignore_eos": true}')
+    await operation.get_by_label("Body (JSON)").fill('{"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true}')
     await operation.get_by_label("Stream").check()
     assert json.loads(await operation.get_by_label("Body (JSON)").input_value())["stream"] is True
     await expect(operation.get_by_label("Equivalent curl command")).to_contain_text("curl -N ")
