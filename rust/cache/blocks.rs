@@ -205,7 +205,7 @@ impl KvCache {
     ///
     /// The tree may change between two calls: blocks that moved may be missed or returned twice. For a memory that is a state,
     /// only the last block before each position at which a sequence can begin is returned.
-    pub(crate) fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
+    pub(crate) fn hash_blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
         if self.key.key != key {
             self.key = HashKey { key: key.to_vec(), epoch: self.key.epoch + 1 };
         }
@@ -273,7 +273,7 @@ impl KvCache {
         }
         let (tree, key) = (&self.tree, &self.key);
         let path = self.paths[index].as_mut().expect("the path was checked above");
-        let (start, preceding) = (tree.node(tip).end(), before(tree, tip, key.epoch));
+        let (start, preceding) = (tree.node(tip).end(), hash_before(tree, tip, key.epoch));
         let salt_at = |position| salt_of(&key.key, path.adapters.at(position));
         if !path.blocks.complete(key.epoch, start, &path.tail, preceding, n_left, salt_at) {
             return false;
@@ -304,7 +304,9 @@ fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usiz
 /// The ancestors' hashes must be complete.
 fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     let preceding = match tree.node(id) {
-        Node { parent: Some(parent), blocks, .. } if blocks.with_epoch(key.epoch).is_empty() => before(tree, *parent, key.epoch),
+        Node { parent: Some(parent), blocks, .. } if blocks.with_epoch(key.epoch).is_empty() => {
+            hash_before(tree, *parent, key.epoch)
+        }
         _ => (0, Vec::new()),
     };
     let node = tree.node_mut(id);
@@ -313,7 +315,7 @@ fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usiz
 }
 
 /// The hash of the last complete block that ends in `id` or an ancestor, and the tokens after that block.
-fn before(tree: &PrefixTree, id: NodeId, epoch: u32) -> (u64, Vec<Token>) {
+fn hash_before(tree: &PrefixTree, id: NodeId, epoch: u32) -> (u64, Vec<Token>) {
     let n_rest = (tree.node(id).end() % BLOCK) as usize;
     let mut rest = Vec::with_capacity(BLOCK as usize);
     let mut hash = 0;

@@ -42,12 +42,12 @@ pub enum Tier {
 
 impl KvCache {
     /// Lists all nodes, parents first, and then the computed tokens of running sequences that are not in the tree yet.
-    pub(crate) fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
+    pub(crate) fn list_nodes(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
         let mut listing = Listing::new(self, usize::MAX);
         for id in self.tree.in_order() {
             listing.add(id);
         }
-        let running = self.running(slot_of);
+        let running = self.running_paths(slot_of);
         for &(id, slot) in &running {
             listing.add_computing(id, slot);
         }
@@ -58,12 +58,12 @@ impl KvCache {
     /// first; what running sequences have computed counts as used now.
     ///
     /// Visits `limit` nodes, their ancestors, and the paths of running sequences, however large the tree is.
-    pub(crate) fn recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
-        let running = self.running(slot_of);
-        let n_computing: usize = running.iter().map(|&(id, _)| self.computing(id).count()).sum();
+    pub(crate) fn list_recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
+        let running = self.running_paths(slot_of);
+        let n_computing: usize = running.iter().map(|&(id, _)| self.uncommitted_runs(id).count()).sum();
         let mut listing = Listing::new(self, limit);
         for &(id, slot) in &running {
-            if self.computing(id).next().is_some() {
+            if self.uncommitted_runs(id).next().is_some() {
                 listing.add_with_parents(self.path(id).tip);
                 listing.add_computing(id, slot);
             }
@@ -84,12 +84,12 @@ impl KvCache {
         tokens
     }
 
-    fn running(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<(KvSeqId, u32)> {
+    fn running_paths(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<(KvSeqId, u32)> {
         self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
     }
 
     /// Computed tokens of the sequence on `id` that are not in the tree yet, as runs with one adapter set, each with its start.
-    fn computing(&self, id: KvSeqId) -> impl Iterator<Item = (u32, &[Token])> {
+    fn uncommitted_runs(&self, id: KvSeqId) -> impl Iterator<Item = (u32, &[Token])> {
         let path = self.path(id);
         let (mut start, mut rest) = (self.tree.node(path.tip).end(), &path.tail[..]);
         std::iter::from_fn(move || {
@@ -172,7 +172,7 @@ impl<'a> Listing<'a> {
     fn add_computing(&mut self, id: KvSeqId, slot: u32) {
         let path = self.cache.path(id);
         let mut parent = self.indices.get(&path.tip).copied();
-        for (start, tokens) in self.cache.computing(id) {
+        for (start, tokens) in self.cache.uncommitted_runs(id) {
             if self.is_full() {
                 return;
             }

@@ -48,7 +48,7 @@ pub use listing::{CachedNode, Tier};
 pub use path_removal::{EvictionReason, PathRemoval, SavedState};
 pub use pins::Reservation;
 pub use prefix_match::{PrefixMatch, PrefixQuery, Reload};
-use prefix_tree::{DropKey, NodeId, PrefixTree, Walk, length};
+use prefix_tree::{DropKey, NodeId, PrefixTree, TreeMatch, length};
 pub use relocation::Relocation;
 
 /// A llama.cpp sequence, which owns cells: `0 ≤ id < n_seq_max`.
@@ -193,8 +193,8 @@ impl KvCache {
         self.cell_runs.n_evictable_of(source, matched.n_device)
     }
 
-    pub(crate) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
-        self.cell_runs.freed_by(ids)
+    pub(crate) fn count_freed(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
+        self.cell_runs.count_freed(ids)
     }
 
     pub fn n_free_ids(&self) -> usize {
@@ -238,7 +238,7 @@ impl KvCache {
 
     pub(crate) fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
-        let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
+        let TreeMatch { nodes, partial } = self.tree.match_tokens(adapters, tokens);
         if let Some(node) = partial.map(|(node, _)| node).or(nodes.last().copied()) {
             self.mark_used(node);
         }
@@ -250,7 +250,7 @@ impl KvCache {
         let provenance = provenance.clone();
         let mut deepest = tip;
         if tokens.len() > self.n_held(id) as usize {
-            let Walk { nodes, partial } = self.tree.walk(adapters, tokens);
+            let TreeMatch { nodes, partial } = self.tree.match_tokens(adapters, tokens);
             deepest = match partial {
                 Some((node, n)) if self.kind.forks.can_truncate() => self.split(node, n),
                 _ => nodes.last().copied().unwrap_or(tip),

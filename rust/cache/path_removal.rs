@@ -83,7 +83,7 @@ impl KvCache {
     }
 
     /// As [`KvCache::count_affordable`], from token `start` of `id` on.
-    pub(crate) fn affordable_from(&self, id: KvSeqId, start: u32, max_units: u64) -> (u32, u64) {
+    pub(crate) fn count_affordable_from(&self, id: KvSeqId, start: u32, max_units: u64) -> (u32, u64) {
         self.count_affordable(self.cell_runs.cells_from(id, start), max_units)
     }
 

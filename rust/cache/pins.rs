@@ -170,14 +170,14 @@ impl KvCache {
 
     /// Erases `tokens` from both tiers, from their end up to `n_kept` or to a node that something else needs.
     pub(crate) fn erase(&mut self, adapters: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
-        if let Some((node, n)) = self.tree.walk(adapters, &tokens[..n_kept as usize]).partial {
+        if let Some((node, n)) = self.tree.match_tokens(adapters, &tokens[..n_kept as usize]).partial {
             self.split(node, n);
         }
-        let walk = self.tree.walk(adapters, tokens);
-        if walk.partial.is_some() {
+        let tree_match = self.tree.match_tokens(adapters, tokens);
+        if tree_match.partial.is_some() {
             return;
         }
-        for id in walk.nodes.into_iter().skip(1).rev() {
+        for id in tree_match.nodes.into_iter().skip(1).rev() {
             // The node may have been removed with its last descendant, or joined with another continuation.
             if !self.tree.contains(id) {
                 continue;

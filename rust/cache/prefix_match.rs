@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cache::host_cache::HostEntry;
-use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
+use crate::cache::prefix_tree::{NodeId, TreeMatch, common_prefix, length};
 use crate::cache::{AdapterSchedule, ForkRule, KvCache, KvSeqId, visit_counter};
 use crate::request::{SavedPrefix, Token};
 
@@ -89,43 +89,48 @@ impl KvCache {
     /// Returns the longest prefix that can be forked and reloaded. An id that `can_fork` refuses is not tried with fewer
     /// tokens: a window that has moved on does not cover earlier positions either.
     pub fn find(&self, query: &PrefixQuery<'_>, can_fork: impl Fn(KvSeqId, u32, u32) -> bool) -> Option<PrefixMatch> {
-        let walk = self.tree.walk(query.adapters, query.tokens);
-        let matched = self.rules().find(self, query, &walk, &can_fork);
+        let tree_match = self.tree.match_tokens(query.adapters, query.tokens);
+        let matched = self.rules().find(self, query, &tree_match, &can_fork);
         matched.filter(|matched| matched.n_tokens() >= query.at_least.max(1))
     }
 
     /// Length of the longest prefix of `tokens` that is cached or computed, whether or not a sequence could begin there. For a
     /// state: that a path holds or that leads to a checkpoint.
     pub fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
-        let walk = self.tree.walk(adapters, tokens);
+        let tree_match = self.tree.match_tokens(adapters, tokens);
         let is_there = |id: NodeId| {
             let node = self.tree.node(id);
             self.kind.is_a_state() || node.is_on_device() || node.host_entry.is_some()
         };
-        let in_tree = self.reached(&walk, u32::MAX).take_while(|&(id, _)| is_there(id)).map(|(_, reached)| reached.end);
+        let in_tree =
+            self.reached_nodes(&tree_match, u32::MAX).take_while(|&(id, _)| is_there(id)).map(|(_, reached)| reached.end);
         let query = PrefixQuery { adapters, tokens, at_least: 1, at_most: u32::MAX, takes_logits: false };
-        let tail_matches = self.tail_matches(&query, &walk).map(|(_, n)| n);
+        let tail_matches = self.tail_matches(&query, &tree_match).map(|(_, n)| n);
         in_tree.chain(tail_matches).max().unwrap_or(0)
     }
 
     /// Nodes below the root that the text reaches, each with the range of the first `at_most` tokens that it covers.
-    pub(super) fn reached<'a>(&'a self, walk: &'a Walk, at_most: u32) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
-        let whole = walk.nodes.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
-        let part = walk.partial.map(|(id, n)| (id, self.tree.node(id).start + n));
+    pub(super) fn reached_nodes<'a>(
+        &'a self,
+        tree_match: &'a TreeMatch,
+        at_most: u32,
+    ) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
+        let whole = tree_match.nodes.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
+        let part = tree_match.partial.map(|(id, n)| (id, self.tree.node(id).start + n));
         whole.chain(part).filter_map(move |(id, end)| {
             let reached = self.tree.node(id).start..end.min(at_most);
             (!reached.is_empty()).then_some((id, reached))
         })
     }
 
-    /// Running paths that end at a node of `walk`, each with the length that it shares with the query, its tail included.
+    /// Running paths that end at a node of `tree_match`, each with the length that it shares with the query, its tail included.
     pub(super) fn tail_matches<'a>(
         &'a self,
         query: &'a PrefixQuery<'_>,
-        walk: &'a Walk,
+        tree_match: &'a TreeMatch,
     ) -> impl Iterator<Item = (KvSeqId, u32)> + 'a {
         let ends_here = |&node: &NodeId| self.tree.node(node).tips.iter().map(move |&id| (id, node));
-        let tails = walk.nodes.iter().flat_map(ends_here).map(|(id, node)| (id, node, &self.path(id).tail));
+        let tails = tree_match.nodes.iter().flat_map(ends_here).map(|(id, node)| (id, node, &self.path(id).tail));
         tails.filter(|(id, _, tail)| !tail.is_empty() && !self.is_private(*id)).map(|(id, node, tail)| {
             visit_counter::count_visited(1);
             let end = self.tree.node(node).end();

@@ -68,7 +68,7 @@ impl Node {
 
 /// The nodes that a text contains whole, from the root down, and the node that it ends in or leaves.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct TreeMatch {
     pub(super) nodes: Vec<NodeId>,
     /// With the number of its tokens in the text: at least one, and not all.
     pub(super) partial: Option<(NodeId, u32)>,
@@ -160,24 +160,24 @@ impl PrefixTree {
         node.children.get(&(first, adapters.at(node.end()).clone())).copied()
     }
 
-    pub(super) fn walk(&self, adapters: &AdapterSchedule, mut tokens: &[Token]) -> Walk {
-        let mut walk = Walk { nodes: Vec::new(), partial: None };
-        let Some(&root) = self.roots.get(adapters.at(0)) else { return walk };
-        walk.nodes.push(root);
+    pub(super) fn match_tokens(&self, adapters: &AdapterSchedule, mut tokens: &[Token]) -> TreeMatch {
+        let mut tree_match = TreeMatch { nodes: Vec::new(), partial: None };
+        let Some(&root) = self.roots.get(adapters.at(0)) else { return tree_match };
+        tree_match.nodes.push(root);
         let mut at = root;
         while let Some(child) = tokens.first().and_then(|&first| self.child(at, adapters, first)) {
             let node = self.node(child);
             let n = common_prefix(&node.tokens, tokens).min(adapters.n_unchanged(node.start));
             self.n_compared.set(self.n_compared.get() + u64::from(n));
             if (n as usize) < node.tokens.len() {
-                walk.partial = Some((child, n));
+                tree_match.partial = Some((child, n));
                 break;
             }
             tokens = &tokens[n as usize..];
-            walk.nodes.push(child);
+            tree_match.nodes.push(child);
             at = child;
         }
-        walk
+        tree_match
     }
 
     /// Splits `id` after its first `n` tokens; returns the upper part. The lower part keeps the id, the tips, the children and
@@ -358,7 +358,7 @@ mod tests {
         let mut tree = PrefixTree::default();
         for text in texts {
             let root = tree.root(&AdapterSet::default());
-            let Walk { nodes, partial } = tree.walk(&base(), text);
+            let TreeMatch { nodes, partial } = tree.match_tokens(&base(), text);
             let mut at = partial.map_or_else(|| *nodes.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
             let n = tree.node(at).end() as usize;
             if n < text.len() {
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_common_prefix_becomes_one_node() {
         let tree = tree(&[&[1, 2, 3, 4], &[1, 2, 9]]);
-        let Walk { nodes, partial } = tree.walk(&base(), &[1, 2, 3, 7]);
+        let TreeMatch { nodes, partial } = tree.match_tokens(&base(), &[1, 2, 3, 7]);
         assert_eq!(nodes.iter().map(|&id| tree.node(id).end()).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(partial.map(|(id, n)| (tree.node(id).tokens.clone(), n)), Some((vec![3, 4], 1)));
         assert_eq!(tree.in_order().len(), 4);
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn splitting_and_joining_preserve_tokens_and_hit_counts() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
-        let Walk { nodes, .. } = tree.walk(&base(), &[1, 2, 3, 4]);
+        let TreeMatch { nodes, .. } = tree.match_tokens(&base(), &[1, 2, 3, 4]);
         let node = nodes[1];
         let upper = tree.split(node, 3);
         assert_eq!((tree.tokens_to(upper), tree.tokens_to(node)), (vec![1, 2, 3], vec![1, 2, 3, 4]));
@@ -396,7 +396,7 @@ mod tests {
     fn texts_with_different_adapters_share_no_nodes() {
         let tree = tree(&[&[1, 2, 3, 4]]);
         let adapted = AdapterSet::with_adapters([(3, 0.5)]);
-        assert!(tree.walk(&adapted.into(), &[1, 2, 3]).nodes.is_empty());
+        assert!(tree.match_tokens(&adapted.into(), &[1, 2, 3]).nodes.is_empty());
     }
 
     #[test]
@@ -404,7 +404,7 @@ mod tests {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
         let adapted = AdapterSet::with_adapters([(3, 0.5)]);
         let changing = AdapterSchedule::changing(AdapterSet::default(), 2, adapted.clone());
-        let Walk { nodes, partial } = tree.walk(&changing, &[1, 2, 3, 4]);
+        let TreeMatch { nodes, partial } = tree.match_tokens(&changing, &[1, 2, 3, 4]);
         assert_eq!((nodes.len(), partial.map(|(_, n)| n)), (1, Some(2)), "the rest has another adapter set");
 
         let upper = tree.split(partial.unwrap().0, 2);
@@ -412,7 +412,7 @@ mod tests {
         tree.node_mut(root).n_reserved += 1;
         let child = tree.add_child(upper, adapted.clone(), vec![3, 4]);
         tree.node_mut(child).n_reserved += 1;
-        let ends = |adapters: &AdapterSchedule| tree.walk(adapters, &[1, 2, 3, 4]).nodes.last().copied();
+        let ends = |adapters: &AdapterSchedule| tree.match_tokens(adapters, &[1, 2, 3, 4]).nodes.last().copied();
         assert_eq!(ends(&changing), Some(child));
         assert_ne!(ends(&base()), Some(child));
         assert_eq!(ends(&adapted.into()), Some(root), "another adapter set from the start");

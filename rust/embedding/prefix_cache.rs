@@ -6,7 +6,7 @@
 use crate::cache::{
     AdapterSchedule, AdapterSet, CacheOp, EvictionReason, KvCache, KvSeqId, MIN_SHARED, MemoryKind, PrefixMatch, PrefixQuery,
 };
-use crate::embedding::shared_prefixes::{CachedPrefix, branch_points, group_by_prefix};
+use crate::embedding::shared_prefixes::{CachedPrefix, branch_points, common_prefix_lengths};
 use crate::embedding::{EmbedderShape, EncodedBatch, MAX_SEQUENCES};
 use crate::request::Token;
 
@@ -81,7 +81,7 @@ impl PrefixCache {
         texts: &[Vec<Token>],
     ) -> Result<EncodedBatch, String> {
         let adapters = AdapterSchedule::from(adapter_set.clone());
-        let common = group_by_prefix(texts);
+        let common = common_prefix_lengths(texts);
         let cached_before = self.cached_prefixes(memory, &adapters, texts);
         let (mut cached_prefixes, mut n_computed, mut prefixes) = (cached_before.clone(), 0, Vec::new());
         loop {

@@ -6,7 +6,7 @@ use std::mem::take;
 use crate::config::Pooling;
 use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
-use crate::request::{Encoding, Prompt, Run, Token};
+use crate::request::{Encoding, Prompt, PromptRun, Token};
 
 pub const MAX_TOKENS: usize = 1 << 20;
 
@@ -50,13 +50,13 @@ pub(super) struct BatchText {
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Batch {
+pub(super) enum EmbeddingBatch {
     Texts(Vec<Vec<Token>>),
     Mixed(Prompt),
 }
 
 /// The requests in round-robin order, and their results. The cost of a batch does not depend on the number of waiting requests.
-pub(super) struct Queue {
+pub(super) struct EmbeddingQueue {
     shape: EmbedderShape,
     requests: HashMap<u64, EmbeddingRequest>,
     answers: HashMap<u64, Result<Embeddings>>,
@@ -68,7 +68,7 @@ pub(super) struct Queue {
     n_waiting: usize,
 }
 
-impl Queue {
+impl EmbeddingQueue {
     pub(super) fn new(shape: EmbedderShape) -> Self {
         let (requests, answers) = (HashMap::new(), HashMap::new());
         Self { shape, requests, answers, ready: BTreeMap::new(), encoding: BTreeMap::new(), last_turn: 0, n_waiting: 0 }
@@ -154,8 +154,8 @@ impl Queue {
                 return Err(invalid_texts(self.shape.length_error(text_index, &n.to_string())));
             }
             let tokens = text.runs().iter().filter_map(|run| match run {
-                Run::Tokens(tokens) => Some(tokens),
-                Run::Media(_) => None,
+                PromptRun::Tokens(tokens) => Some(tokens),
+                PromptRun::Media(_) => None,
             });
             let is_unknown = |token: &Token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
             if let Some(token) = tokens.flatten().copied().find(is_unknown) {
@@ -198,7 +198,7 @@ impl Queue {
 
     /// The text of the request with the first turn, then texts of the following requests as long as they fit. A text with images or
     /// audio is a separate batch. `None` if no text can be computed.
-    pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, Batch)> {
+    pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, EmbeddingBatch)> {
         let (mut items, mut texts, mut n_tokens) = (Vec::new(), Vec::new(), 0);
         let (mut turn, mut n_overtaken) = (0, 0);
         while items.len() < self.shape.n_sequences && n_overtaken < MAX_OVERTAKEN {
@@ -220,15 +220,15 @@ impl Queue {
             self.assign_turn(id);
             if text.has_media() {
                 self.n_waiting -= n_tokens;
-                return Some((items, Batch::Mixed(text)));
+                return Some((items, EmbeddingBatch::Mixed(text)));
             }
             texts.push(text.into_tokens());
         }
         self.n_waiting -= n_tokens;
-        (!items.is_empty()).then_some((items, Batch::Texts(texts)))
+        (!items.is_empty()).then_some((items, EmbeddingBatch::Texts(texts)))
     }
 
-    pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) {
+    pub(super) fn record_batch(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) {
         for (item, numbers) in items.iter().zip(computed) {
             let Some(request) = self.requests.get_mut(&item.request_id) else { continue };
             let width = request.result.width;
@@ -295,8 +295,8 @@ mod tests {
     use super::*;
     use crate::request::{Media, Medium};
 
-    fn queue(pooling: Pooling) -> Queue {
-        Queue::new(EmbedderShape {
+    fn queue(pooling: Pooling) -> EmbeddingQueue {
+        EmbeddingQueue::new(EmbedderShape {
             pooling,
             takes_media: true,
             width: 2,
@@ -308,7 +308,7 @@ mod tests {
         })
     }
 
-    fn push(queue: &mut Queue, id: u64, lengths: &[usize]) -> Result<()> {
+    fn push(queue: &mut EmbeddingQueue, id: u64, lengths: &[usize]) -> Result<()> {
         queue.push(id, prompts(lengths.iter().map(|n| vec![7; *n])), Normalization::None, None)
     }
 
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// The texts of the next batch: the request, and the index of the text in it.
-    fn next(queue: &mut Queue) -> Vec<(u64, usize)> {
+    fn next(queue: &mut EmbeddingQueue) -> Vec<(u64, usize)> {
         let items = queue.next().map_or_else(Vec::new, |(items, _)| items);
         items.iter().map(|item| (item.request_id, item.text_index)).collect()
     }
@@ -357,8 +357,8 @@ mod tests {
         let mut queue = queue(Pooling::None);
         push(&mut queue, 1, &[2, 1]).expect("it is short");
         let (items, batch) = queue.next().expect("one waits");
-        assert_eq!(batch, Batch::Texts(vec![vec![7, 7], vec![7]]));
-        queue.done(&items, vec![vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0]]);
+        assert_eq!(batch, EmbeddingBatch::Texts(vec![vec![7, 7], vec![7]]));
+        queue.record_batch(&items, vec![vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0]]);
         let vectors = queue.take(1).expect("it is answered").expect("it was computed");
         assert_eq!(vectors.numbers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!((vectors.starts.as_slice(), vectors.n_tokens.as_slice()), ([0, 2, 3].as_slice(), [2, 1].as_slice()));
@@ -369,7 +369,7 @@ mod tests {
         let mut queue = queue(Pooling::Mean);
         queue.push(1, prompts([vec![7]]), Normalization::Euclidean, Some(1)).expect("there are two");
         let (items, _) = queue.next().expect("one waits");
-        queue.done(&items, vec![vec![3.0, 4.0]]);
+        queue.record_batch(&items, vec![vec![3.0, 4.0]]);
         assert_eq!(queue.take(1).expect("it is answered").expect("it was computed").numbers, [1.0]);
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let (items, _) = queue.next().expect("two wait");
         queue.remove(1);
         assert_eq!(queue.n_waiting(), 0);
-        queue.done(&items, vec![vec![1.0, 1.0], vec![2.0, 2.0]]);
+        queue.record_batch(&items, vec![vec![1.0, 1.0], vec![2.0, 2.0]]);
         assert_eq!([1, 2].map(|id| queue.is_answered(id)), [false, true]);
     }
 
@@ -433,7 +433,7 @@ mod tests {
         let mut handed_out = Vec::new();
         while let Some((items, _)) = queue.next() {
             handed_out.extend(items.iter().map(|item| (item.text_index, item.request_id)));
-            queue.done(&items, vec![vec![1.0, 2.0]; items.len()]);
+            queue.record_batch(&items, vec![vec![1.0, 2.0]; items.len()]);
         }
         let in_turns: Vec<(usize, u64)> = (0..2).flat_map(|text_index| (0..1_000).map(move |id| (text_index, id))).collect();
         assert_eq!(handed_out, in_turns);
@@ -473,7 +473,7 @@ mod tests {
     fn pending_image() -> (Arc<Image>, Prompt) {
         let image = Arc::new(Image(Mutex::new(Encoding::Pending)));
         let mut prompt = Prompt::from_tokens(vec![7]);
-        prompt.push(Run::Media(Media(Arc::<Image>::clone(&image))));
+        prompt.push(PromptRun::Media(Media(Arc::<Image>::clone(&image))));
         (image, prompt)
     }
 
@@ -489,7 +489,7 @@ mod tests {
         assert!(!queue.poll_media() && !queue.is_encoding_media());
         push(&mut queue, 3, &[1]).expect("it is short");
         let (items, batch) = queue.next().expect("it can be computed");
-        assert_eq!((items, batch), (vec![BatchText { request_id: 1, text_index: 0 }], Batch::Mixed(prompt)));
+        assert_eq!((items, batch), (vec![BatchText { request_id: 1, text_index: 0 }], EmbeddingBatch::Mixed(prompt)));
         assert_eq!(next(&mut queue), [(3, 0)]);
         assert_eq!(queue.n_waiting(), 0);
     }

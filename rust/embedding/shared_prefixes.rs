@@ -19,7 +19,7 @@ pub(super) struct BranchPoint {
 
 /// For each pair of texts, the length of their common prefix without the last token of either, whose output is the embedding.
 /// Short prefixes count as 0.
-pub(super) fn group_by_prefix(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
+pub(super) fn common_prefix_lengths(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
     let n_common = |i: usize, j: usize| {
         let (a, b) = (&texts[i], &texts[j]);
         let max = if i == j { 0 } else { a.len().min(b.len()).saturating_sub(1) };
@@ -54,7 +54,7 @@ mod tests {
     /// The branch points of texts with `n_cached` cached tokens each.
     fn branch_points_of(texts: &[Vec<Token>], n_cached: &[usize]) -> Vec<(usize, usize)> {
         let cached: Vec<CachedPrefix> = n_cached.iter().map(|&n| CachedPrefix { n_cached: n, n_computed: n }).collect();
-        branch_points(&group_by_prefix(texts), &cached).iter().map(|point| (point.text, point.n_tokens)).collect()
+        branch_points(&common_prefix_lengths(texts), &cached).iter().map(|point| (point.text, point.n_tokens)).collect()
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_computed_prefix_that_cannot_be_forked_is_computed_separately() {
         let prefix = |n_cached, n_computed| [CachedPrefix { n_cached, n_computed }];
-        let alone = group_by_prefix(&[text(1, 40, &[7])]);
+        let alone = common_prefix_lengths(&[text(1, 40, &[7])]);
         assert_eq!(branch_points(&alone, &prefix(0, 40)), [BranchPoint { text: 0, n_tokens: 40 }]);
         assert_eq!(branch_points(&alone, &prefix(25, 40)), []);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::embedding::queue::{Batch, BatchText, Queue};
+use crate::embedding::queue::{BatchText, EmbeddingBatch, EmbeddingQueue};
 use crate::embedding::{EmbedderShape, Embeddings, EncodedBatch, Encoder, Normalization};
 use crate::error::{Error, Result};
 use crate::request::Prompt;
@@ -19,7 +19,7 @@ type EncoderFactory = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
 pub type OnDone = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct EmbedderStats {
     pub n_texts: u64,
     pub n_tokens: u64,
     /// Tokens that were computed; fewer than `n_tokens` if texts have common prefixes.
@@ -31,7 +31,7 @@ pub struct Stats {
 }
 
 pub struct Embedder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEmbedder>,
     /// Taken when the thread is started, for the first request, or when the worker is stopped before.
     make: Mutex<Option<EncoderFactory>>,
     thread: OnceLock<WorkerThread>,
@@ -39,21 +39,21 @@ pub struct Embedder {
     on_done: OnDone,
 }
 
-struct Shared {
+struct SharedEmbedder {
     shape: EmbedderShape,
-    state: Mutex<State>,
+    state: Mutex<EmbedderState>,
     wake: Condvar,
 }
 
-struct State {
-    queue: Queue,
+struct EmbedderState {
+    queue: EmbeddingQueue,
     is_stopped: bool,
-    stats: Stats,
+    stats: EmbedderStats,
 }
 
-impl Shared {
+impl SharedEmbedder {
     /// The lock is poisoned only after a bug; the state is still consistent then.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EmbedderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,8 +65,8 @@ impl Embedder {
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
         on_done: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default() };
-        let shared = Shared { shape, state: Mutex::new(state), wake: Condvar::new() };
+        let state = EmbedderState { queue: EmbeddingQueue::new(shape), is_stopped: false, stats: EmbedderStats::default() };
+        let shared = SharedEmbedder { shape, state: Mutex::new(state), wake: Condvar::new() };
         Self {
             shared: Arc::new(shared),
             make: Mutex::new(Some(Box::new(make))),
@@ -106,7 +106,7 @@ impl Embedder {
         let mut make = self.make.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(make) = make.take() {
             let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
-            let run = move || Worker { shared, make, on_done, encoder: None }.run();
+            let run = move || EmbeddingWorker { shared, make, on_done, encoder: None }.run();
             let thread = WorkerThread::spawn("weft-embedding", run);
             let thread = thread.inspect_err(|_| self.shared.lock().is_stopped = true)?;
             self.thread.set(thread).expect("`make` is taken once");
@@ -114,9 +114,9 @@ impl Embedder {
         Ok(())
     }
 
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EmbedderStats {
         let state = self.shared.lock();
-        Stats { n_waiting: state.queue.n_waiting(), ..state.stats }
+        EmbedderStats { n_waiting: state.queue.n_waiting(), ..state.stats }
     }
 
     /// Stops the worker after the running batch; every waiting request fails with [`Error::Stopped`].
@@ -138,7 +138,7 @@ impl Drop for Embedder {
 
 /// The embeddings of one request. Dropping it cancels the request.
 pub struct PendingEmbeddings {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEmbedder>,
     id: u64,
 }
 
@@ -159,19 +159,19 @@ impl Drop for PendingEmbeddings {
     }
 }
 
-struct Worker {
-    shared: Arc<Shared>,
+struct EmbeddingWorker {
+    shared: Arc<SharedEmbedder>,
     make: EncoderFactory,
     on_done: OnDone,
     encoder: Option<Box<dyn Encoder>>,
 }
 
-impl Worker {
+impl EmbeddingWorker {
     fn run(mut self) {
         while let Some((items, batch)) = self.wait() {
             let n_tokens = match &batch {
-                Batch::Texts(texts) => texts.iter().map(Vec::len).sum(),
-                Batch::Mixed(prompt) => prompt.n_tokens(),
+                EmbeddingBatch::Texts(texts) => texts.iter().map(Vec::len).sum(),
+                EmbeddingBatch::Mixed(prompt) => prompt.n_tokens(),
             };
             match self.compute(&batch) {
                 Ok(encoded) => self.update(|state| {
@@ -179,14 +179,14 @@ impl Worker {
                     state.stats.n_tokens += n_tokens as u64;
                     state.stats.n_computed += encoded.n_computed as u64;
                     state.stats.n_batches += 1;
-                    state.queue.done(&items, encoded.embeddings);
+                    state.queue.record_batch(&items, encoded.embeddings);
                 }),
                 Err(error) => self.update(|state| state.queue.fail_batch(&items, &error)),
             }
         }
     }
 
-    fn wait(&self) -> Option<(Vec<BatchText>, Batch)> {
+    fn wait(&self) -> Option<(Vec<BatchText>, EmbeddingBatch)> {
         let mut state = self.shared.lock();
         loop {
             if state.is_stopped {
@@ -210,14 +210,14 @@ impl Worker {
         }
     }
 
-    fn compute(&mut self, batch: &Batch) -> Result<EncodedBatch> {
+    fn compute(&mut self, batch: &EmbeddingBatch) -> Result<EncodedBatch> {
         if self.encoder.is_none() {
             self.encoder = Some((self.make)()?);
         }
         let encoder = self.encoder.as_mut().expect("it was just made");
         let encoded = match batch {
-            Batch::Texts(texts) => encoder.encode(texts),
-            Batch::Mixed(prompt) => encoder.encode_mixed(prompt),
+            EmbeddingBatch::Texts(texts) => encoder.encode(texts),
+            EmbeddingBatch::Mixed(prompt) => encoder.encode_mixed(prompt),
         };
         let encoded = encoded.map_err(|reason| Error::Decode { reason });
         // The memory of a context grows with its largest batch.
@@ -225,13 +225,13 @@ impl Worker {
         encoded
     }
 
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut EmbedderState)) {
         change(&mut self.shared.lock());
         (self.on_done)();
     }
 }
 
-impl Drop for Worker {
+impl Drop for EmbeddingWorker {
     fn drop(&mut self) {
         self.update(|state| {
             state.is_stopped = true;
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn the_context_is_created_on_demand_and_the_metrics_count_all_texts() {
         let (embedder, done) = embedder(|| Ok(Box::new(Lengths)));
-        assert_eq!((embedder.stats(), embedder.shape().width), (Stats::default(), 2));
+        assert_eq!((embedder.stats(), embedder.shape().width), (EmbedderStats::default(), 2));
         let pending = submit(&embedder, &[&[5, 6, 7], &[8]]);
         assert_eq!(answer(&pending, &done).expect("it can be computed").numbers, [5.0, 3.0, 8.0, 1.0]);
         let stats = embedder.stats();

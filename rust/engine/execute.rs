@@ -66,7 +66,7 @@ pub(super) fn recover<R: Runner>(
 fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_undone = true;
     for running in scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
-        // A part of a picture that can only be cached as a whole is dropped with its request, which is a prefilling one.
+        // A part of an image that can only be cached as a whole is dropped with its request, which is a prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;
     }
     is_undone

@@ -77,15 +77,15 @@ pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMana
     cache.settle();
     let n_done = match query {
         Query::Cached(channel) => {
-            let nodes = cache.kv().listing(|id| scheduler.slots().slot_of(id));
+            let nodes = cache.kv().list_nodes(|id| scheduler.slots().slot_of(id));
             reply(&channel, work_of_nodes(&nodes), nodes)
         }
         Query::RecentlyUsed(limit, channel) => {
-            let (nodes, n_nodes) = cache.kv().recently_used(limit, |id| scheduler.slots().slot_of(id));
+            let (nodes, n_nodes) = cache.kv().list_recently_used(limit, |id| scheduler.slots().slot_of(id));
             reply(&channel, work_of_nodes(&nodes), (nodes, n_nodes))
         }
         // Its work is bounded, to about the units of a step.
-        Query::Blocks(key, cursor, channel) => reply(&channel, WORK_PER_STEP, cache.blocks(&key, cursor)),
+        Query::Blocks(key, cursor, channel) => reply(&channel, WORK_PER_STEP, cache.hash_blocks(&key, cursor)),
         Query::Pinned(channel) => {
             let pinned = cache.kv().pinned();
             reply(&channel, pinned.iter().map(|pinned| 1 + work_of(&pinned.tokens)).sum(), pinned)

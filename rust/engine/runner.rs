@@ -58,7 +58,7 @@ pub struct DecodeError {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// A picture with two-dimensional positions can only be saved and moved as a whole, and with windowed memory nothing after
+    /// An image with two-dimensional positions can only be saved and moved as a whole, and with windowed memory nothing after
     /// it can. Permanent for such a model.
     #[error("the positions of an image with rows and columns can only be saved as a whole, and not by sliding-window memory")]
     OwnPositions,
@@ -139,10 +139,10 @@ pub trait Runner {
     ///
     /// # Errors
     /// [`StateError`] if the memory refused; `id` is unchanged then.
-    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
+    fn restore(&mut self, id: KvSeqId, bytes: &[u8], kept: Range<u32>) -> Result<(), StateError>;
 
-    /// Returns `range` of `id`, extended so that it does not split a picture that can only be saved as a whole.
-    fn widened(&self, _id: KvSeqId, range: Range<u32>) -> Range<u32> {
+    /// Returns `range` of `id`, extended so that it does not split an image that can only be saved as a whole.
+    fn widen_to_images(&self, _id: KvSeqId, range: Range<u32>) -> Range<u32> {
         range
     }
 

@@ -8,11 +8,11 @@ const MAX_WAIT: Duration = Duration::from_secs(15);
 /// A test's handle on a [`FakeRunner`](super::FakeRunner): observes and controls it.
 #[derive(Clone, Default)]
 pub struct FakeControl {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<(Mutex<FakeState>, Condvar)>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct FakeState {
     pub(super) reload_duration: Duration,
     pub(super) row_duration: Duration,
     pub(super) plans: Vec<Plan>,
@@ -37,11 +37,11 @@ pub enum FailureMode {
 }
 
 impl FakeControl {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.shared.0.lock().expect("no code that holds the state can panic")
     }
 
-    fn wait_while(&self, is_waiting: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait_while(&self, is_waiting: impl Fn(&FakeState) -> bool) -> MutexGuard<'_, FakeState> {
         let waited = self.shared.1.wait_timeout_while(self.lock(), MAX_WAIT, |state| is_waiting(state));
         let (state, timeout) = waited.expect("no code that holds the state can panic");
         assert!(!timeout.timed_out(), "a test or a decode waited {MAX_WAIT:?} for the other");

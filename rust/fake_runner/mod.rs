@@ -22,7 +22,7 @@ use crate::engine::runner::{
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::TokenStrings;
-use control::State;
+use control::FakeState;
 use vocabulary::FakeVocabulary;
 
 /// A runner without a model, see the [module](self).
@@ -166,7 +166,7 @@ impl FakeRunner {
     }
 
     pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
-        row(tokens.iter().fold(0, |digest, &token| extend_digest(digest, token)), false)
+        logit_row(tokens.iter().fold(0, |digest, &token| extend_digest(digest, token)), false)
     }
 
     fn sequence(&self, id: KvSeqId) -> &FakeSequence {
@@ -259,7 +259,7 @@ impl Runner for FakeRunner {
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.control.wait_for_permission();
-        let State { failing, row_duration, .. } = *self.control.lock();
+        let FakeState { failing, row_duration, .. } = *self.control.lock();
         std::thread::sleep(row_duration * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
         let fails = match failing {
             Some(FailureMode::All) => true,
@@ -291,7 +291,7 @@ impl Runner for FakeRunner {
             self.n_owners[cell] = 1;
             self.recycle_window(usize::from(id.0));
             self.sequence_mut(id).tokens.push(FakeToken { cell, digest });
-            self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
+            self.logits.push(row_of.wants_logits.then(|| logit_row(digest, ends)));
         }
         self.count_cells();
         if fails {
@@ -383,13 +383,13 @@ impl Runner for FakeRunner {
         self.sequence(id).whole_from.max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
+    fn restore(&mut self, id: KvSeqId, bytes: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.sequence(id).assert_ungrouped();
         self.check_states()?;
         let duration = self.control.lock().reload_duration;
         std::thread::sleep(duration);
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
-        for token in piece.chunks(SAVED_TOKEN_BYTES) {
+        for token in bytes.chunks(SAVED_TOKEN_BYTES) {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
@@ -493,7 +493,7 @@ fn group_digest(digest: u64, n_grouped: u32, n: u32) -> u64 {
 }
 
 /// Returns logits that depend on the digest of the prefix only. The end token is never sampled before its time.
-fn row(digest: u64, ends: bool) -> Vec<f32> {
+fn logit_row(digest: u64, ends: bool) -> Vec<f32> {
     let mut state = digest;
     let mut logits: Vec<f32> = (0..N_VOCAB)
         .map(|_| {
@@ -515,7 +515,7 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
 
 /// Returns the likeliest token after a prefix with this digest; the first of equally likely tokens wins, as in a sampler.
 fn greedy_token(digest: u64) -> Token {
-    let mut logits = row(digest, false);
+    let mut logits = logit_row(digest, false);
     logits[3] = f32::NEG_INFINITY;
     let likelier = |best: (Token, f32), other: (Token, f32)| if other.1 > best.1 { other } else { best };
     (0..).zip(logits).reduce(likelier).expect("the vocabulary is not empty").0

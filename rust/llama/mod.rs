@@ -320,11 +320,11 @@ impl Runner for LlamaRunner {
         self.context.whole_from(id).max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: KvSeqId, piece: &[u8], part: Range<u32>) -> Result<(), StateError> {
+    fn restore(&mut self, id: KvSeqId, bytes: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.restore_state(id, piece, &part)
     }
 
-    fn widened(&self, id: KvSeqId, range: Range<u32>) -> Range<u32> {
+    fn widen_to_images(&self, id: KvSeqId, range: Range<u32>) -> Range<u32> {
         self.context.positions(id).widened(range)
     }
 

@@ -9,7 +9,7 @@ use super::background::detached;
 use super::convert::PromptInput;
 use super::wake::{Awaitable, LoopWakers};
 use crate::config::{Named, Pooling};
-use crate::embedding::worker::{Embedder, PendingEmbeddings, Stats};
+use crate::embedding::worker::{Embedder, EmbedderStats, PendingEmbeddings};
 use crate::embedding::{EmbedderShape, Embeddings, Normalization};
 use crate::error::{Error, Result};
 use crate::llama::Model;
@@ -191,7 +191,7 @@ pub(super) struct PyEmbeddingStats {
 impl PyEmbeddingStats {
     pub(super) fn of(embedder: &Embedder) -> Self {
         let EmbedderShape { pooling, width, n_longest: max_tokens, .. } = *embedder.shape();
-        let Stats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();
+        let EmbedderStats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();
         let pooling = pooling.name();
         Self { pooling, width, max_tokens, n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes }
     }

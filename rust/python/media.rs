@@ -6,7 +6,7 @@ use super::errors::invalid_request;
 use super::mirrored_class::mirrored_class;
 use crate::error::{Error, Result};
 use crate::llama::{LoadedMedia, MediaKind, MediaStats, Model, Projector};
-use crate::request::{Prompt, Run, Token};
+use crate::request::{Prompt, PromptRun, Token};
 
 /// An image or audio, preprocessed for the model.
 #[pyclass(frozen, module = "weft._native", name = "Media")]
@@ -34,7 +34,7 @@ impl PyMedia {
 
     #[getter]
     fn n_tokens(&self) -> usize {
-        self.0.runs.iter().map(Run::n_tokens).sum()
+        self.0.runs.iter().map(PromptRun::n_tokens).sum()
     }
 
     fn __repr__(&self) -> String {
@@ -130,8 +130,8 @@ pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_
     let mut prompt = Prompt::from_tokens(opening);
     for part in parts {
         match part {
-            Part::Text(text) => prompt.push(Run::Tokens(model.tokenize(text.as_bytes(), false, parse_special)?)),
-            Part::Tokens(tokens) => prompt.push(Run::Tokens(tokens.clone())),
+            Part::Text(text) => prompt.push(PromptRun::Tokens(model.tokenize(text.as_bytes(), false, parse_special)?)),
+            Part::Tokens(tokens) => prompt.push(PromptRun::Tokens(tokens.clone())),
             Part::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
         }
     }
@@ -169,9 +169,9 @@ impl PyMixedPrompt {
 
     #[getter]
     fn n_positions(&self) -> usize {
-        let n_positions = |run: &Run| match run {
-            Run::Tokens(tokens) => tokens.len(),
-            Run::Media(media) => media.n_positions() as usize,
+        let n_positions = |run: &PromptRun| match run {
+            PromptRun::Tokens(tokens) => tokens.len(),
+            PromptRun::Media(media) => media.n_positions() as usize,
         };
         self.prompt.runs().iter().map(n_positions).sum()
     }
@@ -185,8 +185,8 @@ impl PyMixedPrompt {
     #[getter]
     fn text_tokens(&self) -> Vec<Token> {
         let texts = self.prompt.runs().iter().filter_map(|run| match run {
-            Run::Tokens(tokens) => Some(tokens),
-            Run::Media(_) => None,
+            PromptRun::Tokens(tokens) => Some(tokens),
+            PromptRun::Media(_) => None,
         });
         texts.flatten().copied().collect()
     }

@@ -83,8 +83,8 @@ impl BeamSearch {
             ("xtc_probability", request.sampling.has_xtc(), "XTC removes tokens at random, so that beams are not comparable"),
         ];
         match excluded.into_iter().find(|&(_, is_set, _)| is_set) {
-            Some((param, _, why)) => {
-                reject(param, format!("{param} cannot be combined with beam_width: {why}; leave one of them out"))
+            Some((param, _, reason)) => {
+                reject(param, format!("{param} cannot be combined with beam_width: {reason}; leave one of them out"))
             }
             None => Ok(()),
         }

@@ -55,12 +55,12 @@ pub const MAX_PRESERVED: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Run {
+pub enum PromptRun {
     Tokens(Vec<Token>),
     Media(Media),
 }
 
-impl Run {
+impl PromptRun {
     pub fn n_tokens(&self) -> usize {
         match self {
             Self::Tokens(tokens) => tokens.len(),
@@ -71,26 +71,26 @@ impl Run {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prompt {
-    runs: Vec<Run>,
+    runs: Vec<PromptRun>,
 }
 
 impl Prompt {
     pub fn from_tokens(tokens: Vec<Token>) -> Self {
-        Self { runs: vec![Run::Tokens(tokens)] }
+        Self { runs: vec![PromptRun::Tokens(tokens)] }
     }
 
-    pub(crate) fn runs(&self) -> &[Run] {
+    pub(crate) fn runs(&self) -> &[PromptRun] {
         &self.runs
     }
 
-    pub fn push(&mut self, run: Run) {
+    pub fn push(&mut self, run: PromptRun) {
         if run.n_tokens() > 0 {
             self.runs.push(run);
         }
     }
 
     pub fn n_tokens(&self) -> usize {
-        self.runs.iter().map(Run::n_tokens).sum()
+        self.runs.iter().map(PromptRun::n_tokens).sum()
     }
 
     pub(crate) fn media(&self) -> Vec<PlacedMedia> {
@@ -98,7 +98,7 @@ impl Prompt {
         for run in &self.runs {
             let start = end;
             end += u32::try_from(run.n_tokens()).expect("a prompt has fewer than 2³² tokens");
-            if let Run::Media(media) = run {
+            if let PromptRun::Media(media) = run {
                 placed.push(PlacedMedia { start, media: media.clone() });
             }
         }
@@ -106,14 +106,14 @@ impl Prompt {
     }
 
     pub(crate) fn has_media(&self) -> bool {
-        self.runs.iter().any(|run| matches!(run, Run::Media(_)))
+        self.runs.iter().any(|run| matches!(run, PromptRun::Media(_)))
     }
 
     pub fn ids(&self) -> impl Iterator<Item = Token> {
         self.runs.iter().flat_map(|run| {
             let (tokens, media) = match run {
-                Run::Tokens(tokens) => (tokens.as_slice(), None),
-                Run::Media(media) => (&[][..], Some(media)),
+                PromptRun::Tokens(tokens) => (tokens.as_slice(), None),
+                PromptRun::Media(media) => (&[][..], Some(media)),
             };
             tokens.iter().copied().chain(media.into_iter().flat_map(Media::ids))
         })
@@ -122,7 +122,7 @@ impl Prompt {
     /// One id per position: of tokens, and of media.
     pub(crate) fn into_tokens(mut self) -> Vec<Token> {
         match self.runs.as_mut_slice() {
-            [Run::Tokens(tokens)] => std::mem::take(tokens),
+            [PromptRun::Tokens(tokens)] => std::mem::take(tokens),
             _ => self.ids().collect(),
         }
     }
@@ -312,7 +312,7 @@ impl Request {
 
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
         for run in self.prompt.runs() {
-            if let Run::Tokens(tokens) = run {
+            if let PromptRun::Tokens(tokens) = run {
                 validate_tokens("prompt", tokens, n_vocab)?;
             }
         }
@@ -383,7 +383,7 @@ impl Request {
         if !self.prompt.has_media() {
             return Ok(());
         }
-        if matches!(self.prompt.runs().last(), Some(Run::Media(_))) && self.suffix.is_empty() {
+        if matches!(self.prompt.runs().last(), Some(PromptRun::Media(_))) && self.suffix.is_empty() {
             return reject("prompt", "the prompt ends with an image or audio; add text after it");
         }
         if self.prompt_logprobs.is_some() {

@@ -105,7 +105,7 @@ impl CellRuns {
     }
 
     /// Returns how many cells each of the pinned `ids` releases if they are unpinned one after the other.
-    pub(super) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
+    pub(super) fn count_freed(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<u32> {
         let mut n_pinned: BTreeMap<CellRunId, u32> = BTreeMap::new();
         let mut freed = |id| {
             let mut n_freed = 0;

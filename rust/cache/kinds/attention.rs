@@ -4,7 +4,7 @@
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload, add_part};
-use crate::cache::prefix_tree::{NodeId, Walk};
+use crate::cache::prefix_tree::{NodeId, TreeMatch};
 use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
@@ -12,10 +12,10 @@ use crate::request::EvictionCause;
 pub(super) struct AttentionRules;
 
 impl MemoryRules for AttentionRules {
-    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, _: CanFork<'_>) -> Option<PrefixMatch> {
+    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, tree_match: &TreeMatch, _: CanFork<'_>) -> Option<PrefixMatch> {
         let mut matched = PrefixMatch::default();
         let mut deepest = None;
-        for (id, reached) in cache.reached(walk, query.at_most) {
+        for (id, reached) in cache.reached_nodes(tree_match, query.at_most) {
             let node = cache.tree.node(id);
             if node.is_on_device() {
                 matched.n_device = reached.end;
@@ -27,7 +27,7 @@ impl MemoryRules for AttentionRules {
         }
         matched.source = deepest.and_then(|id| cache.tree.other_holders(id, None).next());
         let tail_matches =
-            cache.tail_matches(query, walk).map(|(id, n)| (id, n.min(query.at_most))).max_by_key(|&(id, n)| (n, id));
+            cache.tail_matches(query, tree_match).map(|(id, n)| (id, n.min(query.at_most))).max_by_key(|&(id, n)| (n, id));
         match tail_matches {
             // Of two equally long matches, the one in the device cache wins: a fork needs no reload.
             Some((id, n)) if n >= matched.n_tokens() => Some(PrefixMatch::on_device(id, n)),

@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery};
-use crate::cache::prefix_tree::{NodeId, Walk};
+use crate::cache::prefix_tree::{NodeId, TreeMatch};
 use crate::cache::{KvCache, KvSeqId};
 
 /// The positions of a sequence at which another one can begin.
@@ -133,7 +133,13 @@ pub(super) enum Dependents {
 /// The rules of a kind of memory. The implementations give the reasons.
 pub(super) trait MemoryRules: Debug + Sync {
     /// Returns the longest prefix of the query that can be forked and reloaded.
-    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
+    fn find(
+        &self,
+        cache: &KvCache,
+        query: &PrefixQuery<'_>,
+        tree_match: &TreeMatch,
+        can_fork: CanFork<'_>,
+    ) -> Option<PrefixMatch>;
 
     /// By default only an idle path of equal length contains it: a longer window or state has moved past its end.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {

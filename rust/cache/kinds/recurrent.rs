@@ -7,7 +7,7 @@ use crate::cache::host_cache::HostEntry;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload};
-use crate::cache::prefix_tree::{NodeId, Walk, length};
+use crate::cache::prefix_tree::{NodeId, TreeMatch, length};
 use crate::cache::{AdapterSchedule, KvCache, KvSeqId};
 use crate::request::{EvictionCause, Token};
 
@@ -15,13 +15,19 @@ use crate::request::{EvictionCause, Token};
 pub(super) struct RecurrentRules;
 
 impl MemoryRules for RecurrentRules {
-    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
+    fn find(
+        &self,
+        cache: &KvCache,
+        query: &PrefixQuery<'_>,
+        tree_match: &TreeMatch,
+        can_fork: CanFork<'_>,
+    ) -> Option<PrefixMatch> {
         let whole = cache
-            .tail_matches(query, walk)
+            .tail_matches(query, tree_match)
             .filter(|&(id, n)| n == cache.n_held(id) && n <= query.at_most && can_fork(id, n, n))
             .max_by_key(|&(id, n)| (n, id));
         let tail_matches = whole.map(|(id, n)| PrefixMatch::on_device(id, n));
-        let in_tree = walk.nodes.iter().skip(1).rev().find_map(|&id| {
+        let in_tree = tree_match.nodes.iter().skip(1).rev().find_map(|&id| {
             let node = cache.tree.node(id);
             let end = node.end();
             let holds = |&tip: &KvSeqId| cache.path(tip).tail.is_empty() && can_fork(tip, end, end);
@@ -92,9 +98,9 @@ impl KvCache {
         self.host_cache.can_ever_hold(self.kind.bytes_of(n_tokens))
     }
 
-    pub(crate) fn checkpoint(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<&HostEntry> {
-        let walk = self.tree.walk(adapters, tokens);
-        let end = self.tree.node(*walk.nodes.last()?);
+    pub(crate) fn find_checkpoint(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<&HostEntry> {
+        let tree_match = self.tree.match_tokens(adapters, tokens);
+        let end = self.tree.node(*tree_match.nodes.last()?);
         end.host_entry.as_deref().filter(|_| end.end() as usize == tokens.len())
     }
 }

@@ -8,7 +8,7 @@ use crate::cache::host_eviction::OffloadCandidate;
 use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::{EvictionReason, SavedState};
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload, add_part};
-use crate::cache::prefix_tree::{NodeId, Walk};
+use crate::cache::prefix_tree::{NodeId, TreeMatch};
 use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
@@ -16,16 +16,22 @@ use crate::request::EvictionCause;
 pub(super) struct SlidingWindowRules;
 
 impl MemoryRules for SlidingWindowRules {
-    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
-        let reached: Vec<(NodeId, Range<u32>)> = cache.reached(walk, query.at_most).collect();
+    fn find(
+        &self,
+        cache: &KvCache,
+        query: &PrefixQuery<'_>,
+        tree_match: &TreeMatch,
+        can_fork: CanFork<'_>,
+    ) -> Option<PrefixMatch> {
+        let reached: Vec<(NodeId, Range<u32>)> = cache.reached_nodes(tree_match, query.at_most).collect();
         let n_on_device = reached.iter().take_while(|(id, _)| cache.tree.node(*id).is_on_device()).count();
         let (on_device, below) = reached.split_at(n_on_device);
         let tail_matches = cache
-            .tail_matches(query, walk)
+            .tail_matches(query, tree_match)
             .map(|(id, n)| (id, n.min(query.at_most)))
             .filter(|&(id, n)| can_fork(id, cache.n_held(id), n))
             .max_by_key(|&(id, n)| (n, id));
-        let deepest = deepest_fork(cache, on_device, can_fork);
+        let deepest = find_deepest_fork(cache, on_device, can_fork);
         let device_match = tail_matches.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
         let mut matched = PrefixMatch {
             source: device_match.map(|(id, _)| id),
@@ -34,10 +40,10 @@ impl MemoryRules for SlidingWindowRules {
         };
         let device_end = on_device.last().map_or(0, |(_, reached)| reached.end);
         if matched.n_device == device_end {
-            matched.reloads = stored_after(cache, below, device_end);
+            matched.reloads = find_reloads(cache, below, device_end);
         }
         // The cells of the common prefix may have lost tokens that its host cache entries still hold.
-        let from_start = PrefixMatch { reloads: stored_after(cache, &reached, 0), ..PrefixMatch::default() };
+        let from_start = PrefixMatch { reloads: find_reloads(cache, &reached, 0), ..PrefixMatch::default() };
         Some(if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched })
     }
 
@@ -50,7 +56,7 @@ impl MemoryRules for SlidingWindowRules {
     /// All cells are removed together, once all are saved: the rest of a window cannot be cut.
     fn next_removal_part(&self, cache: &KvCache, id: KvSeqId) -> TailPart {
         let tip = cache.path(id).tip;
-        match unsaved(cache, tip) {
+        match find_unsaved(cache, tip) {
             Some((node, range)) => TailPart { node, range, is_stored: false },
             None => TailPart { node: tip, range: cache.tree.node(tip).start..cache.tree.node(tip).end(), is_stored: true },
         }
@@ -79,7 +85,7 @@ impl MemoryRules for SlidingWindowRules {
 
 /// Returns the longest fork. An id whose window is incomplete at one position is incomplete at all earlier ones: each id is
 /// checked once.
-fn deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
+fn find_deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
     let mut visited = None;
     on_device.iter().rev().find_map(|(id, reached)| {
         let mut holders = cache.tree.other_holders(*id, visited.replace(*id));
@@ -89,7 +95,7 @@ fn deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: C
 }
 
 /// Returns the reloads after a fork at `start`, up to the last node end at which the window is complete.
-fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Reload> {
+fn find_reloads(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Reload> {
     let mut whole_from = cache.kind.window_from(start);
     let mut reloads = Vec::new();
     // Number of reloads up to the last such position, and that position.
@@ -114,11 +120,11 @@ fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> 
 
 /// Returns the first part of the path to `tip` that must be saved before the path is removed: tokens that no other path holds,
 /// or all tokens if a pin or a preempted sequence ends there, since the windows of other paths move on.
-fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
+fn find_unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
     let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
     let needed_from = cache.kind.window_from(cache.tree.node(tip).end());
     let n_nodes = if is_firm { usize::MAX } else { cache.tree.own_nodes(tip).count() };
-    first_unsaved(cache, tip, needed_from, n_nodes)
+    find_first_unsaved(cache, tip, needed_from, n_nodes)
 }
 
 /// Returns the first part of the last `n_nodes` nodes of the path to `tip` that must be saved so that a sequence can begin at
@@ -127,7 +133,7 @@ fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
 ///
 /// A replacing entry starts at the window of the last token, one token before the window of the next one: a prompt that ends at
 /// `tip` computes its last token again to get the logits.
-fn first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize) -> Option<(NodeId, Range<u32>)> {
+fn find_first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize) -> Option<(NodeId, Range<u32>)> {
     let last_sees_from = cache.kind.window_of_last(cache.tree.node(tip).end());
     let nodes = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some()).take(n_nodes);
     let unsaved = nodes.filter_map(|at| {
@@ -145,7 +151,7 @@ impl KvCache {
     /// begin there once the window has moved on; `None` if everything is saved.
     pub(crate) fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
-        first_unsaved(self, node, self.kind.window_of_last(n_tokens), usize::MAX).map(|(_, range)| range)
+        find_first_unsaved(self, node, self.kind.window_of_last(n_tokens), usize::MAX).map(|(_, range)| range)
     }
 
     /// Stores a part that [`KvCache::next_window_part`] returned. Returns `false` if the host cache has no space.

@@ -33,7 +33,7 @@ fn all_blocks(cache: &mut KvCache, key: &[u8]) -> (Vec<CachedBlock>, usize) {
     let (mut all, mut next, mut n_calls) = (Vec::new(), Some(DigestCursor::default()), 0);
     while let Some(cursor) = next {
         let some;
-        (some, next) = cache.blocks(key, cursor);
+        (some, next) = cache.hash_blocks(key, cursor);
         all.extend(some);
         n_calls += 1;
     }
@@ -93,11 +93,11 @@ fn a_call_hashes_a_bounded_number_of_blocks_and_the_next_one_continues() {
     let id = write(&mut cache, &AdapterSchedule::default(), &text);
     let n_blocks = text.len() / BLOCK as usize;
     for key in [KEY, b"another"] {
-        let (n_visited, (some, next)) = visit_counter::count_visits(|| cache.blocks(key, DigestCursor::default()));
+        let (n_visited, (some, next)) = visit_counter::count_visits(|| cache.hash_blocks(key, DigestCursor::default()));
         assert!(n_visited < 300 && some.is_empty() && next.is_some(), "{n_visited} visits");
         let (all, _) = all_blocks(&mut cache, key);
         assert_eq!(hashes(&all), block_hashes(key, &AdapterSet::default(), &text).into_iter().collect());
-        let (n_visited, (some, next)) = visit_counter::count_visits(|| cache.blocks(key, DigestCursor::default()));
+        let (n_visited, (some, next)) = visit_counter::count_visits(|| cache.hash_blocks(key, DigestCursor::default()));
         assert!(n_visited < 64 && next.is_none(), "nothing is hashed again: {n_visited} visits");
         assert_eq!(some.len(), n_blocks);
     }
@@ -171,7 +171,7 @@ fn listed_blocks_match_the_listing_of_the_tree() {
         let (blocks, _) = all_blocks(&mut cache, if round % 70 < 35 { KEY } else { b"another" });
         let key: &[u8] = if round % 70 < 35 { KEY } else { b"another" };
         let mut expected = BTreeMap::new();
-        let listing = cache.listing(|_| Some(0));
+        let listing = cache.list_nodes(|_| Some(0));
         for (at, node) in listing.iter().enumerate() {
             if node.tier == Tier::Neither {
                 continue;

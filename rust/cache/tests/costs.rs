@@ -107,7 +107,7 @@ fn the_cost_of_a_listing_does_not_depend_on_unlisted_nodes() {
     let (large, ids) = large_shared_text();
     let slot_of = |id: KvSeqId| (id == ids[0]).then_some(0);
     for limit in [0, 1, 10, 100] {
-        let (n_visited, (nodes, n_nodes)) = visit_counter::count_visits(|| large.cache.recently_used(limit, slot_of));
+        let (n_visited, (nodes, n_nodes)) = visit_counter::count_visits(|| large.cache.list_recently_used(limit, slot_of));
         assert_eq!(nodes.len(), limit);
         assert!(n_nodes > N_STORED, "{n_nodes}");
         assert!(n_visited < 10 * limit as u64 + 50, "{n_visited} visits for {limit} of {n_nodes} nodes");

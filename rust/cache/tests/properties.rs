@@ -14,7 +14,7 @@ struct Pinned {
 }
 
 /// The state of a run, and the generator of its next operation.
-struct Run {
+struct RandomUse {
     random: Random,
     bench: Bench,
     n_cells: usize,
@@ -26,7 +26,7 @@ struct Run {
     n_relocations: usize,
 }
 
-impl Run {
+impl RandomUse {
     fn new(n_cells: u32, forks: ForkRule, max_host_bytes: Option<u64>) -> Self {
         // Shorter than a pinned prefix.
         let n_window = if forks == ForkRule::InWindow { 6 } else { 0 };
@@ -305,7 +305,7 @@ impl Run {
 
 /// Runs random operations; returns the number of relocations.
 fn run_operations(n_cells: u32, forks: ForkRule, max_host_bytes: Option<u64>, n_operations: u32) -> usize {
-    let mut run = Run::new(n_cells, forks, max_host_bytes);
+    let mut run = RandomUse::new(n_cells, forks, max_host_bytes);
     for _ in 0..n_operations {
         run.step();
         run.check();
@@ -356,8 +356,8 @@ fn nodes_of(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
 /// Asserts that both listings have the same nodes, and that the most recently used ones come first.
 fn check_listings(cache: &KvCache) {
     let slot_of = |id: KvSeqId| cache.is_pinned(id).then_some(u32::from(id.0));
-    let all = cache.listing(slot_of);
-    let (recent, n_nodes) = cache.recently_used(usize::MAX, slot_of);
+    let all = cache.list_nodes(slot_of);
+    let (recent, n_nodes) = cache.list_recently_used(usize::MAX, slot_of);
     assert_eq!((n_nodes, nodes_of(&recent)), (all.len(), nodes_of(&all)));
     assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.host_cache_size().0, "each entry counts once");
     let mut used: Vec<u64> = recent.iter().map(|node| node.last_used).collect();
@@ -373,6 +373,6 @@ fn check_listings(cache: &KvCache) {
     }
     assert!(used.is_sorted_by(|a, b| a >= b), "{used:?}");
     for limit in [0, 1, recent.len() / 2] {
-        assert_eq!(cache.recently_used(limit, slot_of), (recent[..limit.min(recent.len())].to_vec(), n_nodes));
+        assert_eq!(cache.list_recently_used(limit, slot_of), (recent[..limit.min(recent.len())].to_vec(), n_nodes));
     }
 }

@@ -174,8 +174,8 @@ impl<R: Runner> CacheManager<R> {
         self.settled().erase(adapter_schedule, tokens, n_kept);
     }
 
-    pub(crate) fn blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
-        self.settled().blocks(key, cursor)
+    pub(crate) fn hash_blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
+        self.settled().hash_blocks(key, cursor)
     }
 
     /// Returns the longest prefix that can be forked or reloaded and does not cut a medium that can only be cached as a whole.

@@ -16,7 +16,7 @@ impl<R: Runner> CacheManager<R> {
         if self.kind().is_a_state() {
             return (0..n_held, u64::from(n_held));
         }
-        let (n_tokens, n_units) = self.kv.affordable_from(id, start, self.move_budget.affordable_units());
+        let (n_tokens, n_units) = self.kv.count_affordable_from(id, start, self.move_budget.affordable_units());
         (start..n_held.min(start + n_tokens), n_units)
     }
 
@@ -72,19 +72,19 @@ impl<R: Runner> CacheManager<R> {
         removal.is_some_and(|removal| self.remove_tail(&removal, EvictionReason::Pressed))
     }
 
-    /// Returns the next part of an idle prefix to remove, extended so that no picture is split.
-    fn next_removal(&mut self, why: EvictionReason) -> Option<PathRemoval> {
+    /// Returns the next part of an idle prefix to remove, extended so that no image is split.
+    fn next_removal(&mut self, reason: EvictionReason) -> Option<PathRemoval> {
         self.settle();
-        let mut removal = self.kv.next_removal(self.move_budget.affordable_units(), why)?;
+        let mut removal = self.kv.next_removal(self.move_budget.affordable_units(), reason)?;
         if let Some(range) = removal.saves.clone() {
             self.flush();
-            removal.extend_to(self.runner.widened(removal.id, range).start);
+            removal.extend_to(self.runner.widen_to_images(removal.id, range).start);
         }
         Some(removal)
     }
 
     /// With a GPU, some cells are cheaper to compute than to copy. Returns `false` if an early removal could not be saved.
-    fn remove_tail(&mut self, removal: &PathRemoval, why: EvictionReason) -> bool {
+    fn remove_tail(&mut self, removal: &PathRemoval, reason: EvictionReason) -> bool {
         self.flush();
         let by_gpu = self.kind().idle_cost == IdleCost::Nothing;
         let is_too_expensive = by_gpu && !removal.is_required && self.move_budget.is_expensive(removal.n_tokens, removal.n_units);
@@ -93,7 +93,7 @@ impl<R: Runner> CacheManager<R> {
             let bytes = self.save(removal.id, range, Some(removal.n_units));
             bytes.map(|bytes| SavedState { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
         });
-        self.kv.remove_tail(removal, saved, why)
+        self.kv.remove_tail(removal, saved, reason)
     }
 
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if none qualifies.
@@ -130,7 +130,7 @@ impl<R: Runner> CacheManager<R> {
         let Some(mut relocation) = self.kv.next_relocation(self.move_budget.affordable_units()) else { return false };
         self.flush();
         let sharer = *relocation.ids.first().expect("moved cells have a holder");
-        relocation.range = self.runner.widened(sharer, relocation.range);
+        relocation.range = self.runner.widen_to_images(sharer, relocation.range);
         let started = Instant::now();
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());
         self.count_offload(started.elapsed());

@@ -13,7 +13,7 @@ use crate::engine::Inner;
 use crate::engine::features::state::{GroupFeatures, SharedFeatures};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Tokens;
-use crate::request::{Prompt, Request, Run, Token};
+use crate::request::{Prompt, PromptRun, Request, Token};
 use crate::sampling::TokenStrings;
 
 pub const MAX_TRANSCRIPT_TOKENS: usize = 1 << 20;
@@ -82,12 +82,12 @@ pub(in crate::engine) fn on_validate(
     adapters: &AdapterSet,
     invoked_at: &mut Option<u32>,
 ) {
-    let [Run::Tokens(prompt)] = request.prompt.runs() else { return };
+    let [PromptRun::Tokens(prompt)] = request.prompt.runs() else { return };
     // Prompt logprobs are reported for the submitted tokens.
     if !request.keeps_answers || request.prompt_logprobs.is_some() {
         return;
     }
-    let texts = lock(&inner.published.features).texts(request.owner.as_deref(), adapters);
+    let texts = lock(&inner.published.features).find_texts(request.owner.as_deref(), adapters);
     // The original tokens may be more than the tokenizer's.
     let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < inner.limits.n_ctx_slot as usize;
     let Some(retokenized) = retokenize(&texts, prompt, &inner.model.token_strings).filter(fits) else { return };
@@ -116,7 +116,7 @@ impl TranscriptCache {
     }
 
     /// Newest first; shared, so that searching them does not block additions.
-    fn texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
+    fn find_texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
         let matches = |text: &&Arc<Transcript>| text.owner.as_deref() == owner && text.adapter_set == *adapter_set;
         self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
     }
@@ -132,7 +132,7 @@ fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &Token
     let mut candidates: Vec<(u32, &Transcript)> = Vec::new();
     for text in texts {
         let n_common = text.tokens.common_prefix(prompt);
-        if (n_common as usize) < prompt.len() && text.boundary(prompt, n_common, n_common, token_strings).is_some() {
+        if (n_common as usize) < prompt.len() && text.find_boundary(prompt, n_common, n_common, token_strings).is_some() {
             candidates.push((n_common, text));
         }
         n_left = n_left.saturating_sub(n_common);
@@ -150,11 +150,11 @@ fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &Token
 impl Transcript {
     /// Returns the number of tokens of `prompt` from `at` on, and of this text from `here` on, up to their next common
     /// boundary, within a generated range. `None` if their bytes differ before.
-    fn boundary(&self, prompt: &[Token], at: u32, here: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {
+    fn find_boundary(&self, prompt: &[Token], at: u32, here: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {
         let generated = self.generated_ranges.iter().find(|range| range.contains(&here))?;
         let end = generated.end.min(self.tokens.len()).min(here + MAX_RUN);
         let [shared, own] = self.tokens.slices(here..end);
-        next_boundary(&prompt[at as usize..], shared.iter().chain(own), token_strings)
+        find_next_boundary(&prompt[at as usize..], shared.iter().chain(own), token_strings)
     }
 
     /// Replaces tokens of `prompt`, whose first `n_common` are equal to this text's, while the bytes agree; also returns the
@@ -166,7 +166,7 @@ impl Transcript {
             while here < self.tokens.len() && prompt.get(at as usize) == Some(&self.tokens.at(here)) {
                 (at, here) = (at + 1, here + 1);
             }
-            let Some((n, n_here)) = self.boundary(prompt, at, here, token_strings) else { break };
+            let Some((n, n_here)) = self.find_boundary(prompt, at, here, token_strings) else { break };
             replaced.push((at..at + n, here + n_here));
             (at, here) = (at + n, here + n_here);
         }
@@ -183,7 +183,7 @@ impl Transcript {
 
 /// Returns the number of tokens of either text up to their first common boundary. `None` if their bytes differ before, or a
 /// control token or an end precedes it.
-fn next_boundary<'a>(
+fn find_next_boundary<'a>(
     left: &'a [Token],
     right: impl Iterator<Item = &'a Token> + 'a,
     token_strings: &TokenStrings,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn retokenized_with(transcripts: &TranscriptCache, prompt: &[&str]) -> Option<RetokenizedPrompt> {
-        retokenize(&transcripts.texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::token_strings(&PIECES, 1))
+        retokenize(&transcripts.find_texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::token_strings(&PIECES, 1))
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "a", "c"]), None, "another text");
         assert_eq!(retokenized_with(&transcripts, &["d", "ab", "a", "b"]), None, "the tokenizer cuts a prompt as it cuts any");
         assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "<end>", "ab"]), None, "a control token is no text");
-        assert!(transcripts.texts(Some("another"), &AdapterSet::default()).is_empty(), "somebody else's answer");
+        assert!(transcripts.find_texts(Some("another"), &AdapterSet::default()).is_empty(), "somebody else's answer");
     }
 
     #[test]
@@ -328,7 +328,8 @@ mod tests {
             }
             text_bytes.extend([b"abcx", b"xabc", b"dabd"][chance(3)]);
             let prompt = token_strings.tokenize(&text_bytes);
-            let Some(retokenized) = retokenize(&transcripts.texts(None, &AdapterSet::default()), &prompt, &token_strings) else {
+            let Some(retokenized) = retokenize(&transcripts.find_texts(None, &AdapterSet::default()), &prompt, &token_strings)
+            else {
                 continue;
             };
             n_retokenized += 1;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::engine::features::hooks;
 use crate::engine::output::fork::{Fork, ForkTextBoundary};
-use crate::engine::output::stream::{Sender, Shared};
+use crate::engine::output::stream::{Sender, StreamState};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::error::{Error, Result};
 use crate::request::{Event, Explanation};
@@ -108,7 +108,7 @@ type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFor
 ///
 /// Any thread may read; every event is read once.
 pub struct Completions {
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
     request_id: u64,
     n_prompt: usize,
     cancel: Box<CancelSender>,
@@ -264,7 +264,7 @@ pub(crate) fn open_stream(
     wake_handle: Option<Arc<dyn WakeHandle>>,
     cancel: Box<CancelSender>,
 ) -> (Sender, Completions) {
-    let (shared, reader) = (Arc::<Shared>::default(), Arc::new(()));
+    let (shared, reader) = (Arc::<StreamState>::default(), Arc::new(()));
     let sender = Sender::new(Arc::clone(&shared), n, wake_handle, Arc::downgrade(&reader));
     (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })
 }

@@ -57,19 +57,19 @@ impl UnreadEvents {
 
 /// State of both ends. As a wake handle, it wakes the threads that wait for events.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct StreamState {
     queue: Mutex<UnreadEvents>,
     pub(super) arrived: Condvar,
 }
 
-impl WakeHandle for Shared {
+impl WakeHandle for StreamState {
     fn wake(&self) {
         self.lock().will_wake = false;
         self.arrived.notify_all();
     }
 }
 
-impl Shared {
+impl StreamState {
     pub(super) fn lock(&self) -> MutexGuard<'_, UnreadEvents> {
         self.queue.lock().expect("no code that holds the queue can panic")
     }
@@ -77,7 +77,7 @@ impl Shared {
 
 /// The worker's end of a stream. Dropped before [`Sender::end`], it ends the stream with [`Error::Stopped`].
 pub(crate) struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
     wake_handle: Option<Arc<dyn WakeHandle>>,
     n_branches: AtomicU32,
     n_own_stream_forks: AtomicU32,
@@ -86,7 +86,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// `reader` exists until the reader is dropped.
-    pub(super) fn new(shared: Arc<Shared>, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>, reader: Weak<()>) -> Self {
+    pub(super) fn new(shared: Arc<StreamState>, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>, reader: Weak<()>) -> Self {
         Self { shared, wake_handle, n_branches: AtomicU32::new(n), n_own_stream_forks: AtomicU32::new(0), reader }
     }
 
@@ -140,7 +140,7 @@ impl Sender {
         } else {
             events.drain(..).for_each(|event| queue.push(event));
             if queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true) {
-                wake_handle = Some(Arc::<Shared>::clone(&self.shared) as Arc<dyn WakeHandle>);
+                wake_handle = Some(Arc::<StreamState>::clone(&self.shared) as Arc<dyn WakeHandle>);
             }
         }
         (self.backlog_in(&queue), wake_handle)

@@ -5,7 +5,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::placement::{Start, new_sequence, place, place_empty};
+use crate::engine::scheduler::placement::{BranchStart, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
@@ -136,7 +136,7 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     let path = place(scheduler, cache, &sequence, &matched);
     cache.count_hit(&path, &scheduler.queue.group(group_id).prompt[..matched.n_tokens() as usize]);
     let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
-    scheduler.start_branches(Start { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
+    scheduler.start_branches(BranchStart { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
     true
 }
 
@@ -179,7 +179,7 @@ fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group
         return Some(0);
     }
     let candidates: Vec<&RunningSequence> = scheduler.junior_to(group).collect();
-    let freed = cache.kv().freed_by(candidates.iter().map(|running| running.id()));
+    let freed = cache.kv().count_freed(candidates.iter().map(|running| running.id()));
     let mut n_left = scheduler.n_spare_cells(cache);
     for (n_before, (n_freed, running)) in freed.into_iter().zip(&candidates).enumerate() {
         if n_before >= n_least && n_needed <= n_left {

@@ -210,7 +210,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
             continue;
         }
         let Sequence { adapter_schedule, tokens, .. } = &running.sequence;
-        let cached = cache.kv().checkpoint(adapter_schedule, &tokens.first(n_tokens));
+        let cached = cache.kv().find_checkpoint(adapter_schedule, &tokens.first(n_tokens));
         let is_kept = cached.is_some_and(|checkpoint| !is_end || checkpoint.logits.is_some());
         if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
             let logits = is_end.then(|| cache.runner().logits(n_rows - 1).into());

@@ -238,7 +238,7 @@ impl Scheduler {
         true
     }
 
-    /// Records what a sequence leaves in its slot, and drops the computed part of a picture that can only be cached as a whole.
+    /// Records what a sequence leaves in its slot, and drops the computed part of an image that can only be cached as a whole.
     fn record_slot_contents(&mut self, running: &mut RunningSequence) {
         let n_kept = running.n_cacheable();
         if n_kept < running.n_held {

@@ -44,7 +44,7 @@ pub(crate) fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Seq
     cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
 }
 
-pub(crate) struct Start {
+pub(crate) struct BranchStart {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
     pub(crate) path: PathGuard,
@@ -54,8 +54,8 @@ pub(crate) struct Start {
 }
 
 impl Scheduler {
-    pub(crate) fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
-        let Start { mut sequence, slot, path, matched, vacant } = start;
+    pub(crate) fn start_branches(&mut self, start: BranchStart, token_strings: &TokenStrings) {
+        let BranchStart { mut sequence, slot, path, matched, vacant } = start;
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);

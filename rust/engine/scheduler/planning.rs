@@ -45,7 +45,7 @@ impl Planner {
 
     pub(crate) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
-        let move_time = self.budget.move_time(streams(scheduler, |_| true), n_prefilling, cache.n_reached());
+        let move_time = self.budget.move_time(stream_load(scheduler, |_| true), n_prefilling, cache.n_reached());
         cache.begin_moving(move_time);
         cache.observe_compute(self.budget.token_s(cache.n_reached()));
     }
@@ -55,8 +55,8 @@ impl Planner {
         self.count_demands(scheduler, cache);
         let max_step = self.choose_adapters(scheduler);
         let current = self.adapters.current();
-        let streams = StreamLoad { max_step, ..streams(scheduler, |running| *running.adapter_set() == *current) };
-        self.budget.plan(&self.demands, streams, self.n_cells, cache.spent(), &mut self.n_rows);
+        let load = StreamLoad { max_step, ..stream_load(scheduler, |running| *running.adapter_set() == *current) };
+        self.budget.plan(&self.demands, load, self.n_cells, cache.spent(), &mut self.n_rows);
         self.grant_whole_media(scheduler.slots.running());
         self.count_skipped(scheduler);
     }
@@ -82,7 +82,7 @@ impl Planner {
             for set in &mut self.sets {
                 set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
             }
-            gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
+            gap_s = self.budget.step_s(stream_load(scheduler, |_| true), self.n_cells);
         }
         let max_step_s = self.adapters.choose(&self.sets, gap_s);
         let current = self.adapters.current();
@@ -177,8 +177,8 @@ impl Planner {
         let running = scheduler.slots.running();
         // At most `n_outputs` rows may have logits: every sequence reserves one, for its next token, and prompts with logprobs
         // share the rest, limited by the time to report them.
-        let n_affordable = self.budget.max_prompt_logprobs(streams(scheduler, |_| true), self.n_cells);
-        let n_more = fair_share(
+        let n_affordable = self.budget.max_prompt_logprobs(stream_load(scheduler, |_| true), self.n_cells);
+        let n_more = divide_fairly(
             (scheduler.limits.n_outputs - count(running.iter())).min(n_affordable),
             running.iter().filter_map(hooks::rows_wanted),
         );
@@ -251,7 +251,7 @@ fn n_until_media_boundary(running: &RunningSequence) -> u32 {
 }
 
 /// Returns the largest share of `n` per item such that items that want less leave the rest to the others.
-fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
+fn divide_fairly(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     let mut wanted: Vec<u32> = wanted.collect();
     wanted.sort_unstable();
     let (mut left, mut n_others) = (n, count(wanted.iter()));
@@ -265,7 +265,7 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     u32::MAX
 }
 
-fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
+fn stream_load(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
     let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request.max_token_gap);
     StreamLoad {

@@ -43,7 +43,7 @@ pub(super) fn plan_resumption<R: Runner>(
     recomputes: bool,
 ) -> Resumption {
     let all_cached: Vec<Option<CachedTokens>> =
-        (0..n).map(|nth| find_preempted(scheduler, cache, nth, u32::MAX).map(|matched| cached_tokens(cache, &matched))).collect();
+        (0..n).map(|nth| find_preempted(scheduler, cache, nth, u32::MAX).map(|matched| count_cached(cache, &matched))).collect();
     let mut placements: Vec<Option<SequencePlacement>> = Vec::with_capacity(n);
     for (nth, &cached) in all_cached.iter().enumerate() {
         let placement = cached.map(|cached| {
@@ -81,7 +81,7 @@ struct CachedTokens {
     n_tokens: u32,
 }
 
-fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> CachedTokens {
+fn count_cached<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> CachedTokens {
     let n_pinned = matched.n_device - cache.kv().n_evictable_in(matched);
     CachedTokens { n_device: matched.n_device, n_pinned, n_tokens: matched.n_tokens() }
 }

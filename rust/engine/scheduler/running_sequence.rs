@@ -126,7 +126,7 @@ impl RunningSequence {
         self.available_media().is_some_and(|placed| placed.media.sees_ahead())
     }
 
-    /// Returns the number of computed tokens that may be cached: those before an incomplete picture that is saved as a whole.
+    /// Returns the number of computed tokens that may be cached: those before an incomplete image that is saved as a whole.
     pub(crate) fn n_cacheable(&self) -> u32 {
         let cut = self.available_media().filter(|placed| placed.is_cut_at(self.n_held));
         cut.map_or(self.n_held, |placed| placed.start)

@@ -19,8 +19,8 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
         if *task == Task::Complete || running.n_uncomputed() > 0 {
             continue;
         }
-        match if matches!(task, Task::Save { .. }) { save_more(cache, running) } else { Ok(true) } {
-            Ok(true) => match result_of(cache, running) {
+        match if matches!(task, Task::Save { .. }) { save_next(cache, running) } else { Ok(true) } {
+            Ok(true) => match take_result(cache, running) {
                 Ok(result) => {
                     let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
                     scheduler.finish(key, reason, result);
@@ -34,7 +34,7 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
 }
 
 /// Saves further entries of a prefix. Returns true when all of it is saved.
-fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<bool> {
+fn save_next<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<bool> {
     if !matches!(running.phase, Phase::Saving(_)) {
         running.phase = Phase::Saving(SavedPrefix::default());
     }
@@ -55,7 +55,7 @@ fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
     }
 }
 
-fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<Option<TaskResult>> {
+fn take_result<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<Option<TaskResult>> {
     match &running.sequence.request.task {
         Task::Complete => Ok(None),
         Task::Load(saved) => {
@@ -71,7 +71,7 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
             cache.settle();
-            let checkpoint = cache.kv().checkpoint(&adapter_schedule, &tokens);
+            let checkpoint = cache.kv().find_checkpoint(&adapter_schedule, &tokens);
             let logits = checkpoint.and_then(|checkpoint| checkpoint.logits.as_deref()).map(<[f32]>::to_vec);
             let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Saving") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());

@@ -113,14 +113,14 @@ impl Setup {
 /// Constraint or filter on the tokens of a branch.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is drawn on its own")]
-struct Shape {
+struct BranchOptions {
     is_greedy: bool,
     has_penalties: bool,
     has_constraint: bool,
     has_stop: bool,
 }
 
-impl Shape {
+impl BranchOptions {
     fn new(dice: &mut Dice) -> Self {
         Self {
             is_greedy: dice.one_in(2),
@@ -147,7 +147,7 @@ struct Spec {
     n: u32,
     max_tokens: u32,
     seed: u32,
-    shape: Shape,
+    shape: BranchOptions,
     shift: Option<ContextShift>,
     adapters: Vec<(u32, f32)>,
     beams: Option<BeamSearch>,
@@ -176,7 +176,7 @@ impl Spec {
             n: 1 + dice.number(n_most),
             max_tokens: 1 + dice.number(longest),
             seed: dice.number(1_000),
-            shape: Shape { has_stop: false, ..Shape::new(dice) },
+            shape: BranchOptions { has_stop: false, ..BranchOptions::new(dice) },
             shift: (beams.is_none() && dice.one_in(4)).then_some(shift),
             adapters: dice.of(&[vec![], vec![], vec![], vec![(0, 1.0)], vec![(1, 0.5)]]),
             beams,
@@ -212,13 +212,13 @@ struct ForkSpec {
     append: (u64, usize),
     n: u32,
     is_own_stream: bool,
-    /// Shape, maximum tokens and seed that differ from the branch's.
-    options: Option<(Shape, u32, u32)>,
+    /// Options, maximum tokens and seed that differ from the branch's.
+    options: Option<(BranchOptions, u32, u32)>,
 }
 
 impl ForkSpec {
     fn new(dice: &mut Dice, setup: &Setup) -> Self {
-        let options = (Shape::new(dice), 1 + dice.number(setup.n_ctx_slot), dice.number(1_000));
+        let options = (BranchOptions::new(dice), 1 + dice.number(setup.n_ctx_slot), dice.number(1_000));
         Self {
             branch: dice.number(4),
             after: dice.one_in(2).then(|| dice.number(12)),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::request::{ContextShift, Encoding, Media, Medium, Run};
+use crate::request::{ContextShift, Encoding, Media, Medium, PromptRun};
 
 /// How a picture is computed and cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ImageKind {
     /// Like text.
     Plain,
     /// In one decode.
@@ -17,14 +17,14 @@ enum Kind {
     Grid,
 }
 
-const KINDS: [Kind; 3] = [Kind::Plain, Kind::SeesAhead, Kind::Grid];
+const IMAGE_KINDS: [ImageKind; 3] = [ImageKind::Plain, ImageKind::SeesAhead, ImageKind::Grid];
 
 /// A picture whose embeddings are ready after this many polls.
 #[derive(Debug)]
 struct Picture {
     first_id: Token,
     n_tokens: u32,
-    kind: Kind,
+    kind: ImageKind,
     n_asked: AtomicUsize,
     ready_at: usize,
     is_damaged: bool,
@@ -40,15 +40,15 @@ impl Medium for Picture {
     }
 
     fn sees_ahead(&self) -> bool {
-        self.kind == Kind::SeesAhead
+        self.kind == ImageKind::SeesAhead
     }
 
     fn has_positions(&self) -> bool {
-        self.kind == Kind::Grid
+        self.kind == ImageKind::Grid
     }
 
     fn n_positions(&self) -> u32 {
-        if self.kind == Kind::Grid { self.n_tokens / 8 } else { self.n_tokens }
+        if self.kind == ImageKind::Grid { self.n_tokens / 8 } else { self.n_tokens }
     }
 
     fn n_bytes(&self) -> u64 {
@@ -70,7 +70,7 @@ impl Medium for Picture {
 
 impl Picture {
     fn new(first_id: Token, n_tokens: u32) -> Self {
-        Self { first_id, n_tokens, kind: Kind::Plain, n_asked: AtomicUsize::new(0), ready_at: 3, is_damaged: false }
+        Self { first_id, n_tokens, kind: ImageKind::Plain, n_asked: AtomicUsize::new(0), ready_at: 3, is_damaged: false }
     }
 
     fn into_media(self) -> Media {
@@ -81,8 +81,8 @@ impl Picture {
 /// `before`, the picture, `after`.
 fn with_picture(before: &str, media: &Media, after: &str) -> Prompt {
     let mut prompt = Prompt::from_tokens(tokens_of(before));
-    prompt.push(Run::Media(media.clone()));
-    prompt.push(Run::Tokens(tokens_of(after)));
+    prompt.push(PromptRun::Media(media.clone()));
+    prompt.push(PromptRun::Tokens(tokens_of(after)));
     prompt
 }
 
@@ -108,7 +108,7 @@ fn expected_after(prompt: &Prompt, n: usize) -> Vec<Token> {
 
 #[test]
 fn a_picture_takes_the_positions_of_tokens() {
-    for kind in KINDS {
+    for kind in IMAGE_KINDS {
         let (engine, control) = start(limits(2, 4096));
         let media = Picture { kind, ..Picture::new(-1, 40) }.into_media();
         let prompt = with_picture(&prompt(1, 30), &media, &prompt(2, 20));
@@ -121,7 +121,7 @@ fn a_picture_takes_the_positions_of_tokens() {
 #[test]
 fn branches_and_turns_compute_a_shared_picture_once() {
     let (engine, control) = start(limits(8, 4096));
-    let media = Picture { kind: Kind::SeesAhead, ..Picture::new(-1, 64) }.into_media();
+    let media = Picture { kind: ImageKind::SeesAhead, ..Picture::new(-1, 64) }.into_media();
     let first = with_picture(&prompt(1, 30), &media, &prompt(2, 20));
     let branches = collect(engine.submit(Request { n: 4, ..about(first.clone(), 3) }, None).unwrap()).unwrap();
     assert!(branches.iter().all(|branch| branch.tokens == expected_after(&first, 3)));
@@ -144,7 +144,9 @@ fn a_different_picture_shares_only_the_text_before_it() {
 
 #[test]
 fn a_medium_with_non_causal_attention_is_computed_in_one_decode() {
-    for (kind, expected) in [(Kind::SeesAhead, vec![16, 14, 50, 16, 4]), (Kind::Grid, vec![16, 14, 16, 16, 16, 2, 16, 4])] {
+    for (kind, expected) in
+        [(ImageKind::SeesAhead, vec![16, 14, 50, 16, 4]), (ImageKind::Grid, vec![16, 14, 16, 16, 16, 2, 16, 4])]
+    {
         let (runner, control) = FakeRunner::new(4096, 66);
         let engine = Engine::start(limits(2, 4096), move || Ok(runner)).unwrap();
         let media = Picture { kind, ..Picture::new(-1, 50) }.into_media();
@@ -157,7 +159,7 @@ fn a_medium_with_non_causal_attention_is_computed_in_one_decode() {
 
 #[test]
 fn an_incomplete_medium_that_is_cached_as_a_whole_is_dropped() {
-    for kind in [Kind::Plain, Kind::Grid] {
+    for kind in [ImageKind::Plain, ImageKind::Grid] {
         let (engine, control) = start(limits(2, 4096));
         control.allow(Some(0));
         let media = Picture { kind, ready_at: 0, ..Picture::new(-1, 64) }.into_media();
@@ -167,7 +169,7 @@ fn an_incomplete_medium_that_is_cached_as_a_whole_is_dropped() {
         drop(halved);
         control.allow(None);
         let n_cached = collect(engine.submit(about(prompt, 1), None).unwrap()).unwrap()[0].finished.usage.n_cached;
-        assert_eq!((kind, n_cached == 30, n_cached > 30), (kind, kind == Kind::Grid, kind == Kind::Plain));
+        assert_eq!((kind, n_cached == 30, n_cached > 30), (kind, kind == ImageKind::Grid, kind == ImageKind::Plain));
     }
 }
 
@@ -198,7 +200,7 @@ fn a_picture_that_cannot_be_encoded_ends_only_its_request() {
 
 #[test]
 fn a_preempted_picture_resumes() {
-    for kind in KINDS {
+    for kind in IMAGE_KINDS {
         for max_host_cache_bytes in [Some(0), STORE] {
             let (engine, _control) = start(Limits { max_host_cache_bytes, ..limits(4, 512) });
             let streams: Vec<_> = (0..6)
@@ -221,14 +223,14 @@ fn unsupported_options_of_pictures_are_refused_by_name() {
     let media = Picture::new(-1, 40).into_media();
     let whole = with_picture("a", &media, "b");
     let mut last = Prompt::from_tokens(tokens_of("a"));
-    last.push(Run::Media(media));
+    last.push(PromptRun::Media(media));
     let refused = |request: Request| match engine.submit(request, None) {
         Err(Error::InvalidRequest { param, .. }) => param,
         _ => panic!("it is refused"),
     };
-    last.push(Run::Tokens(Vec::new()));
+    last.push(PromptRun::Tokens(Vec::new()));
     assert_eq!(refused(about(last, 1)), "prompt");
-    let large = Picture { kind: Kind::SeesAhead, ..Picture::new(-1, 1 + limits(2, 4096).n_ubatch) }.into_media();
+    let large = Picture { kind: ImageKind::SeesAhead, ..Picture::new(-1, 1 + limits(2, 4096).n_ubatch) }.into_media();
     assert_eq!(refused(about(with_picture("a", &large, "b"), 1)), "prompt");
     assert_eq!(refused(Request { prompt_logprobs: Some(0), ..about(whole.clone(), 1) }), "prompt_logprobs");
     assert_eq!(refused(Request { context_shift: Some(ContextShift::default()), ..about(whole.clone(), 1) }), "context_shift");

@@ -115,7 +115,7 @@ fn a_prompt_of_several_runs_is_one_prompt() {
     let mut request = greedy("", 8);
     request.prompt = Prompt::default();
     for part in [&whole[..20], &whole[20..21], &whole[21..]] {
-        request.prompt.push(crate::request::Run::Tokens(tokens_of(part)));
+        request.prompt.push(crate::request::PromptRun::Tokens(tokens_of(part)));
     }
     assert_eq!(run(&engine, request)[0].tokens, expected(&whole, 8));
 }

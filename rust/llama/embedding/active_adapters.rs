@@ -2,7 +2,7 @@
 
 use crate::engine::runner::{AdapterSchedule, AdapterSet, invoked_at};
 use crate::llama::model::adapters::Adapter;
-use crate::request::{AdapterScale, Prompt, Run, Token};
+use crate::request::{AdapterScale, Prompt, PromptRun, Token};
 
 pub(super) struct ActiveAdapters {
     pub(super) unconditional: AdapterSet,
@@ -35,9 +35,9 @@ pub(super) fn split_before(prompt: &Prompt, index: Option<u32>) -> Prompt {
     for run in prompt.runs() {
         let offset = index.and_then(|index| (index as usize).checked_sub(start));
         match (run, offset) {
-            (Run::Tokens(tokens), Some(n)) if n < tokens.len() => {
-                parts.push(Run::Tokens(tokens[..n].to_vec()));
-                parts.push(Run::Tokens(tokens[n..].to_vec()));
+            (PromptRun::Tokens(tokens), Some(n)) if n < tokens.len() => {
+                parts.push(PromptRun::Tokens(tokens[..n].to_vec()));
+                parts.push(PromptRun::Tokens(tokens[n..].to_vec()));
             }
             _ => parts.push(run.clone()),
         }

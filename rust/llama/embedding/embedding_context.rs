@@ -17,7 +17,7 @@ use crate::llama::embedding::{memory_check, shares_prefixes};
 use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
 use crate::llama::kernels;
 use crate::llama::model::{Model, kinds::is_t5};
-use crate::request::{Prompt, Run, Token};
+use crate::request::{Prompt, PromptRun, Token};
 
 /// Leaves the embedding threads about a third of a processor that is busy with generation. With ten more levels, a third as many
 /// embeddings were computed.
@@ -176,8 +176,8 @@ impl EmbeddingContext {
             let (seq_len, n_rows) = (self.raw.seq_len(id), run.n_tokens());
             self.raw.use_adapters(schedule.at(seq_len)).map_err(|error| error.reason)?;
             match run {
-                Run::Tokens(tokens) => self.compute(&[(id, tokens)])?,
-                Run::Media(media) => {
+                PromptRun::Tokens(tokens) => self.compute(&[(id, tokens)])?,
+                PromptRun::Media(media) => {
                     self.reserve_rows(n_rows)?;
                     let media = vec![MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
                     let rows = rows_of(id, seq_len, media[0].media.ids()).collect();

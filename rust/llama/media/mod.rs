@@ -28,7 +28,7 @@ use crate::llama::media::encoder::{EncoderHandle, lock};
 use crate::llama::media::media_file::MediaKind;
 use crate::llama::media::mtmd::{Bitmap, Piece, RawProjector};
 use crate::llama::model::gguf::Metadata;
-use crate::request::{Media, Run};
+use crate::request::{Media, PromptRun};
 
 /// Limit of the media that are loaded and not yet dropped, in bytes: the embeddings of each, and until these exist their inputs.
 const MAX_LOADED_BYTES: u64 = 1 << 30;
@@ -71,7 +71,7 @@ pub struct LoadedMedia {
     pub projector: u64,
     pub n_bytes: usize,
     /// Its chunks, and the tokens that the model expects around them.
-    pub runs: Vec<Run>,
+    pub runs: Vec<PromptRun>,
 }
 
 impl Projector {
@@ -161,12 +161,12 @@ impl Projector {
         Ok(())
     }
 
-    fn run(&self, piece: Piece, digest: &str, index: usize) -> Result<Run, String> {
+    fn run(&self, piece: Piece, digest: &str, index: usize) -> Result<PromptRun, String> {
         Ok(match piece {
-            Piece::Tokens(tokens) => Run::Tokens(tokens),
+            Piece::Tokens(tokens) => PromptRun::Tokens(tokens),
             Piece::Media(raw, shape) => {
                 let first_id = lock(&self.chunk_ids).id(digest, index, shape.n_tokens)?;
-                Run::Media(Media(Chunk::new(raw, shape, first_id, self.n_raw_bytes, self.encoder.clone())))
+                PromptRun::Media(Media(Chunk::new(raw, shape, first_id, self.n_raw_bytes, self.encoder.clone())))
             }
         })
     }

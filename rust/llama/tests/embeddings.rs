@@ -11,7 +11,7 @@ use super::tiny::{Chance, Kind, tiny};
 use super::{demo, demo_path};
 use crate::config::{EnabledKernels, EngineConfig, KernelChoice, ModelConfig, Pooling};
 use crate::embedding::prefix_cache::MAX_KEPT;
-use crate::embedding::worker::{Embedder, Stats};
+use crate::embedding::worker::{Embedder, EmbedderStats};
 use crate::embedding::{EmbedderShape, Embeddings, Encoder, Normalization};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
@@ -137,7 +137,7 @@ fn a_shared_prefix_is_computed_once_across_batches() {
     let n_texts = 60;
     let texts: Vec<Vec<Token>> = (0..n_texts).map(|i| [prefix.clone(), vec![600 + i; 10]].concat()).collect();
     let embeddings = embed_tokens(&worker, &texts).expect("the texts are short");
-    let Stats { n_tokens, n_computed, n_batches, .. } = worker.0.stats();
+    let EmbedderStats { n_tokens, n_computed, n_batches, .. } = worker.0.stats();
     assert_eq!((n_tokens, n_computed), (60 * 50, 40 + 60 * 10));
     assert!(n_batches > 1, "one batch alone keeps nothing for the next");
     for (vector, text) in embeddings.numbers.chunks(embeddings.width).zip(&texts) {

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::runner::{KvSeqId, MediaRows, Plan, RelocateError, Row, Runner, StateError};
 use crate::error::Error;
 use crate::llama::{LlamaRunner, Model};
-use crate::request::{Encoding, Event, Prompt, Request, Run, SamplingParams, Token};
+use crate::request::{Encoding, Event, Prompt, PromptRun, Request, SamplingParams, Token};
 
 /// Tolerance: logits after one sound, decoded in two batch shapes, differ by up to 0.001, others not at all; those after another
 /// file by more than 0.05.
@@ -211,7 +211,7 @@ fn prompt(model: &Model, before: &str, file: &[u8], after: &str) -> Prompt {
     let mut prompt = Prompt::from_tokens(model.tokenize(before.as_bytes(), true, true).unwrap());
     let media = model.projector().expect("there is one").read(file).expect("the file is sound");
     media.runs.into_iter().for_each(|run| prompt.push(run));
-    prompt.push(Run::Tokens(model.tokenize(after.as_bytes(), false, true).unwrap()));
+    prompt.push(PromptRun::Tokens(model.tokenize(after.as_bytes(), false, true).unwrap()));
     prompt
 }
 
@@ -221,8 +221,8 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
     let mut position = 0;
     for run in prompt.runs() {
         let (ids, media): (Vec<Token>, _) = match run {
-            Run::Tokens(tokens) => (tokens.clone(), None),
-            Run::Media(media) => (media.ids().collect(), Some(media)),
+            PromptRun::Tokens(tokens) => (tokens.clone(), None),
+            PromptRun::Media(media) => (media.ids().collect(), Some(media)),
         };
         let deadline = Instant::now() + Duration::from_secs(60);
         while media.is_some_and(|media| media.encoding() == Encoding::Pending) {
@@ -244,7 +244,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
             position += piece.len();
         }
     }
-    let last = prompt.runs().last().map_or(0, Run::n_tokens);
+    let last = prompt.runs().last().map_or(0, PromptRun::n_tokens);
     runner.logits((last - 1) % n_at_once).to_vec()
 }
 
@@ -484,11 +484,11 @@ fn a_fork_after_an_image_continues_as_if_computed() {
             let mut runner = start(model);
             let whole = prompt(model, "what is", &toy.file(1), "? it is");
             let n = whole.n_tokens();
-            let last = whole.runs().last().map_or(0, Run::n_tokens);
+            let last = whole.runs().last().map_or(0, PromptRun::n_tokens);
             let expected = compute(&mut runner, 0, &whole, 512);
             let n_shared = u32::try_from(n - last).expect("small");
             runner.fork(KvSeqId(0), KvSeqId(1), n_shared);
-            let Some(Run::Tokens(tokens)) = whole.runs().last() else { panic!("the prompt ends with a text") };
+            let Some(PromptRun::Tokens(tokens)) = whole.runs().last() else { panic!("the prompt ends with a text") };
             runner.decode(&crate::llama::context::batch::rows_of(KvSeqId(1), n_shared, tokens)).expect("the plan is valid");
             assert!(distance(runner.logits(last - 1), &expected) < TOLERANCE);
             assert!(runner.truncate(KvSeqId(0), n_shared), "what follows a picture can be forgotten");
@@ -534,7 +534,7 @@ fn a_text_after_an_image_is_restored_with_its_positions() {
         let parts = [0..picture.start - 1, picture.start - 1..picture.end(), picture.end()..end];
         let pieces = parts.clone().map(|part| runner.save(KvSeqId(0), part).expect("it is saved"));
         assert_eq!(runner.save(KvSeqId(0), picture.start + 1..end), Err(StateError::OwnPositions));
-        assert_eq!(runner.widened(KvSeqId(0), picture.start + 1..end), picture.start..end);
+        assert_eq!(runner.widen_to_images(KvSeqId(0), picture.start + 1..end), picture.start..end);
         runner.drop_sequence(KvSeqId(0));
         for (part, piece) in parts.iter().zip(&pieces) {
             runner.restore(KvSeqId(1), piece, part.clone()).expect("it is restored");
@@ -582,7 +582,7 @@ fn the_cells_of_an_image_and_the_text_after_it_are_relocated() {
         let ids = [KvSeqId(0), KvSeqId(1)];
         let cut = runner.relocate(&ids, picture.start + 1..end);
         assert_eq!(cut, Err(RelocateError::Refused(StateError::OwnPositions)));
-        let range = runner.widened(KvSeqId(0), picture.start + 1..end);
+        let range = runner.widen_to_images(KvSeqId(0), picture.start + 1..end);
         runner.relocate(&ids, range).expect("they are moved");
         for id in [0, 1] {
             let distance = distance(&last(&mut runner, id, &whole), &expected);

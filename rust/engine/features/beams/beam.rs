@@ -1,6 +1,6 @@
 //! A completion that is a beam of a search.
 
-use crate::engine::features::beams::selection::{BeamScore, Proposal, drawn, likeliest};
+use crate::engine::features::beams::selection::{BeamScore, Proposal, propose_drawn, propose_likeliest};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens, append_text};
@@ -70,9 +70,14 @@ impl Sequence {
         let width = beam.search.width as usize;
         let proposals = if beam.search.is_stochastic {
             // Beams that continue the same text sample independently.
-            drawn(&distribution, beam.score, width, &mut Mt19937::derived(self.request.seed, 1 + self.n_predicted, beam.rank))
+            propose_drawn(
+                &distribution,
+                beam.score,
+                width,
+                &mut Mt19937::derived(self.request.seed, 1 + self.n_predicted, beam.rank),
+            )
         } else {
-            likeliest(&distribution, beam.score, 2 * width)
+            propose_likeliest(&distribution, beam.score, 2 * width)
         };
         let to_proposed = |proposal: Proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) };
         let proposed = proposals.into_iter().map(to_proposed).collect();

@@ -16,7 +16,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features::beams::beam::{Beam, FinishedText, ProposedToken, SearchResults};
 use crate::engine::features::beams::selection::{
-    BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score,
+    BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, normalize_score,
 };
 use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
@@ -170,7 +170,7 @@ fn add_finished_text(
     let BeamSearch { width, length_penalty, is_stochastic } = beam(scheduler, first).search;
     let n_tokens = scheduler.sequence(key).sequence.n_predicted + u32::from(chosen.is_some());
     let unpublished: Vec<ScoredToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
-    let normalized = score(beam_score.logprob, n_tokens, length_penalty);
+    let normalized = normalize_score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
     let texts = &mut results_mut(scheduler, first).texts;
     let at = texts.partition_point(|other| other.rank >= rank);
@@ -242,7 +242,7 @@ fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     let Some(best) = best else { return true };
     let (search, texts) = (beam(scheduler, all[0]).search, texts_of(scheduler, all[0]));
     let n_tokens = scheduler.sequence(live[0]).sequence.n_predicted;
-    let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
+    let ranks_above = |text: &FinishedText| text.rank >= normalize_score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
 

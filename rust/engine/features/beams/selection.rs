@@ -42,17 +42,17 @@ pub(crate) struct BeamSelection<E> {
     pub(crate) ended: Vec<(Successor, E)>,
 }
 
-pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
+pub(crate) fn propose_likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
     let proposal = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
         Proposal { token, score: BeamScore { logprob, rank: logprob } }
     };
-    best(distribution.iter().map(proposal).collect(), n)
+    keep_best(distribution.iter().map(proposal).collect(), n)
 }
 
 /// Returns the `n` tokens drawn first after a text with score `parent`. Gumbel noise perturbs their log-probabilities,
 /// conditioned on the maximum being the parent's rank, so that a rank does not depend on the order of computation.
-pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
+pub(crate) fn propose_drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
     let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
     let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let proposal = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
@@ -61,7 +61,7 @@ pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, 
         let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
         Proposal { token, score: BeamScore { logprob: parent.logprob + logprob, rank } }
     };
-    best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
+    keep_best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
 }
 
 /// Returns ln(1 − eˣ) for x of at most 0.
@@ -69,7 +69,7 @@ fn log_1m_exp(x: f64) -> f64 {
     if x > -std::f64::consts::LN_2 { (-x.exp_m1()).ln() } else { (-x.exp()).ln_1p() }
 }
 
-fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
+fn keep_best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
     let order = |a: &Proposal, b: &Proposal| b.score.rank.total_cmp(&a.score.rank).then(a.token.cmp(&b.token));
     if n < proposals.len() && n > 0 {
         proposals.select_nth_unstable_by(n - 1, order);
@@ -80,7 +80,7 @@ fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
 }
 
 /// Returns all proposed successors, best first; ties go to the lower beam.
-fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
+fn rank_successors(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
     let of_beam = |(parent, proposals): (usize, &Vec<Proposal>)| {
         let one = move |(nth, &Proposal { token, score })| Successor { parent, nth, token, score };
         proposals.iter().enumerate().map(one).collect::<Vec<_>>()
@@ -117,7 +117,7 @@ fn choose<E>(
     is_over: impl Fn(&Successor, usize, usize) -> bool,
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
-    for (position, successor) in in_order(proposals).into_iter().enumerate() {
+    for (position, successor) in rank_successors(proposals).into_iter().enumerate() {
         if is_over(&successor, position, chosen.live.len()) {
             break;
         }
@@ -130,7 +130,7 @@ fn choose<E>(
     chosen
 }
 
-pub(crate) fn score(logprob: f64, n_tokens: u32, length_penalty: f32) -> f64 {
+pub(crate) fn normalize_score(logprob: f64, n_tokens: u32, length_penalty: f32) -> f64 {
     logprob / f64::from(n_tokens).powf(f64::from(length_penalty))
 }
 
@@ -174,10 +174,10 @@ mod tests {
         let (mut live, mut ended) = (vec![(Vec::new(), BeamScore::EMPTY)], Vec::<(Vec<Token>, BeamScore)>::new());
         while !live.is_empty() {
             let propose = |(text, score): &(Vec<Token>, BeamScore)| match &mut seed {
-                None => likeliest(&distribution_after(text), *score, 2 * width),
+                None => propose_likeliest(&distribution_after(text), *score, 2 * width),
                 Some(seed) => {
                     *seed = seed.wrapping_add(1_000_003);
-                    drawn(&distribution_after(text), *score, width, &mut Mt19937::derived(*seed, 1, 2))
+                    propose_drawn(&distribution_after(text), *score, width, &mut Mt19937::derived(*seed, 1, 2))
                 }
             };
             let proposals: Vec<_> = live.iter().map(propose).collect();
@@ -242,7 +242,7 @@ mod tests {
         let mut rng = Mt19937::new(4);
         for seed in 0..200 {
             let parent = BeamScore { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
-            let proposals = drawn(&distribution_after(&[1]), parent, 4, &mut rng);
+            let proposals = propose_drawn(&distribution_after(&[1]), parent, 4, &mut rng);
             assert!((proposals[0].score.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
             assert!(proposals.iter().all(|of| of.score.rank.is_finite()));
         }
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_length_penalty_of_one_ranks_by_the_mean_and_of_zero_by_the_sum() {
-        assert!((score(-6.0, 3, 1.0) + 2.0).abs() < 1e-12);
-        assert!((score(-6.0, 3, 0.0) + 6.0).abs() < 1e-12);
-        assert!(score(-6.0, 9, 2.0) > score(-6.0, 9, 1.0), "a greater penalty favours long texts");
+        assert!((normalize_score(-6.0, 3, 1.0) + 2.0).abs() < 1e-12);
+        assert!((normalize_score(-6.0, 3, 0.0) + 6.0).abs() < 1e-12);
+        assert!(normalize_score(-6.0, 9, 2.0) > normalize_score(-6.0, 9, 1.0), "a greater penalty favours long texts");
     }
 }

@@ -170,15 +170,15 @@ impl History {
                 let tokens = record.tokens(text);
                 let near = |n_common| NearestText { record, tokens, n_common };
                 let n_known = found.with_other_adapters.map_or(0, |other| other.n_common).max(n_same_adapters);
-                let with_other_adapters = n_known.checked_add(1).and_then(|n_least| compared.common(tokens, n_least));
+                let with_other_adapters = n_known.checked_add(1).and_then(|n_least| compared.count_common(tokens, n_least));
                 if let Some(n_common) = with_other_adapters.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
                     found.with_other_adapters = Some(near(n_common));
                 }
                 let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
                 let n_least = n_nearest.min(found.n_computed + 1);
-                let Some(n_common) = compared.common(tokens, n_least).map(|n| n.min(n_same_adapters)) else { continue };
+                let Some(n_common) = compared.count_common(tokens, n_least).map(|n| n.min(n_same_adapters)) else { continue };
                 found.n_computed = found.n_computed.max(n_common.min(text.n_held));
-                let rank = |near: NearestText<'_>| (near.n_common, near.ends());
+                let rank = |near: NearestText<'_>| (near.n_common, near.is_at_end());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
                     found.nearest = Some(near(n_common));
                 }
@@ -205,8 +205,9 @@ impl History {
                 range.start < n_known && range.end > n_found
             };
             let n_least = if is_a_state { range.end } else { range.start + 1 };
-            let had_computed =
-                |record: &RequestRecord| record.texts.iter().any(|text| compared.common(record.tokens(text), n_least).is_some());
+            let had_computed = |record: &RequestRecord| {
+                record.texts.iter().any(|text| compared.count_common(record.tokens(text), n_least).is_some())
+            };
             let is_own = |record: &&RequestRecord| {
                 record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
             };
@@ -220,22 +221,22 @@ impl History {
     }
 
     /// Returns a text that differs in the first or second token, and only by the token `opening` there.
-    pub(crate) fn without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<NearestText<'a>> {
+    pub(crate) fn find_without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<NearestText<'a>> {
         let (compared, prompt) = (Comparison::new(&group.prompt), &group.prompt);
         self.first_texts(group).find_map(|(record, tokens)| {
             let token_at = |at: u32| (tokens.len() > at).then(|| tokens.at(at));
             let at = u32::from(prompt.first().copied() == token_at(0));
             let (own, other) = (prompt.get(at as usize).copied(), token_at(at));
             let n = match (own == Some(opening), other == Some(opening)) {
-                (true, false) => compared.common_from(tokens, at + 1, at),
-                (false, true) => compared.common_from(tokens, at, at + 1),
+                (true, false) => compared.count_common_from(tokens, at + 1, at),
+                (false, true) => compared.count_common_from(tokens, at, at + 1),
                 _ => 0,
             };
             (n >= MIN_SHARED).then_some(NearestText { record, tokens, n_common: at })
         })
     }
 
-    pub(crate) fn nearest_repeat<'a>(&'a self, group: &'a RequestGroup, at: u32) -> Option<NearestText<'a>> {
+    pub(crate) fn find_nearest_repeat<'a>(&'a self, group: &'a RequestGroup, at: u32) -> Option<NearestText<'a>> {
         let end = group.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &group.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
@@ -264,7 +265,7 @@ impl History {
 
 impl NearestText<'_> {
     /// Returns true if the common prefix ends where the text or its prompt ends.
-    pub(crate) fn ends(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
     }
 }
@@ -280,7 +281,7 @@ impl<'a> Comparison<'a> {
         Self { prompt, n_left: Cell::new(MAX_COMPARED) }
     }
 
-    fn common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
+    fn count_common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
         let at = at_least.checked_sub(1)?;
         if self.is_spent() {
             return None;
@@ -304,7 +305,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns the length of the common run from `start` and from `text_start` on, at most [`MIN_SHARED`].
-    fn common_from(&self, text: TokensView<'_>, start: u32, text_start: u32) -> u32 {
+    fn count_common_from(&self, text: TokensView<'_>, start: u32, text_start: u32) -> u32 {
         let end = text.len().min(text_start + MIN_SHARED);
         let Some(own) = self.prompt.get(start as usize..) else { return 0 };
         let other = (text_start..end).map(|at| text.at(at));

@@ -68,7 +68,8 @@ fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: 
     } else if n_found == n_prompt - 1 {
         vec![ComputedRun::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
     } else {
-        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().explanations.lookup(group) }.runs()
+        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().explanations.lookup(group) }
+            .explain_runs()
     };
     Explanation { request_id: group.request_id, n_prompt, n_found, n_awaited, computed }
 }
@@ -82,14 +83,14 @@ struct ExplanationBuilder<'a, R> {
 }
 
 impl<R: Runner> ExplanationBuilder<'_, R> {
-    fn runs(&self) -> Vec<ComputedRun> {
+    fn explain_runs(&self) -> Vec<ComputedRun> {
         let n_prompt = self.group.n_prompt();
         let n_there = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
         let n_known = self.history.n_computed.max(n_there);
         let mut runs = Vec::new();
         let mut start = self.n_found;
         if n_known > start && n_known >= MIN_SHARED {
-            let (cause, earlier) = self.unusable(n_known, n_there);
+            let (cause, earlier) = self.explain_unusable(n_known, n_there);
             runs.push(ComputedRun { earlier, ..ComputedRun::new(start..n_known.min(n_prompt), cause) });
             start = n_known;
         }
@@ -98,26 +99,26 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if n_same > start + 1 && n_same >= MIN_SHARED {
             let cause = if self.is_being_computed(n_same) { Cause::Computing } else { Cause::Unfinished };
             runs.push(ComputedRun {
-                earlier: self.earlier(self.history.nearest, start),
+                earlier: self.describe_earlier(self.history.nearest, start),
                 ..ComputedRun::new(start..n_same, cause)
             });
             start = n_same;
         }
         if start < n_prompt {
-            let (cause, nearest, at) = self.difference(n_same.max(n_known));
-            let earlier = self.earlier(nearest, at);
+            let (cause, nearest, at) = self.explain_difference(n_same.max(n_known));
+            let earlier = self.describe_earlier(nearest, at);
             runs.push(ComputedRun { at: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
         }
         runs
     }
 
     /// Returns why `[n_found, n_known)`, which was computed for other requests, cannot be used.
-    fn unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<EarlierRequest>) {
+    fn explain_unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<EarlierRequest>) {
         let (group, n_found) = (self.group, self.n_found);
         let kind = self.cache.kind();
-        let nearest = self.earlier(self.history.nearest, n_found);
-        let splits_picture = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
-        if group.media.iter().any(splits_picture) {
+        let nearest = self.describe_earlier(self.history.nearest, n_found);
+        let splits_image = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
+        if group.media.iter().any(splits_image) {
             return (Cause::Media, nearest);
         }
         if n_found >= group.shared_until.min(n_known) {
@@ -146,7 +147,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         })
     }
 
-    fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
+    fn explain_difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
@@ -159,18 +160,19 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         {
             return (Cause::OtherAdapters, Some(other), at);
         }
-        if let Some(near) = token_strings.opening().filter(|_| at < 2).and_then(|opening| history.without_opening(group, opening))
+        if let Some(near) =
+            token_strings.opening().filter(|_| at < 2).and_then(|opening| history.find_without_opening(group, opening))
         {
             return (Cause::Opening, Some(near), near.n_common);
         }
         if at > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| at < end) {
             return (Cause::SystemChanged, nearest, at);
         }
-        if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.ends()) {
+        if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.is_at_end()) {
             return (Cause::New, nearest, at);
         }
         if at < BEGINNING
-            && let Some(same) = history.nearest_repeat(group, at)
+            && let Some(same) = history.find_nearest_repeat(group, at)
         {
             return (Cause::Beginning, Some(same), same.n_common);
         }
@@ -188,7 +190,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         (if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
     }
 
-    fn earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
+    fn describe_earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);

@@ -74,7 +74,7 @@ impl CutSearch {
         if source.shifted_at.is_some() {
             let message =
                 "the context of the branch was shifted, so that byte positions are unknown; give at as a token position";
-            return Err(refused("at", message));
+            return Err(invalid_request("at", message));
         }
         let bytes = source.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
         Ok(Self { spec, source, at, bytes, n_tokens: 0, last_valid: 0 })
@@ -95,7 +95,7 @@ impl CutSearch {
                     let message = format!(
                         "at is byte {at}, where no token and character ends; the nearest positions are {last_valid} and {n_bytes}"
                     );
-                    return Err(refused("at", message));
+                    return Err(invalid_request("at", message));
                 }
                 *last_valid = n_bytes;
             }
@@ -109,7 +109,10 @@ impl CutSearch {
             *n_tokens += 1;
         }
         let n_bytes = bytes.len();
-        Err(refused("at", format!("at is byte {at}, but the text has {n_bytes} bytes; the nearest position is {last_valid}")))
+        Err(invalid_request(
+            "at",
+            format!("at is byte {at}, but the text has {n_bytes} bytes; the nearest position is {last_valid}"),
+        ))
     }
 }
 
@@ -148,15 +151,15 @@ impl ForkReplay {
             (ForkBranches::Restart { requests, with_own_seeds }, _) => {
                 let can_be_sampled = without_media(prompt, &source.media);
                 let branches = ReplayedBranches::Restart { requests, n_replayed: 0, with_own_seeds, can_be_sampled };
-                held_back = held_back_at(source, cut.n_sampled, runner);
-                (restart_state(source, cut.n_sampled, runner), 0..0, branches)
+                held_back = find_held_back(source, cut.n_sampled, runner);
+                (new_restart_state(source, cut.n_sampled, runner), 0..0, branches)
             }
             (ForkBranches::Continue(n), Some(sequence)) => {
                 (sequence.fork_state(), 0..0, ReplayedBranches::Continue { n, sampler: Box::new(sequence.sampler.branch(0)) })
             }
             (ForkBranches::Continue(n), None) => {
                 let branches = ReplayedBranches::Continue { n, sampler: Box::new(source.branch_spec.sampler.branch(0)) };
-                (initial_state(source, runner)?, source.sampled_range(cut.n_sampled), branches)
+                (new_initial_state(source, runner)?, source.sampled_range(cut.n_sampled), branches)
             }
         };
         Ok(Self { cut, group_id, has_own_stream, append, fork_state, branches, held_back, unreplayed, n_appended: 0 })
@@ -203,7 +206,7 @@ impl ForkReplay {
             }
             fork_state.append(part, &source.branch_spec.request).map_err(|token| {
                 let piece = String::from_utf8_lossy(runner.token_strings().spelling(token)).into_owned();
-                refused("append", format!("the grammar of the branch does not allow the appended text from {piece:?} on"))
+                invalid_request("append", format!("the grammar of the branch does not allow the appended text from {piece:?} on"))
             })?;
             for &token in part {
                 branches.accept(token);
@@ -264,7 +267,7 @@ impl ReplayedBranches {
 
 /// Returns the last of the first `n_sampled` sampled tokens, enough for `n_bytes` bytes of text, and the bytes that were held
 /// back before them. Stops after [`MAX_EMPTY_TOKENS`] tokens without text, such as control tokens.
-fn last_sampled(
+fn find_last_sampled(
     source: &ForkSource,
     n_sampled: u32,
     n_bytes: usize,
@@ -284,19 +287,19 @@ fn last_sampled(
     (before, source.tokens.of(start..sampled_range.end))
 }
 
-fn held_back_at(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Vec<u8> {
+fn find_held_back(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Vec<u8> {
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
     let longest = stops.iter().map(String::len).max().unwrap_or(0);
-    let (before, tokens) = last_sampled(source, n_sampled, longest, runner);
+    let (before, tokens) = find_last_sampled(source, n_sampled, longest, runner);
     ForkState::pending_after(&before, stops, tokens, request, runner)
 }
 
-fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {
+fn new_initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
     let has_constraint = request.constraint.is_some() || request.reasoning.is_some();
     if has_constraint && source.shifted_at.is_some() {
         let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
-        return Err(refused("at", message));
+        return Err(invalid_request("at", message));
     }
     let start = || ForkState::new(request, Arc::clone(stops), &runner.token_strings());
     Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {
@@ -311,8 +314,8 @@ fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState>
     })
 }
 
-fn restart_state(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> ForkState {
-    let (mut bytes, tokens) = last_sampled(source, n_sampled, MAX_INCOMPLETE_BYTES, runner);
+fn new_restart_state(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> ForkState {
+    let (mut bytes, tokens) = find_last_sampled(source, n_sampled, MAX_INCOMPLETE_BYTES, runner);
     for token in tokens {
         append_text(token, &source.branch_spec.request, runner, &mut bytes);
     }
@@ -338,10 +341,10 @@ fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
     }
 }
 
-pub(crate) fn stream_has_ended() -> Error {
-    refused("stream", "the stream has ended; fork into a stream of its own")
+pub(crate) fn stream_ended_error() -> Error {
+    invalid_request("stream", "the stream has ended; fork into a stream of its own")
 }
 
-pub(crate) fn refused(param: &'static str, message: impl Into<String>) -> Error {
+pub(crate) fn invalid_request(param: &'static str, message: impl Into<String>) -> Error {
     Error::InvalidRequest { param, message: message.into() }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::features::forks::ForkRegistry;
 use crate::engine::features::forks::builder::{
-    BuildStage, CutSearch, ForkBuild, ForkCut, ForkReplay, QueuedFork, refused, stream_has_ended,
+    BuildStage, CutSearch, ForkBuild, ForkCut, ForkReplay, QueuedFork, invalid_request, stream_ended_error,
 };
 use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
 use crate::engine::features::hooks;
@@ -96,7 +96,7 @@ enum ForkProgress {
 
 fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
     if search.spec.own_stream.as_ref().unwrap_or(&search.source.sender).is_cancelled() {
-        return Err(stream_has_ended());
+        return Err(stream_ended_error());
     }
     let n_most = scheduler.features().forks.n_replayable();
     let (n_read, found) = search.replay(n_most, runner)?;
@@ -117,7 +117,7 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
         return Err(Error::ContextOverflow { n_prompt, n_ctx });
     }
     if own_stream.is_none() && cut.source.sender.has_ended() {
-        return Err(stream_has_ended());
+        return Err(stream_ended_error());
     }
     let has_own_stream = own_stream.is_some();
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
@@ -180,7 +180,7 @@ fn find_cut(
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
         let message =
             format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");
-        return Err(refused("at", message));
+        return Err(invalid_request("at", message));
     };
     let mut cut = ForkCut { source, running_branch: None, n_sampled, n_tokens };
     if cut.is_end() {
@@ -194,11 +194,11 @@ fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
     let ForkBranches::Restart { requests, .. } = branches else { return Ok(()) };
     if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
         let message = "a fork cannot be a beam search; start one with the text of the branch as its prompt";
-        return Err(refused("beam_width", message));
+        return Err(invalid_request("beam_width", message));
     }
     if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
         let message = "a context with images or audio cannot be shifted; omit context_shift";
-        return Err(refused("context_shift", message));
+        return Err(invalid_request("context_shift", message));
     }
     Ok(())
 }
@@ -208,10 +208,13 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
         return Ok((0..n, MAX_COMPLETIONS.wrapping_add(sender.add_own_stream_forks(n))));
     }
     if sender.has_ended() {
-        return Err(stream_has_ended());
+        return Err(stream_ended_error());
     }
     let too_many = || {
-        refused("n", format!("n is {n}, but the stream has at most {MAX_COMPLETIONS} branches; fork into a stream of its own"))
+        invalid_request(
+            "n",
+            format!("n is {n}, but the stream has at most {MAX_COMPLETIONS} branches; fork into a stream of its own"),
+        )
     };
     let branches = sender.add_branches(n).ok_or_else(too_many)?;
     Ok((branches.clone(), branches.start))
@@ -243,7 +246,7 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<Fo
         return Ok(source.clone());
     }
     let message = format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended");
-    let unknown = || refused("branch", message.as_str());
+    let unknown = || invalid_request("branch", message.as_str());
     let (group_id, index) = scheduler.queue().find_branch(request_id, branch).ok_or_else(unknown)?;
     let group = scheduler.group(group_id);
     if group.request.task != Task::Complete || group.branches[index as usize] == BranchState::Finished {
@@ -251,7 +254,7 @@ fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<Fo
     }
     if group.request.diversity.beams().is_some() {
         let message = "the branch belongs to a beam search, which cannot be forked; fork a branch of another request";
-        return Err(refused("branch", message));
+        return Err(invalid_request("branch", message));
     }
     let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(group_id).cloned());
     if let Some(sequence) = sequence_of(scheduler, (group_id, index)) {
@@ -274,7 +277,7 @@ fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result
             Ok(n_all - u32::from(ends))
         }
         ForkPoint::Token(n) if n <= n_all => Ok(n),
-        ForkPoint::Token(n) => Err(refused("at", format!("at is token {n}, but the branch has {n_all} sampled tokens"))),
+        ForkPoint::Token(n) => Err(invalid_request("at", format!("at is token {n}, but the branch has {n_all} sampled tokens"))),
         ForkPoint::Byte(_) => unreachable!("a byte position is converted to a token position first"),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::Text;
-use crate::engine::scheduler::sequence::{Sequence, append_text, constraint};
+use crate::engine::scheduler::sequence::{Sequence, append_text, start_constraint};
 use crate::request::{Constraint, Request, Token};
 use crate::sampling::TokenStrings;
 
@@ -20,7 +20,7 @@ pub(crate) enum ForkState {
 
 impl ForkState {
     pub(crate) fn new(request: &Request, stops: Arc<[String]>, token_strings: &TokenStrings) -> Self {
-        Self::Continue { constraint: constraint(request, token_strings), text: Text::new(stops, request.n_indent) }
+        Self::Continue { constraint: start_constraint(request, token_strings), text: Text::new(stops, request.n_indent) }
     }
 
     pub(crate) fn add_pending(&mut self, bytes: &[u8]) {

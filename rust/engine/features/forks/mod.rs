@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_has_ended};
+use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_ended_error};
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkSource, MAX_COPIED_TOKENS, REPLAY_COST};
 use crate::engine::output::fork::MAX_ENDED_BYTES;
@@ -122,7 +122,7 @@ impl ForkRegistry {
         for queue in self.queues.values_mut() {
             let removed = queue.iter().position(matches).and_then(|at| queue.remove(at));
             if let Some(QueuedFork::Fork(build)) = removed {
-                build.answer.send(Err(stream_has_ended()));
+                build.answer.send(Err(stream_ended_error()));
             }
         }
         self.queues.retain(|_, queue| !queue.is_empty());

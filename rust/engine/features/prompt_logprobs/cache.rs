@@ -42,12 +42,12 @@ struct TextTree {
     /// Roots, by adapter schedule.
     roots: Vec<(AdapterSchedule, u32)>,
     /// Children, by parent node and token.
-    nodes: HashMap<(u32, Token), Node>,
+    nodes: HashMap<(u32, Token), TextNode>,
     n_nodes: u32,
 }
 
 #[derive(Debug)]
-struct Node {
+struct TextNode {
     id: u32,
     score: Option<CachedLogprob>,
 }
@@ -121,10 +121,10 @@ impl TextTree {
         self.n_nodes - 1
     }
 
-    fn after(&mut self, node: u32, token: Token) -> &mut Node {
+    fn after(&mut self, node: u32, token: Token) -> &mut TextNode {
         self.nodes.entry((node, token)).or_insert_with(|| {
             self.n_nodes += 1;
-            Node { id: self.n_nodes - 1, score: None }
+            TextNode { id: self.n_nodes - 1, score: None }
         })
     }
 }

@@ -81,7 +81,7 @@ impl Sequence {
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
             sampler: spec.sampler.branch(request.seed.wrapping_add(nth)),
             runs_together: group.n_together() > 1,
-            constraint: constraint(&request, token_strings),
+            constraint: start_constraint(&request, token_strings),
             end_token: token_strings.end_tokens().first().copied(),
             is_stuck: false,
             text,
@@ -280,7 +280,7 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
     }
 }
 
-pub(crate) fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
+pub(crate) fn start_constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.reasoning {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
         Some(reasoning) => {

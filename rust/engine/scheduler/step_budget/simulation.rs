@@ -90,7 +90,7 @@ impl Machine {
 
 /// A step as observed by a stream.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct SimulatedStep {
     gap_s: f64,
     n_prefill: u32,
     /// True if the machine could compute the smallest chunk within the gap, including jitter.
@@ -109,7 +109,7 @@ struct Simulation {
     /// Tokens that each sequence has yet to compute; 1 for a decoding sequence.
     n_uncomputed: Vec<u32>,
     n_cells: u32,
-    steps: Vec<Step>,
+    steps: Vec<SimulatedStep>,
 }
 
 impl Simulation {
@@ -140,7 +140,7 @@ impl Simulation {
         self.scheduler.observe_rest(Duration::from_secs_f64(rest_s));
         if n_decoding > 0 {
             let (fits, used) = (self.fits(n_decoding), self.used(n_decoding, n_prefill));
-            self.steps.push(Step { gap_s: took_s + rest_s, n_prefill, fits, used });
+            self.steps.push(SimulatedStep { gap_s: took_s + rest_s, n_prefill, fits, used });
         }
         for (n, rows) in self.n_uncomputed.iter_mut().zip(rows) {
             *n = (*n - rows).max(1);
@@ -218,7 +218,7 @@ fn the_token_gap_is_kept_in_99_of_100_steps_and_used_well() {
     for machine in MACHINES {
         for gap in [50, 100, 200].map(Duration::from_millis) {
             let steps = SEEDS.flat_map(|seed| Simulation::eight_streams(machine, gap, seed).steps);
-            let prefill_steps: Vec<Step> = steps.filter(|step| step.n_prefill > 0 && step.fits).collect();
+            let prefill_steps: Vec<SimulatedStep> = steps.filter(|step| step.n_prefill > 0 && step.fits).collect();
             if prefill_steps.len() < 500 {
                 continue;
             }
@@ -250,7 +250,7 @@ fn endless_prompt(seed: u32) -> Simulation {
 }
 
 /// Runs `n_steps` steps and returns the steps that streams observed.
-fn next_steps(simulation: &mut Simulation, n_steps: u32) -> Vec<Step> {
+fn next_steps(simulation: &mut Simulation, n_steps: u32) -> Vec<SimulatedStep> {
     simulation.steps.clear();
     simulation.run(n_steps);
     simulation.steps.clone()
@@ -259,7 +259,7 @@ fn next_steps(simulation: &mut Simulation, n_steps: u32) -> Vec<Step> {
 #[test]
 fn the_estimate_adapts_to_a_threefold_change_of_speed_within_30_steps() {
     for factor in [3.0, 1.0 / 3.0] {
-        let steps: Vec<Step> = SEEDS
+        let steps: Vec<SimulatedStep> = SEEDS
             .flat_map(|seed| {
                 let mut simulation = endless_prompt(seed);
                 simulation.machine = simulation.machine.slower(factor);
@@ -303,7 +303,7 @@ fn one_slow_step_changes_little() {
     }
 }
 
-fn mean_chunk(steps: &[Step]) -> f64 {
+fn mean_chunk(steps: &[SimulatedStep]) -> f64 {
     mean(&steps.iter().map(|step| f64::from(step.n_prefill)).collect::<Vec<_>>())
 }
 
