@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Bytes that an entry takes in addition to its data: its node in the tree and the indices that refer to it.
 const OVERHEAD: u64 = 512;
 
-/// Each node of the tree that is reloaded from it holds an [`Arc`].
+/// Saved cells or a saved state. Each node of the tree that is reloaded from the entry holds an [`Arc`] of it.
 #[derive(Debug)]
 pub(crate) struct HostEntry {
     pub(super) range: Range<u32>,
@@ -35,7 +35,7 @@ impl HostCache {
         Self { n_bytes: 0, n_entries: 0, max_bytes }
     }
 
-    /// Its bytes, its limit in bytes, and the number of its entries.
+    /// Returns the size in bytes, its limit, and the number of entries.
     pub(super) fn size(&self) -> (u64, Option<u64>, usize) {
         (self.n_bytes, self.max_bytes, self.n_entries)
     }

@@ -31,12 +31,12 @@ pub struct CachedNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     Device,
-    /// In the device cache, with a copy in the host cache.
+    /// The device cache, with a copy in the host cache.
     Both,
     Host,
-    /// In the device cache, computed by a running sequence and not in the tree yet.
+    /// The device cache, for tokens of a running sequence that are not in the tree yet.
     Computing,
-    /// In neither: only a descendant is in the host cache.
+    /// Neither tier: only a descendant is in the host cache.
     Neither,
 }
 

@@ -19,10 +19,10 @@ pub(super) struct NodeId(usize);
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) parent: Option<NodeId>,
-    /// They differ from the parent's where the adapter set of a text changes.
+    /// Adapters of its tokens; different from the parent's where the adapter set of a text changes.
     pub(super) adapters: AdapterSet,
     pub(super) children: BTreeMap<(Token, AdapterSet), NodeId>,
-    /// At most as many as there are ids, however many children are in the host cache alone. Unordered.
+    /// Children that a path passes: at most as many as there are ids, unordered.
     pub(super) device_children: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
     pub(super) blocks: BlockHashes,
@@ -66,11 +66,12 @@ impl Node {
     }
 }
 
-/// The nodes that a text contains whole, from the root down, and the node that it ends in or leaves.
+/// Result of matching a text with the tree.
 #[derive(Debug)]
 pub(super) struct TreeMatch {
+    /// Nodes that the text contains completely, from the root down.
     pub(super) nodes: Vec<NodeId>,
-    /// With the number of its tokens in the text: at least one, and not all.
+    /// Last node, if the text contains only a part of it, and the length of that part: at least one token.
     pub(super) partial: Option<(NodeId, u32)>,
 }
 

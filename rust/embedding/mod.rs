@@ -18,7 +18,7 @@ use crate::request::{Prompt, Token};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EncodedBatch {
-    /// For each text, its rows one after the other, each of [`EmbedderShape::width`] numbers.
+    /// Rows of each text, concatenated; a row has [`EmbedderShape::width`] numbers.
     pub embeddings: Vec<Vec<f32>>,
     /// Number of tokens that were computed; common prefixes count once.
     pub n_computed: usize,

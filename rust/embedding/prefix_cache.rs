@@ -101,8 +101,8 @@ impl PrefixCache {
         n_computed += self.compute(memory, &ids, &texts)?;
         let embeddings = ids.iter().map(|&id| memory.embedding(id)).collect();
         for (text, id) in ids.into_iter().enumerate() {
-            // The first of the texts that continue one prefix keeps it. The rest of a text is kept only if no other text of the batch
-            // shows how long the common prefix is.
+            // The first of the texts that continue one prefix keeps it. The rest of a text is kept only if no other text of the
+            // batch shows how long the common prefix is.
             let shares_prefix = |other: usize| common[text][other] > 0 && common[text][other] >= cached_before[text].n_cached;
             if (0..text).any(shares_prefix) { self.cache.discard(id) } else { self.cache.unpin(id) }
         }

@@ -196,8 +196,8 @@ impl EmbeddingQueue {
         has_failed
     }
 
-    /// The text of the request with the first turn, then texts of the following requests as long as they fit. A text with images or
-    /// audio is a separate batch. `None` if no text can be computed.
+    /// The text of the request with the first turn, then texts of the following requests as long as they fit. A text with images
+    /// or audio is a separate batch. `None` if no text can be computed.
     pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, EmbeddingBatch)> {
         let (mut items, mut texts, mut n_tokens) = (Vec::new(), Vec::new(), 0);
         let (mut turn, mut n_overtaken) = (0, 0);

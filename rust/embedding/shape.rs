@@ -26,7 +26,7 @@ pub struct EmbedderShape {
 }
 
 impl EmbedderShape {
-    /// For a text-only model with a training context of `n_ctx_train` tokens, and the user's `n_ubatch`.
+    /// Returns the shape for a text-only model with a training context of `n_ctx_train` tokens, and the user's `n_ubatch`.
     pub fn new(pooling: Pooling, width: usize, n_vocab: usize, n_ctx_train: u32, n_ubatch: Option<u32>) -> Self {
         let n_longest = n_ctx_train.max(1).min(n_ubatch.unwrap_or(0).max(DEFAULT_LONGEST));
         let n_batch = n_longest.max(FILL);

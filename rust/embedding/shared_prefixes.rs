@@ -17,8 +17,8 @@ pub(super) struct BranchPoint {
     pub(super) n_tokens: usize,
 }
 
-/// For each pair of texts, the length of their common prefix without the last token of either, whose output is the embedding.
-/// Short prefixes count as 0.
+/// Returns the length of the common prefix of each pair of texts, without the last token of either, whose output is the
+/// embedding. Short prefixes count as 0.
 pub(super) fn common_prefix_lengths(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
     let n_common = |i: usize, j: usize| {
         let (a, b) = (&texts[i], &texts[j]);
@@ -29,7 +29,7 @@ pub(super) fn common_prefix_lengths(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
     (0..texts.len()).map(|i| (0..texts.len()).map(|j| n_common(i, j)).collect()).collect()
 }
 
-/// For each text, the next position at which another text diverges or its computed prefix ends, if a separate decode is
+/// Returns the next position in each text at which another text diverges or its computed prefix ends, if a separate decode is
 /// worthwhile. Texts that share a prefix up to the same position have it computed once.
 pub(super) fn branch_points(common: &[Vec<usize>], cached: &[CachedPrefix]) -> Vec<BranchPoint> {
     let mut points: Vec<BranchPoint> = Vec::new();

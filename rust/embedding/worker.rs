@@ -15,7 +15,7 @@ const MEDIA_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 type EncoderFactory = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
 
-/// Called on the worker's thread when requests are answered; it must not block.
+/// Callback for answered requests, called on the worker's thread; must not block.
 pub type OnDone = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,7 +32,7 @@ pub struct EmbedderStats {
 
 pub struct Embedder {
     shared: Arc<SharedEmbedder>,
-    /// Taken when the thread is started, for the first request, or when the worker is stopped before.
+    /// Creates the encoder. `None` once the thread is started, for the first request, or the worker is stopped.
     make: Mutex<Option<EncoderFactory>>,
     thread: OnceLock<WorkerThread>,
     n_submitted: AtomicU64,

@@ -122,8 +122,8 @@ pub trait Runner {
 
     fn memory_kind(&self) -> MemoryKind;
 
-    /// Returns a copy of the cells of `range` of `id`, which must be all of `id` for memory with [`ForkRule::AtEnd`]. The bytes are
-    /// stored as returned.
+    /// Returns a copy of the cells of `range` of `id`, which must be all of `id` for memory with [`ForkRule::AtEnd`]. The bytes
+    /// are stored as returned.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.

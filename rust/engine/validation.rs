@@ -10,7 +10,7 @@ use crate::request::{AdapterScale, MAX_COMPLETIONS, Prompt, Request, Task, Token
 use crate::sampling::{Sampler, TokenStrings};
 
 pub(super) struct PromptGroup {
-    /// At least one, each with the index of its first branch in the stream.
+    /// Requests with an equal beginning, at least one, each with the index of its first branch in the stream.
     pub(super) requests: Vec<(u32, Request)>,
     pub(super) adapter_schedule: AdapterSchedule,
     pub(super) requested_adapters: AdapterSet,

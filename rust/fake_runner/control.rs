@@ -1,3 +1,5 @@
+//! Handle by which a test observes and controls a fake runner.
+
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 

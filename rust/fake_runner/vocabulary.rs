@@ -1,3 +1,5 @@
+//! Vocabulary of the fake runner: printable characters.
+
 use std::borrow::Cow;
 
 use crate::request::Token;

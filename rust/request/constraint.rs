@@ -1,3 +1,5 @@
+//! Constraints on the tokens of a branch, such as a grammar.
+
 use std::fmt;
 use std::sync::Arc;
 

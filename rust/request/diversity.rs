@@ -1,3 +1,5 @@
+//! How the completions of one request differ: independent draws, distinct or arithmetic sampling, beam search.
+
 use crate::error::Result;
 use crate::request::{Mirostat, Request, SamplerKind, reject, reject_value};
 

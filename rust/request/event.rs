@@ -1,3 +1,5 @@
+//! Events of a stream.
+
 use smol_str::SmolStr;
 
 use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
@@ -7,10 +9,11 @@ pub enum Event {
     Token(TokenEvent),
     /// Published exactly once per branch, after its last token.
     Finished(Finished),
-    /// At the start and after each decode of the prompt, if
+    /// Progress at the start and after each decode of the prompt, if
     /// [`Request::reports_progress`](crate::request::Request::reports_progress).
     Progress(Progress),
-    /// In order, before the first token, if [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set.
+    /// Logprobs in order, before the first token, if [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is
+    /// set.
     PromptLogprobs(PromptLogprobs),
 }
 
@@ -96,7 +99,7 @@ pub struct Finished {
     /// Rank in a beam search, see [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty). `None` for other
     /// requests, and for branches that the search could not fill.
     pub score: Option<f64>,
-    /// In the first branch only, if [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
+    /// Explanation of the first branch, if [`Request::explains_cache`](crate::request::Request::explains_cache) is set.
     pub explanation: Option<Box<Explanation>>,
 }
 

@@ -1,3 +1,5 @@
+//! Explanations of why parts of a prompt were computed.
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ impl ComputedRun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
     pub request_id: u64,
-    /// Its text at the position of [`ComputedRun::here`]; empty if it ends there.
+    /// Text of that request at the position of [`ComputedRun::here`]; empty if it ends there.
     pub text: String,
     /// The position is in its generated text, not in its prompt.
     pub is_in_answer: bool,
@@ -74,7 +76,7 @@ pub enum Cause {
     /// As [`Cause::LastToken`], after waiting for another request to compute the rest.
     Awaited,
     CacheUnused,
-    /// No remembered prompt has this beginning.
+    /// No recorded prompt has this beginning.
     NeverSeen,
     /// New text after the cached prefix: no earlier request contains it.
     New,
@@ -88,7 +90,7 @@ pub enum Cause {
     /// The common prefix is too short to share: fewer than 16 tokens.
     TooShort,
     OtherAdapters,
-    /// The range was evicted; with cause and age, if they are remembered.
+    /// The range was evicted; with cause and age, if they are recorded.
     Evicted(Option<(EvictionCause, Duration)>),
     NotRestored,
     /// The sliding window of the cached sequence has moved past this position.
@@ -106,14 +108,14 @@ pub enum Cause {
 }
 
 named_variants! {
-    /// With the names in responses.
+    /// Cause of an eviction, with its name in responses.
     pub enum EvictionCause {
-        /// Its cells or its id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
+        /// The cells or the id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
         DeviceCache = "pool",
-        /// Its host cache bytes were needed.
+        /// The host cache bytes were needed.
         HostCache = "store",
         Erased = "erased",
-        /// Its state became invalid: a decode failed, or cells were lost.
+        /// The state became invalid: a decode failed, or cells were lost.
         Failed = "failed",
     }
 }

@@ -1,3 +1,5 @@
+//! Images and audio in a prompt.
+
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -227,7 +227,7 @@ pub struct Request {
     /// Ends a completion at a line, after its first, with fewer characters of indentation than this; 0 is off.
     pub n_indent: u32,
     pub uses_cache: bool,
-    /// Top logprobs per prompt token, beside its own; at most [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in total.
+    /// Top logprobs per prompt token, in addition to its own; at most [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in total.
     pub prompt_logprobs: Option<u32>,
     /// First prompt token whose logprobs are reported; tokens before its predecessor can come from the cache.
     pub prompt_logprobs_from: u32,
@@ -280,7 +280,7 @@ pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> R
             return reject("adapters", format!("adapters has a scale of {scale} for {id}; it must be a finite number"));
         }
         if adapters[..i].iter().any(|&(other, _)| other == id) {
-            return reject("adapters", format!("adapters names {id} twice"));
+            return reject("adapters", format!("adapters has {id} twice"));
         }
     }
     Ok(())

@@ -1,3 +1,5 @@
+//! Reasoning of a completion: its markers and its budget.
+
 use crate::error::Result;
 use crate::request::{Token, reject, validate_tokens};
 

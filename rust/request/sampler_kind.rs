@@ -1,3 +1,5 @@
+//! Names of the samplers in a chain.
+
 use crate::config::{Named, named_variants};
 
 named_variants! {

@@ -1,3 +1,5 @@
+//! Sampling parameters of a request, and their limits.
+
 use crate::config::with_defaults;
 use crate::error::Result;
 use crate::request::{SamplerKind, Token, reject, reject_value, validate_len, validate_tokens};

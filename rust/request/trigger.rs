@@ -1,3 +1,5 @@
+//! Triggers of lazy grammars.
+
 use crate::request::Token;
 
 /// Condition that starts a lazy grammar.
@@ -7,9 +9,9 @@ use crate::request::Token;
 /// length of the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
-    /// This token; the grammar includes it.
+    /// Token that the grammar includes.
     Token(Token),
-    /// This text, at any offset within tokens; the grammar includes it.
+    /// Text, at any offset within tokens, that the grammar includes.
     Word(String),
     /// A match of this pattern anywhere in the text. The grammar starts at the first non-empty group, or else at the match.
     Pattern(String),

@@ -112,7 +112,7 @@ async def test_pins_and_files_serve_those_with_the_same_adapters(adapted: weft.E
     [
         ([(2, 1.0)], "adapters has 2; there are 2, counted from 0"),
         ([(0, float("nan"))], "adapters has a scale of NaN for 0; it must be a finite number"),
-        ([(0, 1.0), (0, 2.0)], "adapters names 0 twice"),
+        ([(0, 1.0), (0, 2.0)], "adapters has 0 twice"),
         ([(-1, 1.0)], "adapters is [(-1, 1.0)]; it must be a sequence of pairs of an adapter's id, from 0, and its scale"),
         ("one", "adapters is 'one'; it must be a sequence of pairs"),
     ],

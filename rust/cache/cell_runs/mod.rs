@@ -27,7 +27,7 @@ impl CellRunId {
 struct CellRun {
     parent: Option<CellRunId>,
     children: Vec<CellRunId>,
-    /// Ids whose last cell run this is.
+    /// Ids whose cells end with this run.
     tips: Vec<KvSeqId>,
     start: u32,
     cells: Vec<CellId>,
@@ -63,7 +63,7 @@ pub(super) struct CellRuns {
     runs: Vec<Option<CellRun>>,
     free: Vec<u32>,
     cells: Cells,
-    /// By cell; meaningless for a free one.
+    /// Run and position of each cell; meaningless for free cells.
     owners: Vec<CellOwner>,
     holders: Vec<SequenceCells>,
     n_pinned: usize,

@@ -39,7 +39,7 @@ impl MemoryRules for AttentionRules {
         cache.tree.own_nodes(cache.path(id).tip).next().is_none()
     }
 
-    /// Only leaves are removed: a node that another path passes stays with that path.
+    /// Returns true for leaves only: a node that another path passes stays with that path.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, _: EvictionReason) -> bool {
         let node = cache.tree.node(tip);
         node.device_children.is_empty() && !node.tips.iter().any(|&id| cache.is_pinned(id))

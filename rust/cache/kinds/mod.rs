@@ -20,7 +20,7 @@ pub enum ForkRule {
     Anywhere,
     /// Positions whose sliding window is still complete; a host cache entry holds only the window of its end.
     InWindow,
-    /// Only the end: the memory is a state, which is saved and restored as a whole.
+    /// The end alone: the memory is a state, which is saved and restored as a whole.
     AtEnd,
 }
 
@@ -141,7 +141,8 @@ pub(super) trait MemoryRules: Debug + Sync {
         can_fork: CanFork<'_>,
     ) -> Option<PrefixMatch>;
 
-    /// By default only an idle path of equal length contains it: a longer window or state has moved past its end.
+    /// Returns true if another path makes the path of `id` redundant: by default an idle path of equal length, since a longer
+    /// window or state has moved past its end.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }

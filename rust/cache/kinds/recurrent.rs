@@ -57,7 +57,7 @@ impl MemoryRules for RecurrentRules {
         TailPart { node, range: 0..tip.end(), is_stored: tip.host_entry.is_some() }
     }
 
-    /// Only the last node counts as evicted: its ancestors never had a state.
+    /// Counts only the last node as evicted: its ancestors never had a state.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);

@@ -27,7 +27,7 @@ pub(crate) struct CacheManager<R> {
     runner: R,
     kv: KvCache,
     released: ReleaseQueue,
-    /// By number of the guard.
+    /// Reservations by the number of their guard.
     reservations: BTreeMap<u64, Reservation>,
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
@@ -69,7 +69,7 @@ impl<R: Runner> CacheManager<R> {
         self.kv.has_host_cache()
     }
 
-    /// As of the last [`CacheManager::settle`].
+    /// Returns the bookkeeping as of the last [`CacheManager::settle`].
     pub(crate) fn kv(&self) -> &KvCache {
         debug_assert!(self.released.is_empty(), "a cache is read before what was released is idle");
         &self.kv

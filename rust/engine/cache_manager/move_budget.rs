@@ -17,10 +17,10 @@ pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
 /// better of keeping and offloading immediately.
 const BREAK_EVEN_DECODES: u64 = 6;
 
-/// For prefixes whose scores are computed, regardless of their cost.
+/// Maximum number of these decodes, however expensive a prefix is to save.
 const MAX_BREAK_EVEN_DECODES: usize = 64;
 
-/// For idle prefixes that only make the attention mask longer.
+/// Number of these decodes for idle prefixes that only make the attention mask longer.
 ///
 /// Measured with our attention kernels, per idle token: a decode of 8 rows takes 10 ns longer with any model; offloading and
 /// reloading takes 1.5 µs with 2M parameters and 6 to 10 µs with 0.5B: 150 to 1,000 decodes.

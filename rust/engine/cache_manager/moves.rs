@@ -83,7 +83,8 @@ impl<R: Runner> CacheManager<R> {
         Some(removal)
     }
 
-    /// With a GPU, some cells are cheaper to compute than to copy. Returns `false` if an early removal could not be saved.
+    /// Removes a part of an idle prefix, and saves it unless computing it again is cheaper, as it may be with a GPU. Returns
+    /// `false` if an early removal could not be saved.
     fn remove_tail(&mut self, removal: &PathRemoval, reason: EvictionReason) -> bool {
         self.flush();
         let by_gpu = self.kind().idle_cost == IdleCost::Nothing;

@@ -1,7 +1,8 @@
 //! Hooks: the moments at which the stages of a step call the features, each by a line or in a list of calls.
 //!
 //! *Architecture invariant:* outside of `features`, the engine calls a feature only by these hooks, and holds its state only as
-//! [`state`]. The types by which callers request one ([`Request`](crate::request::Request), `output/fork.rs`) are part of the interface.
+//! [`state`]. The types by which callers request one ([`Request`](crate::request::Request), `output/fork.rs`) are part of the
+//! interface.
 //!
 //! [`state`]: crate::engine::features::state
 
@@ -204,7 +205,7 @@ pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, gro
 
 // Stages `execute` and `sample`.
 
-/// After a decode. Returns the number of tokens whose logprobs were reported.
+/// Reports on a decode. Returns the number of tokens whose logprobs were reported.
 pub(crate) fn after_decode(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
     let mut n_reported = 0;
     n_reported += prompt_logprobs::report_prompts(scheduler, runner, samplers);

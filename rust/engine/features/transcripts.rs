@@ -73,8 +73,8 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
     }
 }
 
-/// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt contains it,
-/// the request permits it, and it fits the context then. `invoked_at` is a position in the prompt.
+/// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt contains
+/// it, the request permits it, and it fits the context then. `invoked_at` is a position in the prompt.
 pub(in crate::engine) fn on_validate(
     inner: &Inner,
     request: &mut Request,

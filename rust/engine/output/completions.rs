@@ -113,7 +113,7 @@ pub struct Completions {
     n_prompt: usize,
     cancel: Box<CancelSender>,
     fork: Option<Box<ForkSender>>,
-    /// Dropped with the reader; until then, ended branches may be forked.
+    /// Token of the reader's existence: until it is dropped, ended branches may be forked.
     _reader: Arc<()>,
 }
 
@@ -180,8 +180,8 @@ impl Completions {
     }
 
     /// Returns why parts of the prompt must be computed, for a request with
-    /// [`Request::explains_cache`](crate::request::Request::explains_cache), once the first branch has started. It may change until
-    /// the first token, if a saved prefix cannot be reloaded. Detokenizing a long prompt takes milliseconds.
+    /// [`Request::explains_cache`](crate::request::Request::explains_cache), once the first branch has started. It may change
+    /// until the first token, if a saved prefix cannot be reloaded. Detokenizing a long prompt takes milliseconds.
     pub fn explanation(&self) -> Option<Explanation> {
         // Not under the lock, which the worker takes too.
         let features = self.shared.lock().features.clone();
@@ -209,9 +209,9 @@ impl Completions {
     /// Forks a branch that runs, waits or has ended: the forks continue its prompt, its text up to the fork position, and the
     /// appended tokens. The worker answers between two steps; this waits for the answer.
     ///
-    /// The forks share all computed cells of that, and the adapters. Nothing is computed for a fork at the end of a running branch;
-    /// at an earlier position, the last preceding token is computed, and with recurrent and windowed memory all tokens since the
-    /// last checkpoint.
+    /// The forks share all computed cells of that, and the adapters. Nothing is computed for a fork at the end of a running
+    /// branch; at an earlier position, the last preceding token is computed, and with recurrent and windowed memory all tokens
+    /// since the last checkpoint.
     ///
     /// Forks are queued like any request, with one queue position for all of them, and are junior to earlier requests. With
     /// [`ForkKind::Restart`](crate::engine::ForkKind::Restart) and explicit seeds, fork `k` of a request samples with `seed + k`.
@@ -222,8 +222,8 @@ impl Completions {
     /// [`MAX_ENDED_BYTES`](crate::engine::MAX_ENDED_BYTES) of ended branches.
     ///
     /// # Errors
-    /// As [`Engine::submit`](crate::engine::Engine::submit); [`Error::InvalidRequest`] also if there is no such branch or position,
-    /// if its grammar rejects the appended tokens, or if the destination stream has ended or would have more than
+    /// As [`Engine::submit`](crate::engine::Engine::submit); [`Error::InvalidRequest`] also if there is no such branch or
+    /// position, if its grammar rejects the appended tokens, or if the destination stream has ended or would have more than
     /// [`MAX_COMPLETIONS`](crate::request::MAX_COMPLETIONS) branches.
     pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
         self.request_fork(fork, None)?.wait()

@@ -25,12 +25,12 @@ pub enum ForkPoint {
     /// The end of the text when the worker handles the fork, without an end-of-generation token.
     End,
     Token(u32),
-    /// After this many bytes of the detokenized text; a token and a character must end there.
+    /// Number of bytes of the detokenized text; a token and a character must end there.
     Byte(usize),
 }
 
 pub enum ForkKind {
-    /// This many forks with the parameters of the branch and the state of its penalties and its grammar.
+    /// Number of forks with the parameters of the branch and the state of its penalties and its grammar.
     Continue(u32),
     /// Forks with new parameters, `n` for each request. The text before is their prompt, so that a grammar starts at
     /// the fork. The requests must not set the prompt, suffix or adapters, which are inherited from the branch.

@@ -23,12 +23,12 @@ const HOST_CACHE_PARTS: u64 = 8;
 /// layers compute of the prompt.
 const MIN_WINDOW_DISTANCE: u32 = 3;
 
-/// Only memory that cannot be cut needs saved states.
+/// Returns true if the memory cannot be cut, so that states are saved.
 fn saves_states<R: Runner>(cache: &CacheManager<R>) -> bool {
     cache.kind().is_a_state() && cache.has_host_cache()
 }
 
-/// Without a host cache, windows along prompts would be evicted as soon as their ids are needed.
+/// Returns false without a host cache: windows along prompts would be evicted as soon as their ids are needed.
 fn saves_windows<R: Runner>(cache: &CacheManager<R>) -> bool {
     cache.kind().n_window > 0 && cache.has_host_cache()
 }
@@ -94,8 +94,8 @@ impl<R: Runner> PromptStart<'_, R> {
         positions
     }
 
-    /// The window at the prompt's end serves the same prompt and its other continuations. It is copied to the host cache if at least
-    /// a window follows the last checkpoint. Sharing its cells copies nothing but takes a sequence id.
+    /// The window at the prompt's end serves the same prompt and its other continuations. It is copied to the host cache if at
+    /// least a window follows the last checkpoint. Sharing its cells copies nothing but takes a sequence id.
     fn end_window(&self, positions: &CheckpointPositions) -> PromptEndWindow {
         let Self { cache, group, n_found, .. } = *self;
         if group.request.task != Task::Complete {

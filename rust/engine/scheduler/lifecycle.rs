@@ -282,7 +282,8 @@ impl Scheduler {
         junior.is_some_and(|group_id| self.queue.group_mut(group_id).release_holder())
     }
 
-    /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.
+    /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed
+    /// again.
     pub(crate) fn fail_lost(&mut self, ids: &[KvSeqId], reason: &str) {
         // Also of requests that have failed: their guards would release a path that was dropped.
         for group_id in self.queue.held_on(ids) {

@@ -149,7 +149,8 @@ impl Planner {
     pub(crate) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let mut n_planned = 0;
         let mut next = scheduler.slots.next_key(None);
-        // Sequences that yield their cells are junior to the ones that were granted theirs, so that `n_rows[nth]` still belongs to `key`.
+        // Sequences that yield their cells are junior to the ones that were granted theirs, so that `n_rows[nth]` still belongs
+        // to `key`.
         for nth in 0.. {
             let Some(key) = next else { break };
             let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.sequence(key));

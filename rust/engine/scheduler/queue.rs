@@ -33,24 +33,25 @@ enum WaitState {
     AwaitingSlot(u32),
     /// At least one branch waits; the others have started, or the logits after the prompt are stored.
     Open,
-    /// Every branch was in a slot, or the parameters of its branches are not known yet.
+    /// Every branch was in a slot, or the parameters of the branches are not known yet.
     Started,
-    /// Its stream ends with an error: nothing starts any more.
+    /// The stream ends with an error: no branch starts any more.
     Failed,
 }
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// By group id, assigned in order of submission.
+    /// All groups by id, which is assigned in order of submission.
     groups: BTreeMap<u64, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
     streams: Index<u64, u64>,
-    /// By priority, and whether they have several completions; least recently served first.
+    /// Groups by priority and by whether they have several completions; least recently served first.
     not_started: Index<(i32, bool), (u64, u64)>,
-    /// By the awaited sequence and the awaited number of tokens.
+    /// Groups by the awaited sequence and the awaited number of tokens.
     awaiting_prefix: BTreeSet<(SchedulingKey, u32, u64)>,
-    /// By slot; the most senior request first.
+    /// Groups by required slot, most senior first.
     awaiting_slot: Index<u32, (i64, u64)>,
+    /// Groups by priority.
     open: Index<i32, u64>,
     /// Most senior first.
     preempted: Vec<PreemptedSequence>,
@@ -102,7 +103,7 @@ impl Queue {
         self.get(group_id).expect("a group outlives its sequences")
     }
 
-    /// For changes that do not affect its wait state.
+    /// Lends a group for changes that do not affect its wait state.
     pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }

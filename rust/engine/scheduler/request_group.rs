@@ -22,7 +22,7 @@ use crate::sampling::Sampler;
 pub(crate) struct RequestGroup {
     /// Id of the group. The id of a stream's first group is also the id of the stream.
     pub(crate) group_id: u64,
-    /// Id of its stream, which is what the reader knows as the request.
+    /// Id of the stream, which readers see as the id of the request.
     pub(crate) request_id: u64,
     /// The part of the request that all branches share: never read for the parameters of a branch.
     pub(crate) request: Arc<Request>,
@@ -37,7 +37,7 @@ pub(crate) struct RequestGroup {
     pub(crate) branches: Vec<BranchState>,
     pub(crate) submitted: Instant,
     pub(crate) has_started: bool,
-    /// Held until its last branch is in a slot.
+    /// Position in the queue, held until the last branch is in a slot.
     pub(crate) permit: Option<QueuePermit>,
     /// First position at which its branches share no cells.
     pub(crate) shared_until: u32,
@@ -63,12 +63,12 @@ pub(crate) type EndedGroup = (RequestGroup, Option<Result<()>>);
 /// Sharing of cells among sequences that run together, for the common prefixes of their texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum CellSharing {
-    /// They share all cells of their common prefixes.
+    /// All cells of common prefixes are shared.
     #[default]
     Forked,
-    /// Some may not: each was reloaded separately after a preemption.
+    /// Cells may be duplicated: each sequence was reloaded separately after a preemption.
     Separate,
-    /// Completely. After a preemption, common prefixes are computed once.
+    /// All cells of common prefixes are shared: after a preemption, each prefix is computed once.
     Recomputed,
 }
 
@@ -119,7 +119,7 @@ pub(crate) enum BranchState {
 pub(crate) enum PromptHolder {
     /// There is nothing to hold, or the cells were needed.
     Empty,
-    /// It gets the next free sequence id.
+    /// The prompt gets the next free sequence id.
     NextFreeId,
     Path(PathGuard),
 }

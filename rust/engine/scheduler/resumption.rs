@@ -30,7 +30,7 @@ pub(super) struct SequencePlacement {
 }
 
 pub(super) struct Resumption {
-    /// In order; `None` for a sequence without a text.
+    /// Placements in resumption order; `None` for a sequence without a text.
     pub(super) placements: Vec<Option<SequencePlacement>>,
     pub(crate) n_cells: i64,
 }
@@ -76,7 +76,7 @@ fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlaceme
 #[derive(Debug, Clone, Copy)]
 struct CachedTokens {
     n_device: u32,
-    /// Of these, tokens that running sequences hold.
+    /// Number of the device tokens that running sequences hold.
     n_pinned: u32,
     n_tokens: u32,
 }
@@ -86,8 +86,8 @@ fn count_cached<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> Ca
     CachedTokens { n_device: matched.n_device, n_pinned, n_tokens: matched.n_tokens() }
 }
 
-/// Returns the provider of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted for
-/// other sequences. `before` are the cached tokens of the sequences that precede it.
+/// Returns the provider of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted
+/// for other sequences. `before` are the cached tokens of the sequences that precede it.
 fn find_provider<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,

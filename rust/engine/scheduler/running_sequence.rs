@@ -20,9 +20,9 @@ pub(crate) enum Phase {
         /// Logits after all of its tokens, if the last entry has them.
         logits: Option<Arc<[f32]>>,
     },
-    /// It resumes, and waits without cells until a more senior sequence has the prefix that both share.
+    /// The sequence resumes, and waits without cells until a more senior one has the prefix that both share.
     AwaitingPrefix(PrefixDependency),
-    /// Its prompt, or the part of a preempted sequence that is not cached, is being computed.
+    /// The prompt, or the part of a preempted sequence that is not cached, is being computed.
     Prefilling,
     ReadyToSample(Arc<[f32]>),
     Decoding,
@@ -40,7 +40,7 @@ pub(crate) struct PrefixDependency {
 }
 
 impl Phase {
-    /// If `matched` has all of its tokens, the sequence samples from the logits that it kept.
+    /// Returns the phase of a sequence that enters on `matched`: if that has all of its tokens, it samples from its kept logits.
     pub(crate) fn for_match(matched: PrefixMatch, sequence: &mut Sequence) -> Self {
         let kept_logits = sequence.kept_logits.take().filter(|_| matched.n_tokens() == sequence.n_tokens());
         let PrefixMatch { reloads, logits, .. } = matched;
@@ -71,7 +71,7 @@ pub(crate) struct RunningSequence {
     pub(crate) path: PathGuard,
     /// True if it may share cells with other sequences.
     pub(crate) shares_cells: bool,
-    /// Its tokens `[0, n_held)` are computed.
+    /// Number of computed tokens: `[0, n_held)`.
     pub(crate) n_held: u32,
     /// Number of its rows in this step's decode; 0 once they are sampled.
     pub(crate) n_planned: u32,
@@ -93,7 +93,7 @@ impl RunningSequence {
         self.path.id()
     }
 
-    /// Number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
+    /// Returns the number of tokens to compute or reload: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
         if self.is_vacant() { 0 } else { self.sequence.n_tokens() - self.n_held }
     }

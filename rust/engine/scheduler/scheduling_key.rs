@@ -18,7 +18,7 @@ impl SchedulingKey {
     }
 }
 
-/// Returns the number of branch starts at which a request counts as arrived, adjusted by its priority; lower goes first.
+/// Returns the number of branch starts at which a request counts as arrived, adjusted by its priority; lower numbers precede.
 pub(crate) fn rank(n_starts: u64, priority: i32) -> i64 {
     let n_starts = i64::try_from(n_starts).expect("no engine sees so many requests");
     n_starts - i64::from(priority) * STARTS_PER_PRIORITY

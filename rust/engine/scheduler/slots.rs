@@ -19,10 +19,10 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 struct SlotRecord {
     vacated_at: u64,
     adapter_schedule: AdapterSchedule,
-    /// Its tokens, of which the first `n_held` were computed.
+    /// Tokens of the last sequence; the first `n_held` were computed.
     tokens: Tokens,
     n_held: u32,
-    /// Until then the slot is reserved for erasing.
+    /// Time until which the slot is reserved for erasing.
     erase_by: Option<Instant>,
 }
 

@@ -79,7 +79,7 @@ impl StepBudget {
             self.rest_s = took_s;
             return;
         }
-        // A step in which another process took the CPU says little about the next one.
+        // A step in which another process took the CPU does not predict the next one.
         let off_s = (took_s - self.rest_s).clamp(-self.rest_s, self.rest_s);
         self.rest_s += NEWEST_WEIGHT * off_s;
         self.rest_spread_s += NEWEST_WEIGHT * (off_s.abs() - self.rest_spread_s);

@@ -185,7 +185,7 @@ impl StepCost {
         let [least, most] = MARGIN_RANGE;
         let step = if miss > self.margin * self.miss { 1.0 - MISS_RATE } else { -MISS_RATE };
         self.margin = (self.margin + MARGIN_STEP * step).clamp(least, most);
-        // One outlier says little about the typical error.
+        // One outlier is not typical of the error.
         let ordinary = miss.abs().min(4.0 * self.miss);
         self.miss = (self.miss + NEWEST_WEIGHT * (ordinary - self.miss)).max(MIN_MISS);
     }

@@ -97,7 +97,7 @@ fn unknown_adapters_are_refused_by_name() {
     };
     assert_eq!(refused(&[(3, 1.0)]), "adapters has 3; there are 3, counted from 0");
     assert_eq!(refused(&[(1, f32::NAN)]), "adapters has a scale of NaN for 1; it must be a finite number");
-    assert_eq!(refused(&[(1, 1.0), (1, 0.5)]), "adapters names 1 twice");
+    assert_eq!(refused(&[(1, 1.0), (1, 0.5)]), "adapters has 1 twice");
     assert!(engine.set_adapters(vec![(3, 1.0)]).is_err());
     assert_eq!(engine.adapters(), [(0, 0.0), (1, 0.0), (2, 0.0)], "nothing has changed");
     let (plain, _) = start(limits(2, 4096));

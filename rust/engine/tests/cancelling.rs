@@ -1,3 +1,5 @@
+//! Cancelled branches, closed streams and a stopped engine.
+
 use super::*;
 use crate::engine::ReadyEvents;
 

@@ -1,3 +1,5 @@
+//! Failed decodes.
+
 use super::*;
 use crate::fake_runner::FailureMode;
 

@@ -1,3 +1,5 @@
+//! Requests with several completions.
+
 use super::*;
 
 fn n_computed(branches: &[BranchState]) -> Vec<u32> {

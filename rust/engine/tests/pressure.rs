@@ -1,3 +1,5 @@
+//! Requests that do not fit the device cache together.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Prefixes that requests share.
+
 use super::*;
 
 #[test]

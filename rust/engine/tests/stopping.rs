@@ -1,3 +1,5 @@
+//! Ends of completions: stop strings, end tokens and limits.
+
 use super::*;
 use crate::fake_runner::{END, N_VOCAB, SUPPRESSED};
 

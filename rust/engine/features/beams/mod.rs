@@ -38,7 +38,7 @@ pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), 
     let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
     if width > *n_slots {
         return refuse(format!(
-            "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
+            "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run together"
         ));
     }
     if grouping.is_some() {

@@ -1,8 +1,8 @@
 //! Ends a text at an under-indented line, which is no longer part of the block of code that is generated.
 
-/// As in llama-server, the first line is exempt; in every other one, even an empty one, at least `min_spaces` spaces or tabs must
-/// precede the first other character, before which the text ends. llama-server detects this a token or two later and truncates
-/// text that it has already streamed; here streamed and whole answers are equal.
+/// Detects an under-indented line. As in llama-server, the first line is exempt; in every other one, even an empty one, at least
+/// `min_spaces` spaces or tabs must precede the first other character, before which the text ends. llama-server detects this a
+/// token or two later and truncates text that it has already streamed; here streamed and whole answers are equal.
 #[derive(Debug, Clone)]
 pub(crate) struct Indentation {
     /// 0 disables the rule.

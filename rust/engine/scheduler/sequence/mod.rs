@@ -156,7 +156,7 @@ impl Sequence {
         self.n_reached = self.n_reached.max(n_held);
     }
 
-    /// Returns by how many. No effect after the first sampled token, when cached tokens are its own.
+    /// Lowers the number of cached prompt tokens and returns the difference; 0 after the first sampled token.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
         if self.n_predicted > 0 {
             return 0;

@@ -1,3 +1,5 @@
+//! Step budgets: the rows that sequences get, and the time of steps.
+
 use super::rows::MIN_LOW_PRIORITY;
 use super::*;
 
