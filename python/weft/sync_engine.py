@@ -5,26 +5,21 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
 
-from weft.completion import MAX_BYTES, Completion
 from weft.config import EngineConfig, EngineOptions
-from weft.embedding import Embeddings, Ranking
 from weft.engine import Engine
-from weft.events import Event
-from weft.request import Prompt, Request, RequestOptions
 from weft.request.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from weft.chat.completion import ChatCompletion
     from weft.chat.request import ChatOptions, Messages
     from weft.chat.stream import ChatDelta
-    from weft.infill import InfillOptions
-    from weft.scoring import Continuation, Score, ScoreOptions
 
 __all__ = ["SyncEngine", "SyncStream"]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _EventT = TypeVar("_EventT")
 _EventT_co = TypeVar("_EventT_co", covariant=True)
 
@@ -117,6 +112,30 @@ class SyncStream(Generic[_EventT]):
         self.close()
 
 
+def _blocking(
+    method: Callable[Concatenate[Engine, _P], Coroutine[Any, Any, _T]],
+) -> "Callable[Concatenate[SyncEngine, _P], _T]":
+    """Returns the method of `SyncEngine` for a coroutine method of `Engine`, with its signature."""
+
+    @wraps(method)
+    def call(self: "SyncEngine", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self.call(lambda engine: method(engine, *args, **kwargs))
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[Engine, _P], _AsyncStream[_EventT]],
+) -> "Callable[Concatenate[SyncEngine, _P], SyncStream[_EventT]]":
+    """Returns the method of `SyncEngine` for a method of `Engine` that returns a stream, with its signature."""
+
+    @wraps(method)
+    def call(self: "SyncEngine", /, *args: _P.args, **kwargs: _P.kwargs) -> SyncStream[_EventT]:
+        return SyncStream(self._loop, method(self.engine, *args, **kwargs))
+
+    return call
+
+
 class SyncEngine:
     """Engine whose methods block instead of being awaited; streams are iterators.
 
@@ -127,7 +146,8 @@ class SyncEngine:
 
     Runs an `Engine` on an event loop in a separate thread, so it works while another event loop is running, as in a notebook.
     Several threads may call it concurrently: their requests are computed together. Interrupting a call (Ctrl-C) cancels it.
-    Methods have the arguments of `Engine`'s methods of the same names.
+    `complete`, `stream`, `chat`, `stream_chat`, `infill`, `stream_infill`, `score`, `embed` and `rerank` have the arguments of
+    `Engine`'s methods of the same names, and raise the same errors.
 
     Args:
         model: Path of a GGUF file; None is the demo model that ships with the package.
@@ -178,30 +198,14 @@ class SyncEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def stream(
-        self, prompt: Prompt | Request, *, sampling: SamplingParams | None = None, **options: Unpack[RequestOptions]
-    ) -> SyncStream[Event]:
-        """Queues a request and returns an iterator of its events, as `Engine.stream`.
-
-        Raises:
-            WeftError: As `Engine.stream`.
-        """
-        return SyncStream(self._loop, self.engine.stream(prompt, sampling=sampling, **options))
-
-    def complete(
-        self,
-        prompt: Prompt | Request,
-        *,
-        sampling: SamplingParams | None = None,
-        max_bytes: int = MAX_BYTES,
-        **options: Unpack[RequestOptions],
-    ) -> Completion:
-        """Generates and returns the complete result, as `Engine.complete`.
-
-        Raises:
-            WeftError: As `Engine.complete`.
-        """
-        return self.call(lambda engine: engine.complete(prompt, sampling=sampling, max_bytes=max_bytes, **options))
+    complete = _blocking(Engine.complete)
+    chat = _blocking(Engine.chat)
+    infill = _blocking(Engine.infill)
+    score = _blocking(Engine.score)
+    embed = _blocking(Engine.embed)
+    rerank = _blocking(Engine.rerank)
+    stream = _iterated(Engine.stream)
+    stream_infill = _iterated(Engine.stream_infill)
 
     def stream_chat(
         self, messages: "Messages", *, sampling: SamplingParams | None = None, **options: "Unpack[ChatOptions]"
@@ -212,74 +216,3 @@ class SyncEngine:
             WeftError: As `Engine.stream_chat`.
         """
         return SyncStream(self._loop, self.call(lambda engine: engine.stream_chat(messages, sampling=sampling, **options)))
-
-    def chat(
-        self,
-        messages: "Messages",
-        *,
-        sampling: SamplingParams | None = None,
-        max_bytes: int = MAX_BYTES,
-        **options: "Unpack[ChatOptions]",
-    ) -> "ChatCompletion":
-        """Generates and returns the next message of a chat, as `Engine.chat`.
-
-        Raises:
-            WeftError: As `Engine.chat`.
-        """
-        return self.call(lambda engine: engine.chat(messages, sampling=sampling, max_bytes=max_bytes, **options))
-
-    def stream_infill(
-        self, prefix: str | Sequence[int], suffix: str | Sequence[int], **options: "Unpack[InfillOptions]"
-    ) -> SyncStream[Event]:
-        """Queues a request to fill a gap and returns an iterator of its events, as `Engine.stream_infill`.
-
-        Raises:
-            WeftError: As `Engine.stream_infill`.
-        """
-        return SyncStream(self._loop, self.engine.stream_infill(prefix, suffix, **options))
-
-    def infill(
-        self,
-        prefix: str | Sequence[int],
-        suffix: str | Sequence[int],
-        *,
-        max_bytes: int = MAX_BYTES,
-        **options: "Unpack[InfillOptions]",
-    ) -> Completion:
-        """Generates and returns the text of a gap, as `Engine.infill`.
-
-        Raises:
-            WeftError: As `Engine.infill`.
-        """
-        return self.call(lambda engine: engine.infill(prefix, suffix, max_bytes=max_bytes, **options))
-
-    def score(
-        self,
-        prompt: str | Sequence[int],
-        continuations: "Sequence[Continuation]",
-        *,
-        top_logprobs: int = 0,
-        **options: "Unpack[ScoreOptions]",
-    ) -> "list[Score]":
-        """Returns the log-probability of each continuation of a prompt, as `Engine.score`.
-
-        Raises:
-            WeftError: As `Engine.score`.
-        """
-        return self.call(lambda engine: engine.score(prompt, continuations, top_logprobs=top_logprobs, **options))
-
-    def embed(self, texts: str | Sequence[Prompt], *, normalize: int = 2, dimensions: int | None = None) -> Embeddings:
-        """Returns the embeddings of texts, as `Engine.embed`.
-
-        Raises:
-            WeftError: As `Engine.embed`.
-        """
-        return self.call(lambda engine: engine.embed(texts, normalize=normalize, dimensions=dimensions))
-
-    def rerank(self, query: str, texts: Sequence[str]) -> Ranking:
-        """Returns the relevance of each text to a query, as `Engine.rerank`.
-
-        Raises:
-            WeftError: As `Engine.rerank`.
-        """
-        return self.call(lambda engine: engine.rerank(query, texts))

@@ -97,5 +97,4 @@ def test_a_closed_engine_stays_closed() -> None:
 )
 def test_its_methods_have_the_parameters_of_the_asynchronous_ones(name: str) -> None:
     ours, theirs = (list(inspect.signature(getattr(cls, name)).parameters) for cls in (weft.SyncEngine, weft.Engine))
-    options = {"sampling", "middle", "snippets", "suffix_first"} if name == "stream_infill" else set()
-    assert [parameter for parameter in theirs if parameter not in options] == ours
+    assert ours == theirs
