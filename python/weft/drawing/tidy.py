@@ -1,15 +1,32 @@
-"""Layout of trees: compact, with parents centered over their children.
+"""Layout of trees: compact, with parents centered over their children, in linear time.
 
-Implements Reingold and Tilford's tidy drawing ("Tidier Drawings of Trees", 1981) for any number of children, in linear time:
-Buchheim, Jünger and Leipert, "Improving Walker's Algorithm to Run in Linear Time" (2002), whose function names are used here.
-Both walks are loops, since a tree may be deeper than Python's recursion limit.
+Each subtree moves as a whole until its outline is clear of those before it, once from the left and once from the right. Its
+position is the mean of both, so that a mirrored tree has a mirrored drawing (Kennedy, "Drawing Trees", Journal of Functional
+Programming 6.3, 1996). The walk is a loop, since a tree may be deeper than Python's recursion limit.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice, zip_longest
+from typing import NamedTuple
 
 __all__ = ["positions"]
 
-NONE = -1
+Ends = tuple[float, float]
+"""First and last position at one depth."""
+
+
+class _Outline(NamedTuple):
+    """Outline of a subtree, relative to its root."""
+
+    ends: deque[Ends]
+    """One for each depth, from the root. To move an outline costs nothing: `offset` is to be added to all."""
+    offset: float = 0.0
+
+    def top(self, n: int, move: float = 0.0) -> list[Ends]:
+        """Returns the first `n` depths, moved to the right."""
+        move += self.offset
+        return [(left + move, right + move) for left, right in islice(self.ends, n)]
 
 
 def positions(parents: Sequence[int | None]) -> list[float]:
@@ -18,127 +35,56 @@ def positions(parents: Sequence[int | None]) -> list[float]:
     Args:
         parents: Index of the parent of each node, less than its own; None for a root. Several roots are laid out like siblings.
     """
-    return _Drawing(parents).positions()
+    root = len(parents)
+    children: list[list[int]] = [[] for _ in range(root + 1)]
+    for node, parent in enumerate(parents):
+        children[root if parent is None else parent].append(node)
+    moves = [0.0] * (root + 1)
+    outlines: dict[int, _Outline] = {}
+    for node in (*reversed(range(root)), root):
+        below = [outlines.pop(child) for child in children[node]]
+        depths = sorted(len(outline.ends) for outline in below)
+        # Below that depth, there is one subtree at most.
+        n_shared = depths[-2] if len(depths) > 1 else 0
+        placed = _placed([outline.top(n_shared) for outline in below])
+        for child, move in zip(children[node], placed, strict=True):
+            moves[child] = move
+        outlines[node] = _joined(below, placed, n_shared)
+    for node, parent in enumerate(parents):
+        moves[node] += 0.0 if parent is None else moves[parent]
+    least = min(moves[:root], default=0.0)
+    return [move - least for move in moves[:root]]
 
 
-class _Drawing:
-    def __init__(self, parents: Sequence[int | None]) -> None:
-        n = len(parents)
-        self.root = n
-        self.parent = [n if parent is None else parent for parent in parents] + [NONE]
-        self.children: list[list[int]] = [[] for _ in range(n + 1)]
-        self.number = [0] * (n + 1)
-        for node, parent in enumerate(self.parent[:n]):
-            self.number[node] = len(self.children[parent])
-            self.children[parent].append(node)
-        self.prelim = [0.0] * (n + 1)
-        self.mod = [0.0] * (n + 1)
-        self.shift = [0.0] * (n + 1)
-        self.change = [0.0] * (n + 1)
-        self.thread = [NONE] * (n + 1)
-        self.ancestor = list(range(n + 1))
+def _placed(tops: Sequence[Sequence[Ends]]) -> list[float]:
+    """Returns the position of each subtree, relative to the parent."""
+    from_left = _spread(tops)
+    from_right = _spread([[(-right, -left) for left, right in top] for top in reversed(tops)])
+    # Both are equally wide.
+    return [(left - right) / 2 for left, right in zip(from_left, reversed(from_right), strict=True)]
 
-    def positions(self) -> list[float]:
-        downward = [self.root]
-        for node in downward:
-            downward += self.children[node]
-        default_ancestor = [children[0] if children else NONE for children in self.children]
-        for node in self._postorder():
-            self.first_walk(node)
-            parent = self.parent[node]
-            if parent != NONE:
-                default_ancestor[parent] = self.apportion(node, default_ancestor[parent])
-        # Second walk: accumulates the shifts of all ancestors.
-        moved = [0.0] * len(self.parent)
-        for node in downward:
-            for child in self.children[node]:
-                moved[child] = moved[node] + self.mod[node]
-        places = [self.prelim[node] + moved[node] for node in range(self.root)]
-        least = min(places, default=0.0)
-        return [place - least for place in places]
 
-    def _postorder(self) -> list[int]:
-        # Children before their parents, and siblings in order: the reverse of a preorder walk from last to first child.
-        order, waiting = [], [self.root]
-        while waiting:
-            node = waiting.pop()
-            order.append(node)
-            waiting += self.children[node]
-        return order[::-1]
+def _spread(tops: Sequence[Sequence[Ends]]) -> list[float]:
+    """Returns how far each outline moves to the right to be clear of those before it."""
+    moves: list[float] = []
+    edge: list[float] = []
+    for top in tops:
+        move = max((right - left + 1 for right, (left, _) in zip(edge, top, strict=False)), default=0.0)
+        edge[: len(top)] = [right + move for _, right in top]
+        moves.append(move)
+    return moves
 
-    def _left(self, node: int) -> int:
-        """Returns the sibling before a node."""
-        number = self.number[node]
-        return self.children[self.parent[node]][number - 1] if number else NONE
 
-    def first_walk(self, node: int) -> None:
-        left = self._left(node)
-        offset = 0.0 if left == NONE else self.prelim[left] + 1
-        children = self.children[node]
-        if not children:
-            self.prelim[node] = offset
-            return
-        self.execute_shifts(node)
-        middle = (self.prelim[children[0]] + self.prelim[children[-1]]) / 2
-        if left == NONE:
-            self.prelim[node] = middle
-        else:
-            self.prelim[node] = offset
-            self.mod[node] = offset - middle
-
-    def apportion(self, node: int, default_ancestor: int) -> int:
-        """Moves a subtree away from its left siblings, along their contours, and spreads the subtrees between."""
-        left = self._left(node)
-        if left == NONE:
-            return default_ancestor
-        in_right = out_right = node
-        in_left, out_left = left, self.children[self.parent[node]][0]
-        sum_in_right, sum_out_right = self.mod[in_right], self.mod[out_right]
-        sum_in_left, sum_out_left = self.mod[in_left], self.mod[out_left]
-        while (after_left := self.next_right(in_left)) != NONE and (after_right := self.next_left(in_right)) != NONE:
-            in_left, in_right = after_left, after_right
-            out_left, out_right = self.next_left(out_left), self.next_right(out_right)
-            self.ancestor[out_right] = node
-            shift = self.prelim[in_left] + sum_in_left - self.prelim[in_right] - sum_in_right + 1
-            if shift > 0:
-                ancestor = self.ancestor[in_left]
-                is_sibling = self.parent[ancestor] == self.parent[node]
-                self.move_subtree(ancestor if is_sibling else default_ancestor, node, shift)
-                sum_in_right += shift
-                sum_out_right += shift
-            sum_in_left += self.mod[in_left]
-            sum_in_right += self.mod[in_right]
-            sum_out_left += self.mod[out_left]
-            sum_out_right += self.mod[out_right]
-        if (after_left := self.next_right(in_left)) != NONE and self.next_right(out_right) == NONE:
-            self.thread[out_right] = after_left
-            self.mod[out_right] += sum_in_left - sum_out_right
-        if (after_right := self.next_left(in_right)) != NONE and self.next_left(out_left) == NONE:
-            self.thread[out_left] = after_right
-            self.mod[out_left] += sum_in_right - sum_out_left
-            default_ancestor = node
-        return default_ancestor
-
-    def next_left(self, node: int) -> int:
-        children = self.children[node]
-        return children[0] if children else self.thread[node]
-
-    def next_right(self, node: int) -> int:
-        children = self.children[node]
-        return children[-1] if children else self.thread[node]
-
-    def move_subtree(self, left: int, right: int, shift: float) -> None:
-        each = shift / (self.number[right] - self.number[left])
-        self.change[right] -= each
-        self.shift[right] += shift
-        self.change[left] += each
-        self.prelim[right] += shift
-        self.mod[right] += shift
-
-    def execute_shifts(self, node: int) -> None:
-        shift = change = 0.0
-        for child in reversed(self.children[node]):
-            self.prelim[child] += shift
-            self.mod[child] += shift
-            change += self.change[child]
-            shift += self.shift[child] + change
+def _joined(outlines: Sequence[_Outline], moves: Sequence[float], n_shared: int) -> _Outline:
+    """Returns the outline of a parent, which reuses that of its deepest subtree."""
+    if not outlines:
+        return _Outline(deque([(0.0, 0.0)]))
+    tops = [outline.top(n_shared, move) for outline, move in zip(outlines, moves, strict=True)]
+    levels = [[ends for ends in level if ends is not None] for level in zip_longest(*tops)]
+    (ends, offset), move = max(zip(outlines, moves, strict=True), key=lambda each: len(each[0].ends))
+    offset += move
+    for _ in range(n_shared):
+        ends.popleft()
+    ends.extendleft((level[0][0] - offset, level[-1][1] - offset) for level in reversed(levels))
+    ends.appendleft((-offset, -offset))
+    return _Outline(ends, offset)
