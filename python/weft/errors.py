@@ -4,6 +4,7 @@ The compiled engine raises them too. Handle the class and its attributes; messag
 """
 
 import os
+from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
@@ -33,28 +34,32 @@ __all__ = [
 class WeftError(Exception):
     """Base class of all exceptions of this package. `args` are the attributes, so that exceptions can be pickled."""
 
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
 
-class ModelLoadError(WeftError):
-    """The file is not a model that Weft can run."""
 
+class _FileError(WeftError):
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         self.path = os.fspath(path)
-        """Path of the model file."""
+        """Path of the file."""
         self.reason = reason
         """Description of the problem."""
-        super().__init__(self.path, reason)
+        self.__post_init__()
+
+
+class ModelLoadError(_FileError):
+    """The file is not a model that Weft can run."""
 
     def __str__(self) -> str:
         return f"cannot load the model {self.path}: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class _InvalidParameterError(WeftError, ValueError):
-    def __init__(self, param: str, message: str) -> None:
-        self.param = param
-        """Name of the parameter, as the caller spelled it."""
-        self.message = message
-        """Description of the problem and of valid values."""
-        super().__init__(param, message)
+    param: str
+    """Name of the parameter, as the caller spelled it."""
+    message: str
+    """Description of the problem and of valid values."""
 
     def __str__(self) -> str:
         return self.message
@@ -68,29 +73,27 @@ class InvalidRequestError(_InvalidParameterError):
     """A field of a request has the wrong type or is out of range."""
 
 
+@dataclass(eq=False, repr=False)
 class NotSupportedError(WeftError):
     """The model, or the way in which it was loaded, does not support the operation."""
 
-    def __init__(self, message: str) -> None:
-        self.message = message
-        """Missing feature, and the way to enable it."""
-        super().__init__(message)
+    message: str
+    """Missing feature, and the way to enable it."""
 
     def __str__(self) -> str:
         return self.message
 
 
+@dataclass(eq=False, repr=False)
 class ContextOverflowError(WeftError, ValueError):
     """The prompt alone fills the context of a slot."""
 
-    def __init__(self, n_prompt: int, n_ctx: int, is_least: bool = False) -> None:
-        self.n_prompt = n_prompt
-        """Prompt length in tokens."""
-        self.n_ctx = n_ctx
-        """Context of one slot in tokens; a prompt must be shorter."""
-        self.is_least = is_least
-        """True if `n_prompt` is a lower bound, because the prompt was rejected before all of it was tokenized."""
-        super().__init__(n_prompt, n_ctx, is_least)
+    n_prompt: int
+    """Prompt length in tokens."""
+    n_ctx: int
+    """Context of one slot in tokens; a prompt must be shorter."""
+    is_least: bool = False
+    """True if `n_prompt` is a lower bound, because the prompt was rejected before all of it was tokenized."""
 
     @property
     def length(self) -> str:
@@ -101,31 +104,29 @@ class ContextOverflowError(WeftError, ValueError):
         return f"the prompt of {self.length} does not fit in the context of {self.n_ctx} tokens"
 
 
+@dataclass(eq=False, repr=False)
 class QueueFullError(WeftError):
     """A queue limit was reached: requests that wait for a slot, tokens, or bytes of media. Retry later."""
 
-    def __init__(self, n_waiting: int, unit: str = "requests") -> None:
-        self.n_waiting = n_waiting
-        """Amount that is waiting, in `unit`."""
-        self.unit = unit
-        """Unit of `n_waiting`."""
-        super().__init__(n_waiting, unit)
+    n_waiting: int
+    """Amount that is waiting, in `unit`."""
+    unit: str = "requests"
+    """Unit of `n_waiting`."""
 
     def __str__(self) -> str:
         return f"the queue is full ({self.n_waiting} {self.unit}); retry later"
 
 
+@dataclass(eq=False, repr=False)
 class SlowConsumerError(WeftError):
     """The stream was closed because its consumer was too far behind and read nothing for 30 seconds."""
 
-    def __init__(self, n_behind: int, limit: int, unit: Literal["events", "bytes"] = "events") -> None:
-        self.n_behind = n_behind
-        """Unread amount, in `unit`."""
-        self.limit = limit
-        """Maximum unread amount, in `unit`."""
-        self.unit = unit
-        """Unit of both: events (one per token) or their size in bytes."""
-        super().__init__(n_behind, limit, unit)
+    n_behind: int
+    """Unread amount, in `unit`."""
+    limit: int
+    """Maximum unread amount, in `unit`."""
+    unit: Literal["events", "bytes"] = "events"
+    """Unit of both: events (one per token) or their size in bytes."""
 
     def __str__(self) -> str:
         return (
@@ -133,13 +134,12 @@ class SlowConsumerError(WeftError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class AnswerTooLargeError(WeftError):
     """A collected answer exceeded the size limit. Its stream was closed."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        """The limit, in bytes."""
-        super().__init__(max_bytes)
+    max_bytes: int
+    """The limit, in bytes."""
 
     def __str__(self) -> str:
         return (
@@ -148,43 +148,34 @@ class AnswerTooLargeError(WeftError):
         )
 
 
-class PrefixFileError(WeftError):
+class PrefixFileError(_FileError):
     """The file of a saved prefix is damaged, or does not match this model and cache. Nothing was loaded."""
-
-    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
-        self.path = os.fspath(path)
-        """Path of the prefix file."""
-        self.reason = reason
-        """Description of the problem."""
-        super().__init__(self.path, reason)
 
     def __str__(self) -> str:
         return f"cannot load the prefix in {self.path}: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class PrefixSaveError(WeftError):
     """A prefix could not be copied out of the cache."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        """Error of the model's memory."""
-        super().__init__(reason)
+    reason: str
+    """Error of the model's memory."""
 
     def __str__(self) -> str:
         return f"cannot save the prefix: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class PinBudgetError(WeftError):
     """Pinned prefixes would take more than half of the cache. Unpin another prefix first."""
 
-    def __init__(self, n_bytes: int, n_pinned_bytes: int, limit: int) -> None:
-        self.n_bytes = n_bytes
-        """Size of the new prefix, in bytes."""
-        self.n_pinned_bytes = n_pinned_bytes
-        """Total size of the pinned prefixes, in bytes."""
-        self.limit = limit
-        """Maximum total size of pinned prefixes, in bytes."""
-        super().__init__(n_bytes, n_pinned_bytes, limit)
+    n_bytes: int
+    """Size of the new prefix, in bytes."""
+    n_pinned_bytes: int
+    """Total size of the pinned prefixes, in bytes."""
+    limit: int
+    """Maximum total size of pinned prefixes, in bytes."""
 
     def __str__(self) -> str:
         return (
@@ -193,53 +184,43 @@ class PinBudgetError(WeftError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class NodeDroppedError(WeftError, RuntimeError):
     """A tree node was dropped before or during the operation."""
 
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        """Id of the node."""
-        super().__init__(node_id)
+    node_id: int
+    """Id of the node."""
 
     def __str__(self) -> str:
         return f"node {self.node_id} was dropped from its tree"
 
 
+@dataclass(eq=False, repr=False)
 class TreeFullError(WeftError):
     """The tree's limit does not allow another node, or the text being generated. Drop other nodes, or raise the limit."""
 
-    def __init__(self, limit: int, unit: Literal["nodes", "bytes"]) -> None:
-        self.limit = limit
-        """Maximum of `unit`."""
-        self.unit = unit
-        """Unit of the limit, `max_nodes` or `max_bytes`."""
-        super().__init__(limit, unit)
+    limit: int
+    """Maximum of `unit`."""
+    unit: Literal["nodes", "bytes"]
+    """Unit of the limit, `max_nodes` or `max_bytes`."""
 
     def __str__(self) -> str:
         return f"the tree may hold at most {self.limit} {self.unit} (max_{self.unit}); drop nodes, or let it hold more"
 
 
-class TreeFileError(WeftError):
+class TreeFileError(_FileError):
     """The file is not a saved tree, or is a tree of another model. Nothing was loaded."""
-
-    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
-        self.path = os.fspath(path)
-        """Path of the tree file."""
-        self.reason = reason
-        """Description of the problem."""
-        super().__init__(self.path, reason)
 
     def __str__(self) -> str:
         return f"cannot load the tree in {self.path}: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class DecodeError(WeftError):
     """The model could not compute a step, even when retried. Other streams may continue."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        """Error message of the backend."""
-        super().__init__(reason)
+    reason: str
+    """Error message of the backend."""
 
     def __str__(self) -> str:
         return f"decoding failed: {self.reason}"
@@ -259,15 +240,14 @@ class WorkCancelledError(WeftError):
         return "the operation was cancelled"
 
 
+@dataclass(eq=False, repr=False)
 class ForkedProcessError(WeftError, RuntimeError):
     """The engine was used in a forked child process, which does not have its threads."""
 
-    def __init__(self, started_in: int, used_in: int) -> None:
-        self.started_in = started_in
-        """Id of the process that started the engine."""
-        self.used_in = used_in
-        """Id of the process that used the engine."""
-        super().__init__(started_in, used_in)
+    started_in: int
+    """Id of the process that started the engine."""
+    used_in: int
+    """Id of the process that used the engine."""
 
     def __str__(self) -> str:
         return (
@@ -276,17 +256,16 @@ class ForkedProcessError(WeftError, RuntimeError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class DriverMissingError(WeftError, ImportError):
     """The installed distribution computes on a GPU, and the GPU's driver is missing."""
 
-    def __init__(self, distribution: str, library: str, advice: str) -> None:
-        self.distribution = distribution
-        """Name of the distribution, as listed by pip."""
-        self.library = library
-        """File name of the missing driver library."""
-        self.advice = advice
-        """Installation advice for the driver."""
-        super().__init__(distribution, library, advice)
+    distribution: str
+    """Name of the distribution, as listed by pip."""
+    library: str
+    """File name of the missing driver library."""
+    advice: str
+    """Installation advice for the driver."""
 
     def __str__(self) -> str:
         return (
