@@ -6,8 +6,6 @@ from typing import NamedTuple
 from weft._native import Stream
 from weft.events import Finished, Token
 
-__all__ = ["BranchTexts"]
-
 
 class _Fork(NamedTuple):
     """Origin of a forked branch."""

@@ -7,8 +7,6 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-__all__ = ["CHATML", "names", "source"]
-
 CHATML = "chatml"
 """Default for models without a template."""
 

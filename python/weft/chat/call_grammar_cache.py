@@ -9,8 +9,6 @@ import msgspec
 from weft.chat.answer.form import ChatForm
 from weft.chat.answer.gbnf import Rules
 
-__all__ = ["MAX_CACHE_BYTES", "CallGrammarCache", "write_rules"]
-
 MAX_CACHE_BYTES = 4 * 1024 * 1024
 """Approximate limit of the cached tools and rules, in bytes. The most recent entry is kept even if it is larger."""
 

@@ -8,8 +8,6 @@ from weft.chat.answer.branches import ChatFinishReason
 from weft.events import CacheExplanation, Logprobs, Usage
 from weft.fields.meta import FieldMeta, described
 
-__all__ = ["AssistantMessage", "ChatChoice", "ChatCompletion", "ChoiceFinished", "ToolCall"]
-
 
 @described
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

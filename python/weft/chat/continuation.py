@@ -9,17 +9,6 @@ from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.conversation import ChatMessage
 from weft.chat.template_terms import Message
 
-__all__ = [
-    "CutRendering",
-    "PartialAnswer",
-    "ReasoningForm",
-    "cut_rendering",
-    "extend_prompt",
-    "parse_partial_answer",
-    "with_cut_marks",
-]
-
-
 _ON_LINES = "<think>"
 """Start mark of reasoning that most models put on separate lines."""
 

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 from weft.chat.template_terms import Message, TemplateError
 
-__all__ = ["ControlTokenEscaper", "ControlTokenSpellings", "MediaPlaceholder", "TextSegment", "placeholder_characters"]
-
 _NOTHING = r"(?!)"
 """A regular expression that never matches."""
 

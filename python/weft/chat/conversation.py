@@ -4,8 +4,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MEDIA_TYPES", "ChatMessage", "ChatRequest", "ContentPart", "ImageUrl", "InputAudio"]
-
 MEDIA_TYPES = ("image_url", "input_audio", "media")
 """Types of parts with images or audio: OpenAI's two, and `media` of the Python API, for media that was read before."""
 

@@ -19,8 +19,6 @@ from weft.fields.excerpt import excerpt
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
 
-__all__ = ["check", "content_text", "for_template", "media_parts"]
-
 Content = str | list[dict[str, str]]
 
 _NO_MARKS: Iterator[str] = iter(())

@@ -12,8 +12,6 @@ from weft.request import Request
 from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import schema_text
 
-__all__ = ["OutputConstraint"]
-
 MAX_NAME_PREFIX = 24
 """Maximum characters of a tool's name in a trigger pattern. It bounds the size of a pattern that contains many names."""
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PendingForks"]
-
 
 class PendingForks:
     """Lets a reader wait until forks are registered, since events of a fork may arrive before that."""

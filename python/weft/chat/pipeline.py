@@ -47,8 +47,6 @@ from weft.settings.chat import ChatSettings
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
 
-__all__ = ["ChatPipeline", "ChatPrompt"]
-
 N_CUT_MARKS = 2
 """Placeholder characters for the end of a partial answer, and for the beginning of its reasoning."""
 

@@ -7,8 +7,6 @@ from typing import cast
 
 from weft import Media
 
-__all__ = ["ends_like", "media_and_runs", "n_common", "n_positions"]
-
 MAX_SIMILAR_ENDS = 8
 """Maximum number of additional ends of turns that get a checkpoint, for models whose memory cannot be cut at any token."""
 

@@ -18,8 +18,6 @@ from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 if TYPE_CHECKING:
     from weft.engine import Engine
 
-__all__ = ["ChatOptions", "Messages", "TemplateOptions", "Templates"]
-
 Made = TypeVar("Made")
 
 Messages = Sequence[Mapping[str, Any] | ChatMessage]

@@ -12,17 +12,6 @@ from weft.chat.conversation import ChatRequest
 from weft.errors import InvalidRequestError
 from weft.fields.excerpt import excerpt
 
-__all__ = [
-    "MAX_TOOLS",
-    "MAX_TOOL_BYTES",
-    "REASONING_FORMATS",
-    "ReasoningOptions",
-    "RequestedTools",
-    "budget_message",
-    "reasoning_options",
-    "requested_tools",
-]
-
 MAX_TOOLS = 128
 """Maximum number of tools in a chat. OpenAI has the same limit."""
 

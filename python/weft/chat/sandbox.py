@@ -26,8 +26,6 @@ from jinja2.sandbox import SandboxedEnvironment, modifies_known_mutable
 
 from weft.chat.template_terms import MAX_SIZE, TooLongError
 
-__all__ = ["WatchedList", "compile_template", "render", "variables_of"]
-
 MAX_STEPS = 500_000
 """Maximum loop iterations in one rendering, which take less than a second. A long chat needs a few thousand."""
 

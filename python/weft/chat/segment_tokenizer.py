@@ -6,8 +6,6 @@ from functools import cached_property
 from weft import ContextOverflowError, Engine, Media
 from weft.chat.control_tokens import MediaPlaceholder, TextSegment
 
-__all__ = ["SegmentTokenizer"]
-
 MARK = "\x02"
 """Prefix of a segment that continues a text. No vocabulary merges it with the characters that follow."""
 

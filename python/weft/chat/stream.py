@@ -20,8 +20,6 @@ from weft.events import Event, Finished, Logprobs, Progress, PromptLogprobs, Tok
 from weft.fields.meta import FieldMeta, described
 from weft.request.sampling import SamplingOptions
 
-__all__ = ["ChatDelta", "ChatStream", "ContentDelta", "ReasoningDelta", "ToolCallDelta", "ToolCallStart"]
-
 
 @described
 class ContentDelta(msgspec.Struct, frozen=True):

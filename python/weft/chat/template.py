@@ -11,8 +11,6 @@ from weft.chat import sandbox
 from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.fields.excerpt import truncate
 
-__all__ = ["ChatTemplate"]
-
 _USER_TEXT = "what the user says"
 _SYSTEM_TEXT = "what the system says"
 _CALLED_TOOL = "what_is_called"

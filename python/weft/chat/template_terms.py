@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["MAX_SIZE", "Message", "TemplateError", "TooLongError"]
-
 MAX_SIZE = 32 * 1024 * 1024
 """Maximum characters or elements of a text or list in a template: several times the largest context."""
 

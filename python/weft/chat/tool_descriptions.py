@@ -11,8 +11,6 @@ from weft.chat.answer.call_text import json_call_text
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 
-__all__ = ["with_calls_as_text", "with_described_tools"]
-
 _INSTRUCTIONS = """\
 You can call these functions, each given as JSON:
 <tools>

@@ -9,8 +9,6 @@ import msgspec
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.settings.volatile import MAX_LINE, LineRule
 
-__all__ = ["VolatileLines"]
-
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 10_000

@@ -2,8 +2,6 @@
 
 from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable
 
-__all__ = ["draw"]
-
 COLOURS = {
     "blue": ("#dbeafe", "#1d4ed8"),
     "teal": ("#ccf3ee", "#0f766e"),

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 import msgspec
 
-__all__ = ["COLUMNS", "DEFAULT_DRAWN", "MAX_DRAWN", "Box", "Figure", "Look", "Outline", "cut", "readable", "width"]
-
 DEFAULT_DRAWN = 200
 """Default maximum of drawn nodes."""
 

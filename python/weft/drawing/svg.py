@@ -6,8 +6,6 @@ from html import escape
 from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable, width
 from weft.drawing.tidy import positions
 
-__all__ = ["draw"]
-
 CHARACTER, LINE = 7.3, 15
 """Width of a character and height of a line, in pixels."""
 

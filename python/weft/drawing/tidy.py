@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-__all__ = ["positions"]
-
 Ends = tuple[float, float]
 """First and last position at one depth."""
 

@@ -3,8 +3,6 @@
 import json
 from reprlib import Repr
 
-__all__ = ["MAX_EXCERPT", "excerpt", "truncate"]
-
 MAX_EXCERPT = 200
 """Maximum characters of the input that an error message repeats."""
 

@@ -10,8 +10,6 @@ import msgspec
 
 from weft.fields.excerpt import truncate
 
-__all__ = ["FieldMeta", "described", "field_meta", "invalid_fields"]
-
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 

@@ -4,8 +4,6 @@ import re
 
 import msgspec
 
-__all__ = ["message_with_path", "with_json_types"]
-
 _PLACE = re.compile(r"(?P<message>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}

@@ -11,8 +11,6 @@ from weft.request import BranchOptions, Request
 from weft.request.internal import InternalRequest
 from weft.request.sampling import SamplingOptions
 
-__all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
-
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """Fields that a branch may set; all others apply to the whole request."""
 

@@ -5,8 +5,6 @@ from typing import Annotated
 from weft.fields.meta import FieldMeta, described
 from weft.request import Request
 
-__all__ = ["InternalRequest"]
-
 
 @described
 class InternalRequest(Request, frozen=True, kw_only=True):

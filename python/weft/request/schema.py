@@ -7,8 +7,6 @@ import msgspec
 
 from weft.errors import InvalidRequestError
 
-__all__ = ["JsonSchema", "schema_text"]
-
 JsonSchema = str | Mapping[str, Any] | bool | type[Any]
 """JSON text, an object (or True or False, which are valid schemas), or a type to derive a schema from: a struct, a dataclass, a
 typed dict, a pydantic model, or a composition of these."""

@@ -13,8 +13,6 @@ from weft.events import Finished
 from weft.prefix import PrefixFile
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
-__all__ = ["CacheOperations"]
-
 Prompt = str | Sequence[int]
 
 Adapters = Sequence[tuple[int, float]] | None

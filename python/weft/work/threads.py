@@ -10,8 +10,6 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft._native import Cancellation, lower_priority
 
-__all__ = ["LONG_TEXT", "ThreadPool", "Threads", "WorkerPool"]
-
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
 

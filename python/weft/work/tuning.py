@@ -13,8 +13,6 @@ import msgspec
 from weft._native import Hardware, Model, Timing, tune
 from weft.config import EngineConfig, Kernels
 
-__all__ = ["Conditions", "Measured", "Tuned", "read", "tune_file", "write"]
-
 Progress = Callable[[float], object] | None
 """Callback for the completed fraction, 0 to 1."""
 

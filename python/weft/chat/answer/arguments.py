@@ -27,8 +27,6 @@ from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source, read_word
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text, words_of
 
-__all__ = ["Arguments", "BufferedArguments", "Keywords", "Parameters", "json_of", "read_text", "with_closing_mark"]
-
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
 PlaceReading = Generator[None, None, int]

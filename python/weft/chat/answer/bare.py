@@ -11,8 +11,6 @@ from weft.chat.answer.grammar import Space, check_schema, current_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, words_of
 
-__all__ = ["BareArguments"]
-
 _ENFORCED: Mapping[str, set[str]] = {
     "string": set(),
     "array": {"items"},

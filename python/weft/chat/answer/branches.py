@@ -8,8 +8,6 @@ import msgspec
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallStart, Part
 from weft.events import Finished, Token
 
-__all__ = ["BranchParsers", "ChatFinishReason"]
-
 ChatFinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 """Why an answer ended, by OpenAI's names."""
 

@@ -8,8 +8,6 @@ import msgspec
 from weft.chat.answer.grammar import Grammar, Seq
 from weft.chat.answer.source import CallId, call_id
 
-__all__ = ["NO_CALLS", "CallFormat", "ReasoningMarks"]
-
 
 class ReasoningMarks(msgspec.Struct, frozen=True):
     """Marks around reasoning."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["json_call_text", "json_list_text", "python_list_text"]
-
 
 def json_call_text(function: Mapping[str, Any]) -> str:
     """Returns a call as a JSON object."""

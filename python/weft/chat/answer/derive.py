@@ -13,8 +13,6 @@ from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Seq, Space
 from weft.chat.answer.sample_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
 from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
 
-__all__ = ["derive_format", "derive_reasoning_marks"]
-
 _FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
 _LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
 

@@ -17,8 +17,6 @@ from weft.chat.answer.samples import CALLS, Samples, render_samples
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
 
-__all__ = ["AnswerFormat", "detect_format"]
-
 N_PROOFS = 2
 """Number of proofs in addition to calls: content and reasoning."""
 

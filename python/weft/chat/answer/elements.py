@@ -11,8 +11,6 @@ from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool, can_be, is_text, words_of
 
-__all__ = ["ElementArguments"]
-
 MAX_DEPTH = 32
 """Maximum nesting of elements. Deeper ones are parsed as text."""
 

@@ -12,8 +12,6 @@ from weft.chat.answer.marks import AnswerMarks
 from weft.chat.answer.reader import ChatReader, ReasoningFormat
 from weft.chat.answer.tools import NO_TOOLS, Tool, ToolUse
 
-__all__ = ["ChatForm", "reasoning_marks_of"]
-
 _HARMONY_ANALYSIS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>")
 """Not in `_REASONING_MARKS`: its end also closes other messages, and occurs in templates of many models that do not reason."""
 

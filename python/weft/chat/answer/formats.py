@@ -16,8 +16,6 @@ from weft.chat.answer.grammar import Calls, Either, End, Grammar, Lookahead, One
 from weft.chat.answer.layouts import element_call, json_call, json_list, listed, name_first, python_list, section, tagged
 from weft.chat.answer.source import Source, numbered_id, short_id
 
-__all__ = ["FORMATS", "GENERIC", "HERMES", "format_of"]
-
 
 def _gemma(name: str, opening: str, closing: str, quote: str, *, fillers: tuple[str, ...], response: str) -> CallFormat:
     """Returns a format with unquoted keys. The model continues with the tool's result unless it is stopped at `response`."""

@@ -11,8 +11,6 @@ from weft._native import schema_grammar
 from weft.chat.answer.tools import Tool
 from weft.errors import InvalidRequestError
 
-__all__ = ["Rules"]
-
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[A-Za-z][A-Za-z0-9-]*|[^"\[A-Za-z]+')

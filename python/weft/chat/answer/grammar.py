@@ -15,26 +15,6 @@ from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.source import Reading, Source, read_word
 from weft.chat.answer.tools import Tool
 
-__all__ = [
-    "MAX_KEY",
-    "Calls",
-    "Either",
-    "End",
-    "Grammar",
-    "Lookahead",
-    "OneCall",
-    "Optional",
-    "Seq",
-    "Space",
-    "Text",
-    "TextValue",
-    "ToolName",
-    "Word",
-    "check_schema",
-    "current_tool",
-    "nothing",
-]
-
 MAX_KEY = 256
 """Maximum characters of an argument's name."""
 

@@ -8,8 +8,6 @@ from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Seq, Space, Text, ToolName
 from weft.chat.answer.source import Reading, Source
 
-__all__ = ["CALLS", "Header"]
-
 FindReading = Generator[None, None, int]
 
 MAX_HEADER = 512

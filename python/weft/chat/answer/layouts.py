@@ -3,8 +3,6 @@
 from weft.chat.answer.arguments import Arguments, BufferedArguments, Keywords, with_closing_mark
 from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Seq, Space, Text, TextValue, ToolName
 
-__all__ = ["element_call", "json_call", "json_list", "listed", "name_first", "python_list", "section", "tagged"]
-
 _COMMA, _COLON = Seq(Space(None), ",", Space(None)), Seq(Space(None), ":", Space(None))
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from weft.chat.answer.call_format import CallFormat, ReasoningMarks
 from weft.chat.answer.tools import Tool
 
-__all__ = ["AnswerMarks"]
-
 _TOOL_PLACEHOLDER = "{tool}"
 """Placeholder in a trigger for the name of a tool."""
 

@@ -3,8 +3,6 @@
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.completion import ToolCall
 
-__all__ = ["ParsedMessage"]
-
 
 class ParsedMessage:
     """Message of an assistant: content, reasoning and calls."""

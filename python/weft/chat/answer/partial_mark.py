@@ -1,7 +1,5 @@
 """Detects an incomplete marker at the end of streamed text."""
 
-__all__ = ["n_partial_mark"]
-
 
 def n_partial_mark(text: str, *marks: str) -> int:
     """Returns the length of the longest suffix of a text that is a proper prefix of one of `marks`, which must not be empty."""

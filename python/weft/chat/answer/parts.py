@@ -4,8 +4,6 @@ from typing import Protocol, Self
 
 import msgspec
 
-__all__ = ["PLAIN", "AnswerForm", "AnswerReader", "CallArguments", "CallStart", "Content", "Part", "PlainForm", "Reasoning"]
-
 
 class Content(msgspec.Struct, frozen=True):
     """Text for the user."""

@@ -8,8 +8,6 @@ from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples
 from weft.chat.answer.tools import ToolUse
 
-__all__ = ["reads_calls", "reads_content", "reads_reasoning"]
-
 _USE = ToolUse(TOOLS)
 
 

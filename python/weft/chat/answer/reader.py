@@ -14,8 +14,6 @@ from weft.fields.excerpt import excerpt
 if TYPE_CHECKING:
     from weft.chat.answer.form import ChatForm
 
-__all__ = ["ChatReader", "ReasoningFormat"]
-
 logger = logging.getLogger(__name__)
 
 MAX_LOGGED = 80

@@ -14,8 +14,6 @@ from weft.chat.answer.layouts import json_call
 from weft.chat.answer.samples import CALLS, MARKUP, common_prefix, common_suffix
 from weft.chat.answer.source import Source
 
-__all__ = ["ID", "MAX_MARK", "CallForm", "CallSpan", "UnknownFormatError", "form_of", "literal"]
-
 MAX_MARK = 128
 """Maximum characters of a derived mark."""
 

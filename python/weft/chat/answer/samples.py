@@ -16,8 +16,6 @@ from weft.chat.template_terms import Message, TemplateError, TooLongError
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
 
-__all__ = ["CALLS", "CONTENT", "REASONING", "TOOLS", "Sample", "Samples", "common_prefix", "common_suffix", "render_samples"]
-
 MAX_RENDERED = 256 * 1024
 """Maximum characters of a sample. The longest one of llama.cpp's templates has 15,000."""
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Generator, Sequence
 from weft.chat.answer.parts import CallArguments, CallStart, Part
 from weft.chat.answer.tools import Tool
 
-__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "complete_source", "numbered_id", "read_word", "short_id"]
-
 Reading = Generator[None, None, bool]
 """Parser that yields whenever it needs more text. Its return value is True if the text matched."""
 

@@ -9,18 +9,6 @@ import msgspec
 from weft.errors import InvalidRequestError
 from weft.fields.excerpt import excerpt
 
-__all__ = [
-    "NO_TOOLS",
-    "SCHEMA_NOTES",
-    "Tool",
-    "ToolUse",
-    "can_be",
-    "has_fixed_properties",
-    "is_text",
-    "takes_any_text",
-    "words_of",
-]
-
 SCHEMA_NOTES = frozenset(
     {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 )

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.source import Reading, Source, complete_source, read_word
 
-__all__ = ["MAX_DEPTH", "beginning_of_json", "escaped", "python_as_json", "read_bare", "read_json", "read_python"]
-
 MAX_DEPTH = 64
 """Maximum nesting of lists and objects."""
 
