@@ -633,7 +633,7 @@ async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine:
 
 async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
     # A word that the model says soon stands for the mark that a model of this family would begin a call with.
-    the = CallFormat("the", ("",), calls=Seq("the", OneCall(json_call())), triggers=("the",), between=" and ")
+    the = CallFormat("the", Seq("the", OneCall(json_call())), between=" and ")
     form = ChatForm(the, None, ToolUse(TOOLS, is_parallel=False))
     request = OutputConstraint(form, {}, None).apply(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
     answer = await engine.complete(request)

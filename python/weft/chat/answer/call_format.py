@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from weft.chat.answer.grammar import Grammar, Seq
+from weft.chat.answer.grammar import Grammar, Seq, Text
 from weft.chat.answer.source import CallId, call_id
 
 
@@ -29,14 +30,16 @@ class CallFormat(msgspec.Struct, frozen=True):
     """
 
     name: str
-    template_marks: tuple[str | tuple[str, ...], ...]
-    """Texts that identify the format in the source of a template: any of these alternatives, of a tuple all of its texts."""
     calls: Grammar
     """Grammar of a block of calls; `layouts` has the usual ones, `grammar` and `arguments` their parts."""
+    template_marks: tuple[str | tuple[str, ...], ...] = ()
+    """Texts that identify the format in the source of a template: any of these alternatives, of a tuple all of its texts. By
+    default, `triggers`."""
     foreign_mark: str | None = None
     """Text that no template of the format contains, although `template_marks` match."""
     triggers: tuple[str, ...] = ()
-    """Texts that begin a block anywhere in an answer. `{tool}` is replaced with the name of each tool."""
+    """Texts that begin a block anywhere in an answer. `{tool}` is replaced with the name of each tool. By default, the text with
+    which `calls` begins, unless there are `openings`."""
     openings: tuple[str, ...] = ()
     """Texts that begin a block only before any content."""
     patterns: tuple[str, ...] = ()
@@ -69,6 +72,12 @@ class CallFormat(msgspec.Struct, frozen=True):
     takes_tools: bool = True
     """True if the format's templates render tools. Otherwise tools are described in words."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.calls, Seq) and not (self.triggers or self.openings):
+            force_setattr(self, "triggers", tuple(part.text for part in self.calls.parts[:1] if isinstance(part, Text)))
+        if not self.template_marks:
+            force_setattr(self, "template_marks", self.triggers)
+
     def is_in(self, template: str) -> bool:
         """Returns True if the source of a template has the marks of this format."""
         return (self.foreign_mark is None or self.foreign_mark not in template) and any(
@@ -76,5 +85,5 @@ class CallFormat(msgspec.Struct, frozen=True):
         )
 
 
-NO_CALLS = CallFormat("None", (), Seq())
+NO_CALLS = CallFormat("None", Seq())
 """Format of answers without calls, and without marks around content."""

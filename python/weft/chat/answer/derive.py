@@ -91,7 +91,6 @@ def _call_format(samples: Samples, reasoning_marks: ReasoningMarks | None) -> Ca
         raise UnknownFormatError
     return CallFormat(
         name="Derived",
-        template_marks=(),
         calls=calls,
         triggers=(trigger,),
         between="" if frame.is_section else frame.between,

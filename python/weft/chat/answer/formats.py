@@ -21,7 +21,7 @@ def _gemma(name: str, opening: str, closing: str, quote: str, *, fillers: tuple[
     """Returns a format with unquoted keys. The model continues with the tool's result unless it is stopped at `response`."""
     calls = Seq(opening, OneCall(Seq(ToolName(), BareArguments(quote))), End(closing))
     fillers = (*fillers, response)
-    return CallFormat(name, (opening,), calls, triggers=(opening,), between="", fillers=fillers, stop_strings=(response,))
+    return CallFormat(name, calls, between="", fillers=fillers, stop_strings=(response,))
 
 
 def _cohere(name: str, content_start: str, content_end: str, *template_marks: str) -> CallFormat:
@@ -53,7 +53,6 @@ def _deepseek(name: str, call: Grammar, *, between: str, foreign_mark: str | Non
         template_marks=(_DEEPSEEK_CALLS, _DEEPSEEK_CALL),
         foreign_mark=foreign_mark,
         calls=section(_DEEPSEEK_CALLS, call, _DEEPSEEK_CALLS_END, between=between),
-        triggers=(_DEEPSEEK_CALLS,),
         ends_reasoning=(_DEEPSEEK_CALLS,),
     )
 
@@ -65,7 +64,7 @@ def _dsml(name: str, tag: str, *template_marks: str) -> CallFormat:
     call = element_call(f'<{_DSML}invoke name="', '">', arguments, f"</{_DSML}invoke>", space="\n\n")
     trigger = f"<{_DSML}{tag}>"
     calls = section(trigger, call, f"\n</{_DSML}{tag}>", space="\n", between="\n")
-    return CallFormat(name, (("DSML", *template_marks),), calls, triggers=(trigger,), ends_reasoning=(trigger,))
+    return CallFormat(name, calls, template_marks=(("DSML", *template_marks),), ends_reasoning=(trigger,))
 
 
 def _glm(name: str, *spelled_ends: str) -> CallFormat:
@@ -75,7 +74,6 @@ def _glm(name: str, *spelled_ends: str) -> CallFormat:
         name,
         template_marks=(("<arg_key>", "<arg_value>", *spelled_ends),),
         calls=Seq("<tool_call>", Space(), element_call("", "", arguments, "</tool_call>", space="\n\n")),
-        triggers=("<tool_call>",),
         ends_reasoning=("<tool_call>",),
         fillers=spelled_ends,
         stop_strings=spelled_ends,
@@ -85,10 +83,8 @@ def _glm(name: str, *spelled_ends: str) -> CallFormat:
 def _mistral(name: str, *calls: Grammar, foreign_mark: str | None = None) -> CallFormat:
     return CallFormat(
         name,
-        template_marks=("[TOOL_CALLS]",),
         foreign_mark=foreign_mark,
         calls=Seq("[TOOL_CALLS]", Space(), Either(*calls, name_first())),
-        triggers=("[TOOL_CALLS]",),
         between="",
         make_id=short_id,
     )
@@ -119,13 +115,11 @@ def _closed(tag: str) -> str:
 
 HERMES = CallFormat(
     "Hermes",
-    template_marks=("<tool_call>",),
     calls=tagged("<tool_call>", OneCall(json_call()), "</tool_call>"),
-    triggers=("<tool_call>",),
 )
 """Also Qwen 2.5 and 3, Granite 4, and many others."""
 
-GENERIC = CallFormat("Generic", (), HERMES.calls, triggers=HERMES.triggers, takes_tools=False)
+GENERIC = CallFormat("Generic", HERMES.calls, takes_tools=False)
 """Format that is described in words to models with an unknown format, or without training in tool calls."""
 
 FORMATS: tuple[CallFormat, ...] = (
@@ -251,7 +245,6 @@ FORMATS: tuple[CallFormat, ...] = (
             space="\n",
             between="\n",
         ),
-        triggers=(f"{_M3_TAG}<tool_call>",),
         ends_reasoning=(f"{_M3_TAG}<tool_call>",),
         # An answer without reasoning begins with its end mark.
         fillers=("</mm:think>",),
@@ -303,7 +296,6 @@ FORMATS: tuple[CallFormat, ...] = (
     # A list of objects whose only key is the name of a tool.
     CallFormat(
         "Apertus",
-        template_marks=("<|tools_prefix|>",),
         calls=listed(
             "<|tools_prefix|>",
             Seq("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}")),
@@ -315,28 +307,23 @@ FORMATS: tuple[CallFormat, ...] = (
     ),
     CallFormat(
         "Nemotron",
-        template_marks=("<TOOLCALL>",),
         calls=listed("<TOOLCALL>", json_call(), "</TOOLCALL>"),
         triggers=("<TOOLCALL>",),
     ),
     # Granite 3, and Phi 4 mini, which closes the list with another tag.
     CallFormat(
         "Granite",
-        template_marks=("<|tool_call|>",),
         foreign_mark="<tool_call>",
         calls=listed("<|tool_call|>", json_call()),
-        triggers=("<|tool_call|>",),
         write_calls=lambda calls: f"<|tool_call|>{json_list_text(calls)}",
     ),
     CallFormat(
         "FireFunction",
-        template_marks=("functools[",),
         calls=listed("functools", json_call()),
         triggers=("functools[",),
     ),
     CallFormat(
         "Command R",
-        template_marks=("Action: ```json", "Action:```json", "Action:\n```json"),
         calls=Seq(
             "Action:",
             Optional(Either(Text(" "), Text("\n"), n_written=2), is_written=True),
@@ -372,7 +359,6 @@ FORMATS: tuple[CallFormat, ...] = (
         "LFM2",
         template_marks=("<|tool_call_start|>", "List of tools: [", "<|tool_list_start|>"),
         calls=Seq("<|tool_call_start|>", Space(), python_list(), End("<|tool_call_end|>")),
-        triggers=("<|tool_call_start|>",),
         between="",
         write_calls=lambda calls: f"<|tool_call_start|>{python_list_text(calls)}<|tool_call_end|>",
     ),
@@ -386,7 +372,6 @@ FORMATS: tuple[CallFormat, ...] = (
     ),
     CallFormat(
         "MiniMax M2",
-        template_marks=("<minimax:tool_call>",),
         calls=section(
             "<minimax:tool_call>",
             element_call('<invoke name="', '">', Parameters('<parameter name="', '">', "</parameter>"), "</invoke>"),
@@ -394,18 +379,15 @@ FORMATS: tuple[CallFormat, ...] = (
             space="\n",
             between="\n",
         ),
-        triggers=("<minimax:tool_call>",),
         ends_reasoning=("<minimax:tool_call>",),
     ),
     CallFormat(
         "Seed OSS",
-        template_marks=("<seed:tool_call>",),
         calls=tagged(
             "<seed:tool_call>",
             element_call("<function=", ">", Parameters("<parameter=", ">", "</parameter>", is_python=True), "</function>"),
             "</seed:tool_call>",
         ),
-        triggers=("<seed:tool_call>",),
         ends_reasoning=("<seed:tool_call>",),
     ),
     _glm("Ling 3", "<|role_end|>"),
@@ -433,7 +415,6 @@ FORMATS: tuple[CallFormat, ...] = (
         "Functionary 3.1",
         template_marks=(("<function=", "</function>"),),
         calls=Seq("<function=", name_first(">"), End("</function>")),
-        triggers=("<function=",),
         between="",
     ),
     # Models from before 2025 write a list.

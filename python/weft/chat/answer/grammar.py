@@ -145,18 +145,18 @@ class Seq:
     """Sequence of parts. A `str` is short for [`Text`]."""
 
     def __init__(self, *pieces: "Grammar | str") -> None:
-        self._pieces = [Text(piece) if isinstance(piece, str) else piece for piece in pieces]
+        self.parts = [Text(piece) if isinstance(piece, str) else piece for piece in pieces]
 
     def read(self, source: Source) -> Reading:
         """Parses all parts in order."""
-        for piece in self._pieces:
+        for piece in self.parts:
             if not (yield from piece.read(source)):
                 return False
         return True
 
     def write(self, rules: Rules) -> str:
         """Returns all parts in order."""
-        return " ".join(filter(None, (piece.write(rules) for piece in self._pieces)))
+        return " ".join(filter(None, (piece.write(rules) for piece in self.parts)))
 
 
 class Either:
