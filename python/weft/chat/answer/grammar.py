@@ -5,7 +5,7 @@ them, except at the beginning of a call, which is not constrained until it is de
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 import msgspec
@@ -35,95 +35,87 @@ class Grammar(Protocol):
         """Returns the GBNF expression of the part, which may be empty."""
 
 
-class Text:
+def _n_ahead(source: Source, mark: str, start: int) -> Generator[None, None, int]:
+    """Returns how much of a mark follows a position: all, or less if the text ends within it; -1 if other text follows."""
+    while True:
+        ahead = source.text[start : start + len(mark)]
+        if not mark.startswith(ahead):
+            return -1
+        if ahead == mark or source.is_ended:
+            return len(ahead)
+        yield
+
+
+def _past_space(source: Source) -> Generator[None, None, int]:
+    """Returns the position of the first character that is not whitespace."""
+    at = source.at
+    while True:
+        while at < len(source.text) and source.text[at].isspace():
+            at += 1
+        if at < len(source.text) or source.is_ended:
+            return at
+        yield
+
+
+class Text(msgspec.Struct, frozen=True):
     """Literal text."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def read(self, source: Source) -> Reading:
         """Parses the text."""
-        while True:
-            ahead = source.text[source.at : source.at + len(self.text)]
-            if ahead == self.text:
-                source.at += len(ahead)
-                return True
-            if source.is_ended or not self.text.startswith(ahead):
-                return False
-            yield
+        if (yield from _n_ahead(source, self.text, source.at)) < len(self.text):
+            return False
+        source.at += len(self.text)
+        return True
 
     def write(self, rules: Rules) -> str:
         """Returns the literal."""
         return rules.literal(self.text)
 
 
-class End:
+class End(msgspec.Struct, frozen=True):
     """Closing mark. It may be missing. If the text ends within it, it is treated as complete."""
 
-    def __init__(self, text: str, *, is_optional: bool = False) -> None:
-        """Describes the mark. If `is_optional`, the GBNF also allows it to be missing, for models that omit it."""
-        self._text = text
-        self._is_optional = is_optional
+    text: str
+    is_optional: bool = False
+    """True if the GBNF also allows the mark to be missing, for models that omit it."""
 
     def read(self, source: Source) -> Reading:
         """Parses optional space and the mark, or nothing."""
-        closing = self._text.lstrip()
-        start = at = source.at
-        while True:
-            at = _past_space(source.text, at)
-            ahead = source.text[at : at + len(closing)]
-            if ahead == closing:
-                source.at = at + len(closing)
-                return True
-            if not closing.startswith(ahead):
-                source.at = start
-                return True
-            if source.is_ended:
-                source.at, source.is_cut = len(source.text), True
-                return True
-            yield
+        closing = self.text.lstrip()
+        at = yield from _past_space(source)
+        n_ahead = yield from _n_ahead(source, closing, at)
+        if n_ahead >= 0:
+            source.at = at + n_ahead
+            source.is_cut |= n_ahead < len(closing)
+        return True
 
     def write(self, rules: Rules) -> str:
         """Returns the text, with optional line breaks."""
-        written = rules.loosely(self._text)
-        return f"({written})?" if self._is_optional else written
+        written = rules.loosely(self.text)
+        return f"({written})?" if self.is_optional else written
 
 
-def _past_space(text: str, start: int) -> int:
-    """Returns the position of the first character that is not whitespace."""
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start
-
-
-class Lookahead:
+class Lookahead(msgspec.Struct, frozen=True):
     """Requires a text after optional space, or the end of the input before or within it. Nothing is consumed."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text.lstrip()
+    text: str
 
     def read(self, source: Source) -> Reading:
         """Checks the text without consuming it."""
-        at = source.at
-        while True:
-            at = _past_space(source.text, at)
-            ahead = source.text[at : at + len(self._text)]
-            if ahead == self._text:
-                return True
-            if source.is_ended or not self._text.startswith(ahead):
-                return source.is_ended and self._text.startswith(ahead)
-            yield
+        at = yield from _past_space(source)
+        return (yield from _n_ahead(source, self.text.lstrip(), at)) >= 0
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns an empty expression: the next part writes the text."""
         return ""
 
 
-class Space:
+class Space(msgspec.Struct, frozen=True):
     """Optional whitespace. In GBNF, each character of `written` is optional; None allows up to 16 characters of any kind."""
 
-    def __init__(self, written: str | None = "") -> None:
-        self._written = written
+    written: str | None = ""
 
     def read(self, source: Source) -> Reading:
         """Parses all whitespace."""
@@ -136,9 +128,9 @@ class Space:
 
     def write(self, rules: Rules) -> str:
         """Returns the optional space."""
-        if self._written is None:
+        if self.written is None:
             return rules.add("blank", "[ \\t\\n]{0,16}")
-        return " ".join(f"{rules.literal(character)}?" for character in self._written)
+        return " ".join(f"{rules.literal(character)}?" for character in self.written)
 
 
 class Seq:
@@ -182,32 +174,30 @@ class Either:
         return written[0] if len(written) == 1 else f"({' | '.join(written)})"
 
 
-class Optional:
+class Optional(msgspec.Struct, frozen=True):
     """Optional part. GBNF omits it unless `is_written`."""
 
-    def __init__(self, piece: Grammar, *, is_written: bool = False) -> None:
-        self._piece = piece
-        self._is_written = is_written
+    part: Grammar
+    is_written: bool = False
 
     def read(self, source: Source) -> Reading:
         """Parses the part, or nothing."""
         mark = source.mark()
-        return (yield from self._piece.read(source)) or source.backtrack(mark)
+        return (yield from self.part.read(source)) or source.backtrack(mark)
 
     def write(self, rules: Rules) -> str:
         """Returns the optional part, or an empty expression."""
-        return f"({self._piece.write(rules)})?" if self._is_written else ""
+        return f"({self.part.write(rules)})?" if self.is_written else ""
 
 
-class OneCall:
+class OneCall(msgspec.Struct, frozen=True):
     """A call of any of the tools."""
 
-    def __init__(self, piece: Grammar) -> None:
-        self._piece = piece
+    part: Grammar
 
     def read(self, source: Source) -> Reading:
         """Parses the call and commits it."""
-        if not (yield from self._piece.read(source)):
+        if not (yield from self.part.read(source)):
             return False
         source.commit()
         if not source.is_cut:
@@ -219,39 +209,37 @@ class OneCall:
         names = []
         for nth, tool in enumerate(rules.tools):
             rules.tool = tool
-            names.append(rules.add(f"call-{nth}", self._piece.write(rules)))
+            names.append(rules.add(f"call-{nth}", self.part.write(rules)))
         rules.tool = None
         return names[0] if len(names) == 1 else f"({' | '.join(names)})"
 
 
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """One call, or several with separators if parallel calls are allowed."""
 
-    def __init__(self, call: Grammar, between: Grammar) -> None:
-        self._call = call
-        self._between = between
+    call: Grammar
+    between: Grammar
 
     def read(self, source: Source) -> Reading:
         """Parses as many calls as there are."""
-        if not (yield from self._call.read(source)):
+        if not (yield from self.call.read(source)):
             return False
         while source.is_parallel:
             mark = source.mark()
-            if not ((yield from self._between.read(source)) and (yield from self._call.read(source))):
+            if not ((yield from self.between.read(source)) and (yield from self.call.read(source))):
                 return source.backtrack(mark)
         return True
 
     def write(self, rules: Rules) -> str:
         """Returns one call, or a repetition."""
-        call = self._call.write(rules)
-        return f"{call} ({self._between.write(rules)} {call})*" if rules.is_parallel else call
+        call = self.call.write(rules)
+        return f"{call} ({self.between.write(rules)} {call})*" if rules.is_parallel else call
 
 
-class ToolName:
+class ToolName(msgspec.Struct, frozen=True):
     """Name of a tool, which begins a call unless the format repeats it later (`begins_call` is False)."""
 
-    def __init__(self, *, begins_call: bool = True) -> None:
-        self._begins_call = begins_call
+    begins_call: bool = True
 
     def read(self, source: Source) -> Reading:
         """Parses the longest name that matches."""
@@ -263,7 +251,7 @@ class ToolName:
         if found is None:
             return False
         source.at += len(found.name)
-        if self._begins_call:
+        if self.begins_call:
             source.begin(found)
         return True
 
@@ -300,44 +288,39 @@ def check_schema(tool: Tool) -> None:
     rules.schema("whole", tool.parameters)
 
 
-class Word:
-    """Word within a call, such as an id or a number."""
+class Word(msgspec.Struct, frozen=True):
+    """Word within a call, such as an id or a number.
 
-    def __init__(self, characters: str, written: str, use: Callable[[Source, str], object] | None = None) -> None:
-        """Describes the word.
+    Attributes:
+        characters: Regular expression of one of its characters.
+        written: GBNF of the words that a model may write.
+        use: Receives the word that was parsed.
+    """
 
-        Args:
-            characters: Regular expression of one of its characters.
-            written: GBNF of the words that a model may write.
-            use: Receives the word that was parsed; None ignores it.
-        """
-        self._pattern = re.compile(f"(?:{characters})*")
-        self._written = written
-        self._use = use
+    characters: str
+    written: str
+    use: Callable[[Source, str], object] = lambda _source, _word: None
 
     def read(self, source: Source) -> Reading:
         """Parses the word, which must not be empty."""
-        word = yield from read_word(source, self._pattern, MAX_KEY)
-        if not word:
-            return False
-        if self._use is not None:
-            self._use(source, word)
-        return True
+        word = yield from read_word(source, re.compile(f"(?:{self.characters})*"), MAX_KEY)
+        if word:
+            self.use(source, word)
+        return bool(word)
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns the expression of the words that may be written."""
-        return self._written
+        return self.written
 
 
 _WORD = re.compile("[A-Za-z0-9_.:-]{0,64}")
 
 
-class TextValue:
+class TextValue(msgspec.Struct, frozen=True):
     """Quoted word that is not part of the call. If it matches `pattern`, it is the id of the call."""
 
-    def __init__(self, written: str, pattern: str | None = None) -> None:
-        self._written = written
-        self._pattern = pattern
+    written: str
+    pattern: str
 
     def read(self, source: Source) -> Reading:
         """Parses the word."""
@@ -347,10 +330,10 @@ class TextValue:
         text = "".join(made).strip()
         if not text.startswith('"') or _WORD.fullmatch(found := msgspec.json.decode(text)) is None:
             return False
-        if self._pattern is not None and re.fullmatch(self._pattern, found):
+        if re.fullmatch(self.pattern, found):
             source.rename(found)
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns the expression of the word."""
-        return self._written
+        return self.written
