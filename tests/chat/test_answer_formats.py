@@ -14,12 +14,11 @@ from tests.chat.gbnf import Grammar
 from tests.chat.templates import BY_FAMILY, UNKNOWN, FormatTemplate, each
 from weft.chat.answer import detect, samples
 from weft.chat.answer.call_format import NO_CALLS, ReasoningMarks
-from weft.chat.answer.detect import AnswerFormat, detect_format
+from weft.chat.answer.detect import AnswerFormat, detect_format, reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.form import ChatForm
 from weft.chat.answer.formats import FORMATS, GENERIC, HERMES, format_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.parsed_message import ParsedMessage
-from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.reader import ReasoningFormat
 from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse

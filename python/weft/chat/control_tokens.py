@@ -62,50 +62,30 @@ class ControlTokenSpellings:
     """Finds spellings of a vocabulary's control tokens."""
 
     def __init__(self, spellings: Iterable[str]) -> None:
-        words = sorted({spelling for spelling in spellings if spelling})
-        self._spelling = re.compile(_trie(words) or _NOTHING)
+        self._words = {spelling for spelling in spellings if spelling}
         # Only a few characters begin a spelling, and searching for them is fast. Spellings may overlap.
-        firsts = sorted({word[0] for word in words})
+        firsts = sorted({word[0] for word in self._words})
         self._first = re.compile("|".join(map(re.escape, firsts)) or _NOTHING)
-        self._prefixes = {word[:length] for word in words for length in range(1, len(word))}
-        self.n_longest = max(map(len, words), default=0)
+        self._prefixes = {word[:length] for word in self._words for length in range(1, len(word))}
+        self.n_longest = max(map(len, self._words), default=0)
         """Length of the longest spelling, in characters."""
 
     def starts(self, text: str) -> list[int]:
         """Returns the positions where spellings begin, including ones that only continue in the text after this one."""
         firsts = (match.start() for match in self._first.finditer(text))
-        whole = {start for start in firsts if self._spelling.match(text, start)}
+        whole = {start for start in firsts if self.longest_at(text, start) is not None}
         tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
         return sorted(whole.union(start for start in tail if text[start:] in self._prefixes))
 
-    def longest_at_start(self, text: str) -> str | None:
-        """Returns the longest spelling that the text begins with, or None."""
-        match = self._spelling.match(text)
-        return match and match.group()
-
-
-def _trie(words: Iterable[str]) -> str:
-    """Returns a regular expression for the longest of some words, as a trie: matching does not depend on the number of words."""
-    root: dict[str, Any] = {}
-    for word in words:
-        node = root
-        for character in word:
-            node = node.setdefault(character, {})
-        # Marks the end of a word.
-        node[""] = {}
-    return _alternatives(root)
-
-
-def _alternatives(node: dict[str, Any]) -> str:
-    # A chain without branches needs no recursion: vocabularies have spellings of a hundred characters.
-    text = ""
-    while len(node) == 1 and "" not in node:
-        [(character, node)] = node.items()
-        text += re.escape(character)
-    branches = [re.escape(character) + _alternatives(child) for character, child in node.items() if character]
-    if not branches:
-        return text
-    return f"{text}(?:{'|'.join(branches)}){'?' if '' in node else ''}"
+    def longest_at(self, text: str, start: int) -> str | None:
+        """Returns the longest spelling at a position of a text, or None."""
+        longest = None
+        for end in range(start + 1, start + self.n_longest + 1):
+            if (part := text[start:end]) in self._words:
+                longest = part
+            if part not in self._prefixes:
+                break
+        return longest
 
 
 class ControlTokenEscaper:
@@ -157,7 +137,7 @@ class ControlTokenEscaper:
                 continue
             original = self.unescape(text[match.start() : match.start() + self._spellings.n_longest])
             # If the template changed the characters that follow, escaping the first one is enough.
-            spelling = self._spellings.longest_at_start(original) or original[0]
+            spelling = self._spellings.longest_at(original, 0) or original[0]
             yield TextSegment(text[end : match.start()], is_parsed=True)
             yield TextSegment(spelling, is_parsed=False)
             end = match.start() + len(spelling)

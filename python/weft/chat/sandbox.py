@@ -23,6 +23,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment, modifies_known_mutable
+from jinja2.visitor import NodeTransformer
 
 from weft.chat.template_terms import MAX_SIZE, TooLongError
 
@@ -112,51 +113,43 @@ def _check_size(size: int) -> None:
         raise SecurityError(f"the template creates a value of {size} elements; at most {MAX_SIZE} are allowed")
 
 
-class _CountingGenerator(CodeGenerator):
-    """Compiles a template with code that counts steps and limits the results of `~`."""
+class _Limits(NodeTransformer):
+    """Adds code to a template that counts steps and limits the results of `~`."""
 
-    def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:  # noqa: ANN401, N802 (Jinja's own names)
-        for loop in node.find_all(nodes.For):
-            if loop.test is not None:
-                # Elements that the test skips are iterations too.
-                loop.test = nodes.And(_step_filter(1, loop.lineno), loop.test, lineno=loop.lineno)
-            loop.body.insert(0, _step_statement(1, loop.lineno))
-        for macro in node.find_all(nodes.Macro):
-            macro.body.insert(0, _step_statement(CALL_STEPS, macro.lineno))
-        for block in node.find_all(nodes.CallBlock):
-            block.body.insert(0, _step_statement(CALL_STEPS, block.lineno))
-        _replace_joins(node)
-        super().visit_Template(node, frame)
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's own names)
+        if node.test is not None:
+            # Elements that the test skips are iterations too.
+            node.test = nodes.And(_steps(1, node), node.test, lineno=node.lineno)
+        return self._counted(node, 1)
+
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        return self._counted(node, CALL_STEPS)
+
+    visit_CallBlock = visit_Macro  # noqa: N815
+
+    def _counted(self, node: nodes.For | nodes.Macro | nodes.CallBlock, n_steps: int) -> nodes.Node:
+        node.body.insert(0, nodes.ExprStmt(_steps(n_steps, node), lineno=node.lineno))
+        return self.generic_visit(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        texts = nodes.List(node.nodes, lineno=node.lineno)
+        return self.generic_visit(nodes.Filter(texts, _JOIN, [], [], None, None, lineno=node.lineno))
+
+
+def _steps(n_steps: int, node: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=node.lineno)
+
+
+class _CountingGenerator(CodeGenerator):
+    """Compiles a template with limits."""
+
+    def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:  # noqa: ANN401, N802
+        super().visit_Template(_Limits().visit(node), frame)
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier, frame: Any) -> None:  # noqa: ANN401, N802
         """Compiles the body of `{% autoescape %}`, which has no effect."""
         for child in node.body:
             self.visit(child, frame)
-
-
-def _step_filter(n_steps: int, lineno: int) -> nodes.Filter:
-    return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=lineno)
-
-
-def _step_statement(n_steps: int, lineno: int) -> nodes.ExprStmt:
-    return nodes.ExprStmt(_step_filter(n_steps, lineno), lineno=lineno)
-
-
-def _replace_joins(node: nodes.Node) -> None:
-    """Replaces every `~` below a node with a filter over a list."""
-    for name, value in node.iter_fields():
-        if isinstance(value, list):
-            value[:] = [_replace_join(item) if isinstance(item, nodes.Node) else item for item in value]
-        elif isinstance(value, nodes.Node):
-            setattr(node, name, _replace_join(value))
-
-
-def _replace_join(node: nodes.Node) -> nodes.Node:
-    _replace_joins(node)
-    if not isinstance(node, nodes.Concat):
-        return node
-    texts = nodes.List(node.nodes, lineno=node.lineno)
-    return nodes.Filter(texts, _JOIN, [], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):

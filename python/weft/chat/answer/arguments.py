@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Generator, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -21,10 +22,8 @@ from weft.chat.answer.grammar import (
     Text,
     check_schema,
     current_tool,
-    nothing,
 )
-from weft.chat.answer.partial_mark import n_partial_mark
-from weft.chat.answer.source import Reading, Source, read_word
+from weft.chat.answer.source import Reading, Source, n_partial_mark, read_word
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text, words_of
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
@@ -32,19 +31,18 @@ NameReading = Generator[None, None, str | None]
 PlaceReading = Generator[None, None, int]
 
 
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True):
     """Arguments as one JSON object. If they precede the tool's name (`is_buffered`), they are kept until it is known."""
 
-    def __init__(self, *, is_buffered: bool = False) -> None:
-        self._is_buffered = is_buffered
+    is_buffered: bool = False
 
     def read(self, source: Source) -> Reading:
         """Parses the object."""
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
         buffer: list[str] = []
-        is_read = yield from values.read_json(source, buffer.append if self._is_buffered else source.emit)
-        if is_read and self._is_buffered:
+        is_read = yield from values.read_json(source, buffer.append if self.is_buffered else source.emit)
+        if is_read and self.is_buffered:
             source.buffered_arguments = "".join(buffer)
         return is_read
 
@@ -61,7 +59,8 @@ class BufferedArguments:
         """Emits the arguments without reading text."""
         source.add_arguments(source.buffered_arguments or "{}")
         source.buffered_arguments = ""
-        return (yield from nothing())
+        yield from ()
+        return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns an empty expression."""
@@ -79,44 +78,36 @@ def with_closing_mark(arguments: Grammar, closing: str) -> Grammar:
     return Seq(Either(arguments, none), End(closing))
 
 
-class Parameters:
+class Parameters(msgspec.Struct, frozen=True):
     """Arguments as a list of elements with a name and a value. Strings are written as plain text, other values as JSON.
 
     For example, `<parameter=city>` … `</parameter>`: the name is between `opening` and a middle text, the value before `closing`.
+    Line breaks around names and values may be missing.
+
+    Attributes:
+        opening: Text before a name.
+        middle: Text between a name and its value. `{type}` is the JSON type of a value other than a string.
+        closing: Text after a value.
+        padding: Text at both ends of a value that does not belong to it, and may be missing.
+        between: Text after an element.
+        text_middle: Text between a name and a string value; None is `middle`.
+        is_python: True if templates write values other than strings as Python literals.
+        quotes: Marks that may enclose a string, such as CDATA's. GBNF never writes them.
     """
 
-    def __init__(
-        self,
-        opening: str,
-        middle: str,
-        closing: str,
-        *,
-        padding: str = "",
-        between: str = "\n",
-        text_middle: str | None = None,
-        is_python: bool = False,
-        quotes: tuple[str, str] | None = None,
-    ) -> None:
-        """Describes the elements. Line breaks around names and values may be missing.
+    opening: str
+    middle: str
+    closing: str
+    padding: str = ""
+    between: str = "\n"
+    text_middle: str | None = None
+    is_python: bool = False
+    quotes: tuple[str, str] | None = None
 
-        Args:
-            opening: Text before a name.
-            middle: Text between a name and its value. `{type}` is the JSON type of a value other than a string.
-            closing: Text after a value.
-            padding: Text at both ends of a value that does not belong to it, and may be missing.
-            between: Text after an element.
-            text_middle: Text between a name and a string value; None is `middle`.
-            is_python: True if templates write values other than strings as Python literals.
-            quotes: Marks that may enclose a string, such as CDATA's. GBNF never writes them.
-        """
-        self._opening = opening
-        self._middle, self._text_middle = middle, text_middle or middle
-        self._middle_patterns = {text: _middle_pattern(text) for text in (middle, self._text_middle)}
-        self._closing = closing
-        self._padding = padding
-        self._between = between
-        self._is_python = is_python
-        self._quotes = quotes
+    @property
+    def _middles(self) -> tuple[str, str]:
+        """The text between a name and its value, and the one before a string."""
+        return self.middle, self.text_middle or self.middle
 
     def read(self, source: Source) -> Reading:
         """Parses the elements, of which there must be at least one."""
@@ -124,7 +115,7 @@ class Parameters:
         while True:
             mark = source.mark()
             yield from Space().read(source)
-            if not (yield from Text(self._opening).read(source)):
+            if not (yield from Text(self.opening).read(source)):
                 source.backtrack(mark)
                 break
             key = yield from self._key(source)
@@ -136,9 +127,9 @@ class Parameters:
             if not (yield from self._value(source, name, middle)):
                 return False
             # Some models write the closing text twice.
-            yield from Optional(Seq(Space(), self._closing)).read(source)
+            yield from Optional(Seq(Space(), self.closing)).read(source)
             n_read += 1
-        if source.is_truncated and _may_begin(source.text[source.at :].lstrip(), self._opening):
+        if source.is_truncated and _may_begin(source.text[source.at :].lstrip(), self.opening):
             # The truncated text may have contained another argument.
             return False
         source.add_arguments("}" if n_read else "")
@@ -148,7 +139,7 @@ class Parameters:
         """Parses the name of an argument and the middle text after it. Returns None if they do not match."""
         while True:
             ahead = source.text[source.at : source.at + MAX_KEY]
-            found = [(match, middle) for middle, pattern in self._middle_patterns.items() if (match := pattern.search(ahead))]
+            found = [(match, middle) for middle in self._middles if (match := _middle_pattern(middle).search(ahead))]
             if found:
                 match, middle = min(found, key=lambda each: each[0].start())
                 name = ahead[: match.start()]
@@ -161,17 +152,17 @@ class Parameters:
             yield
 
     def _value(self, source: Source, name: str, middle: str) -> Reading:
-        if self._quotes is not None:
-            opening, closing = self._quotes
+        if self.quotes is not None:
+            opening, closing = self.quotes
             mark = source.mark()
             if (yield from Text(opening).read(source)):
-                return (yield from read_text(source, closing + self._padding + self._closing))
+                return (yield from read_text(source, closing + self.padding + self.closing))
             source.backtrack(mark)
         schema = source.tool.schema_of(name)
-        if middle == self._text_middle and (middle != self._middle or is_text(schema)):
-            return (yield from read_text(source, self._closing, self._padding))
-        if self._padding:
-            yield from Optional(Text(self._padding)).read(source)
+        if middle == self._middles[1] and (middle != self.middle or is_text(schema)):
+            return (yield from read_text(source, self.closing, self.padding))
+        if self.padding:
+            yield from Optional(Text(self.padding)).read(source)
         start = source.at
         end = yield from self._end_of_json(source, start)
         if end < 0 and source.is_truncated:
@@ -179,14 +170,14 @@ class Parameters:
             return False
         is_whole = end >= 0
         value = source.text[start : end if is_whole else None]
-        source.at = end + len(self._closing) if is_whole else len(source.text)
-        source.emit(json_of(value.removesuffix(self._padding) if is_whole else value, schema))
+        source.at = end + len(self.closing) if is_whole else len(source.text)
+        source.emit(json_of(value.removesuffix(self.padding) if is_whole else value, schema))
         return is_whole
 
     def _emit_truncated(self, source: Source, schema: Mapping[str, Any]) -> None:
         """Parses a truncated value that may be JSON, and emits the part that is a prefix of valid JSON."""
         value = source.text[source.at :]
-        value = value[: len(value) - n_partial_mark(value, self._padding + self._closing, self._closing)]
+        value = value[: len(value) - n_partial_mark(value, self.padding + self.closing, self.closing)]
         is_text = can_be(schema, "") and value.lstrip()[:1] not in ("{", "[", '"')
         source.at = len(source.text)
         source.emit(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
@@ -195,7 +186,7 @@ class Parameters:
         """Returns the end of a value that may be JSON: the first closing mark outside of strings, else the first one, else -1."""
         search_from, counted, is_open, first = start, start, False, -1
         while True:
-            while (end := source.text.find(self._closing, search_from)) >= 0:
+            while (end := source.text.find(self.closing, search_from)) >= 0:
                 is_open ^= sum(match.group() == '"' for match in _QUOTES.finditer(source.text, counted, end)) % 2 == 1
                 search_from, counted = end + 1, end
                 if not is_open or source.text[start:end].lstrip()[:1] not in ("{", "[", '"'):
@@ -203,7 +194,7 @@ class Parameters:
                 first = end if first < 0 else first
             if source.is_ended or source.is_full:
                 return first
-            search_from = max(search_from, len(source.text) - len(self._closing) + 1)
+            search_from = max(search_from, len(source.text) - len(self.closing) + 1)
             yield
 
     def write(self, rules: Rules) -> str:
@@ -213,17 +204,17 @@ class Parameters:
             InvalidRequestError: The format cannot express an argument, or cannot enforce the schema of a strict tool.
         """
         tool = current_tool(rules)
-        between = rules.loosely(self._between)
+        between = rules.loosely(self.between)
         _check_strict(tool)
         if not has_fixed_properties(tool):
             key = rules.add("key", "[a-zA-Z0-9_.-]{1,64}")
-            element = f"{rules.literal(self._opening)} {key} {self._after(rules, None)} {between}"
+            element = f"{rules.literal(self.opening)} {key} {self._after(rules, None)} {between}"
             return f"({element})*"
         elements = {}
         for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[^\n<>\"]{1,250}", name) is None or name != name.strip():
                 raise tool.not_expressible(name)
-            element = f"{rules.literal(self._opening + name)} {self._after(rules, name)} {between}"
+            element = f"{rules.literal(self.opening + name)} {self._after(rules, name)} {between}"
             elements[name] = rules.add(f"element-{rules.tools.index(tool)}-{position}", element)
         required = tuple(name for name in elements if name in tool.required)
         if len(elements) <= MAX_ANY_ORDER:
@@ -236,25 +227,25 @@ class Parameters:
         """Returns the expression of the text after the name of an argument, or of any argument if `name` is None."""
         tool = current_tool(rules)
         schema = {} if name is None else tool.schema_of(name)
-        middle, text_middle = (_middle_rule(rules, middle + self._padding) for middle in (self._middle, self._text_middle))
-        closing = rules.loosely(self._padding + self._closing)
+        middle, text_middle = (_middle_rule(rules, middle + self.padding) for middle in self._middles)
+        closing = rules.loosely(self.padding + self.closing)
         if name is None or is_text(schema):
             if (words := words_of(schema)) is not None:
-                if any(self._closing in word for word in words):
+                if any(self.closing in word for word in words):
                     raise tool.not_expressible(name or "")
                 return f"{text_middle} ({' | '.join(map(rules.literal, words))}) {closing}"
             tool.check_enforced(schema, {"type"})
             any_middle = text_middle if name is not None or middle == text_middle else f"({text_middle} | {middle})"
-            return f"{any_middle} {rules.until(self._closing)}"
+            return f"{any_middle} {rules.until(self.closing)}"
         # Checks the schema even if the value turns out to be any text.
         nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
         # A string could contain the quotes of a Python literal.
-        is_python = self._is_python and not can_be(schema, "")
+        is_python = self.is_python and not can_be(schema, "")
         value = f"{middle} {rules.schema(f'argument-{nth}', schema, is_python=is_python)} {closing}"
         if not takes_any_text(schema, is_strict=tool.is_strict):
             return value
         # Templates write strings without quotes, even if other types are allowed.
-        text = f"{text_middle} {rules.until(self._closing)}"
+        text = f"{text_middle} {rules.until(self.closing)}"
         return text if middle == text_middle else f"({text} | {value})"
 
 
@@ -279,6 +270,7 @@ def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ..
     return add(once)
 
 
+@cache
 def _middle_pattern(middle: str) -> re.Pattern[str]:
     pattern = r"\s*".join(map(re.escape, middle.split("\n")))
     return re.compile(pattern.replace(re.escape(_TYPE), '(?!string")[a-z]+'))

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Space, check_schema, current_tool
@@ -19,47 +21,45 @@ _ENFORCED: Mapping[str, set[str]] = {
 """Keywords that are enforced for each type. Other types are constrained as JSON."""
 
 
-class BareArguments:
+class BareArguments(msgspec.Struct, frozen=True):
     """Arguments such as `{city:<|"|>Rome<|"|>,days:3}`, parsed to JSON. `quote` encloses strings."""
 
-    def __init__(self, quote: str) -> None:
-        self._quote = quote
+    quote: str
 
     def read(self, source: Source) -> Reading:
         """Parses the object."""
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
-        return (yield from values.read_bare(source, source.emit, self._quote))
+        return (yield from values.read_bare(source, source.emit, self.quote))
 
     def write(self, rules: Rules) -> str:
         """Returns the expression of objects that fit the tool's schema, with sorted keys as in Gemma's templates."""
         tool = current_tool(rules)
         check_schema(tool)
-        return _Writer(rules, tool, self._quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+        return _Writer(rules, tool, self.quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
 
 
-class _Writer:
-    def __init__(self, rules: Rules, tool: Tool, quote: str) -> None:
-        self._rules = rules
-        self._tool = tool
-        self._quote = quote
-        self._defined: dict[str, str] = {}
-        """Names of the rules of definitions, by reference."""
+class _Writer(msgspec.Struct):
+    rules: Rules
+    tool: Tool
+    quote: str
+    defined: dict[str, str] = {}
+    """Names of the rules of definitions, by reference."""
 
     def value(self, name: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
         """Adds the rule of values that fit a schema, and returns its name."""
-        rules = self._rules
+        rules = self.rules
         if not isinstance(schema, Mapping) or not schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"}:
             return self._anything()
         if isinstance(reference := schema.get("$ref"), str):
-            self._tool.check_enforced(schema, {"$ref"})
+            self.tool.check_enforced(schema, {"$ref"})
             return self._referred(reference)
         if (words := words_of(schema)) is not None:
-            self._tool.check_enforced(schema, {"const", "enum", "type"})
+            self.tool.check_enforced(schema, {"const", "enum", "type"})
             return rules.add(name, " | ".join(rules.literal(self._format_value(word)) for word in words))
         for word in ("anyOf", "oneOf"):
             if word in schema:
-                self._tool.check_enforced(schema, {word, "type"} if word == "anyOf" else {"type"})
+                self.tool.check_enforced(schema, {word, "type"} if word == "anyOf" else {"type"})
                 alternatives = [self.value(f"{name}-{nth}", schema_) for nth, schema_ in enumerate(schema[word])]
                 return rules.add(name, " | ".join(alternatives))
         kind = schema.get("type", "object" if "properties" in schema else None)
@@ -67,11 +67,11 @@ class _Writer:
             alternatives = [self.value(f"{name}-{one}", {**schema, "type": one}) for one in kind]
             return rules.add(name, " | ".join(alternatives))
         if kind not in ("string", "array", "object", "integer", "number", "boolean", "null"):
-            self._tool.check_enforced(schema, set())
+            self.tool.check_enforced(schema, set())
             return self._anything()
         if kind in ("integer", "number", "boolean", "null"):
             return rules.schema(name, {key: value for key, value in schema.items() if key not in SCHEMA_NOTES}, is_python=True)
-        self._tool.check_enforced(schema, {"type", *_ENFORCED[kind]})
+        self.tool.check_enforced(schema, {"type", *_ENFORCED[kind]})
         if kind == "string":
             return self._text()
         if kind == "array":
@@ -80,18 +80,18 @@ class _Writer:
         return self._object(name, schema)
 
     def _object(self, name: str, schema: Mapping[str, Any]) -> str:
-        rules, properties = self._rules, schema.get("properties")
+        rules, properties = self.rules, schema.get("properties")
         if not isinstance(properties, Mapping):
             if schema.get("additionalProperties") is False:
                 return rules.add(name, '"{}"')
-            self._tool.check_enforced(
+            self.tool.check_enforced(
                 schema, {"type"} if schema.get("additionalProperties") is not True else {"type", "additionalProperties"}
             )
             self._anything()
             return "bare-object"
         required = schema.get("required") or ()
-        if self._tool.is_strict and (unnamed := set(required) - properties.keys()):
-            raise self._tool.not_enforceable(f"required: {min(unnamed)}")
+        if self.tool.is_strict and (unnamed := set(required) - properties.keys()):
+            raise self.tool.not_enforceable(f"required: {min(unnamed)}")
         # Expressions of the rest after a member, and after the opening brace.
         behind = first = '"}"'
         for nth, key in reversed(list(enumerate(sorted(properties)))):
@@ -108,23 +108,23 @@ class _Writer:
     def _referred(self, reference: str) -> str:
         """Adds the rule of a definition, which may be recursive, and returns its name."""
         kind, _, key = reference.removeprefix("#/").partition("/")
-        defined = self._tool.parameters.get(kind) if kind in ("$defs", "definitions") else None
+        defined = self.tool.parameters.get(kind) if kind in ("$defs", "definitions") else None
         if not isinstance(defined, Mapping) or key not in defined:
-            if self._tool.is_strict:
-                raise self._tool.not_enforceable(f"$ref: {reference}")
+            if self.tool.is_strict:
+                raise self.tool.not_enforceable(f"$ref: {reference}")
             return self._anything()
-        if reference not in self._defined:
-            name = f"defined-{self._rules.tools.index(self._tool)}-{len(self._defined)}"
-            self._defined[reference] = name
-            self._rules.add(name, self.value(f"{name}-value", defined[key]))
-        return self._defined[reference]
+        if reference not in self.defined:
+            name = f"defined-{self.rules.tools.index(self.tool)}-{len(self.defined)}"
+            self.defined[reference] = name
+            self.rules.add(name, self.value(f"{name}-value", defined[key]))
+        return self.defined[reference]
 
     def _text(self) -> str:
-        rules = self._rules
-        return rules.add("bare-text", f"{rules.literal(self._quote)} {rules.until(self._quote)}")
+        rules = self.rules
+        return rules.add("bare-text", f"{rules.literal(self.quote)} {rules.until(self.quote)}")
 
     def _anything(self) -> str:
-        rules, text = self._rules, self._text()
+        rules, text = self.rules, self._text()
         word = rules.schema("bare-word", {"type": ["number", "boolean", "null"]}, is_python=True)
         rules.add("bare-member", '[a-zA-Z_] [a-zA-Z0-9_.-]{0,63} ":" bare-value')
         rules.add("bare-object", '"{" (bare-member ("," bare-member)*)? "}"')
@@ -132,12 +132,12 @@ class _Writer:
         return rules.add("bare-value", f"{text} | {word} | bare-object | bare-list")
 
     def _key(self, name: str) -> str:
-        return name if re.fullmatch(r"[\w.-]+", name) else f"{self._quote}{name}{self._quote}"
+        return name if re.fullmatch(r"[\w.-]+", name) else f"{self.quote}{name}{self.quote}"
 
     def _format_value(self, value: Any) -> str:  # noqa: ANN401 (any JSON)
         """Formats a value as Gemma's templates do."""
         if isinstance(value, str):
-            return f"{self._quote}{value}{self._quote}"
+            return f"{self.quote}{value}{self.quote}"
         if isinstance(value, Mapping):
             return "{" + ",".join(f"{self._key(key)}:{self._format_value(value[key])}" for key in sorted(value)) + "}"
         if isinstance(value, Sequence):

@@ -9,13 +9,16 @@ import msgspec
 
 from weft.chat.answer.call_format import NO_CALLS, CallFormat, ReasoningMarks
 from weft.chat.answer.derive import derive_format, derive_reasoning_marks
-from weft.chat.answer.form import reasoning_marks_of
+from weft.chat.answer.form import ChatForm, reasoning_marks_of
 from weft.chat.answer.formats import FORMATS, GENERIC, format_of
-from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
-from weft.chat.answer.samples import CALLS, Samples, render_samples
+from weft.chat.answer.parsed_message import ParsedMessage
+from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples, render_samples
+from weft.chat.answer.tools import ToolUse
 
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
+
+_USE = ToolUse(TOOLS)
 
 N_PROOFS = 2
 """Number of proofs in addition to calls: content and reasoning."""
@@ -56,10 +59,7 @@ def detect_format(
         # A bug in the derivation must not disable chats.
         logger.exception("the format of calls could not be derived from the chat template")
     call_format = named if named is not None and template.takes_tools else GENERIC
-    reasoning_marks = (
-        named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(template.source)
-    )
-    return AnswerFormat(call_format, reasoning_marks)
+    return AnswerFormat(call_format, _marks_in(template.source, named))
 
 
 def _format(template: "ChatTemplate", named: CallFormat | None, samples: Samples) -> AnswerFormat:
@@ -89,9 +89,13 @@ def _example(call_format: CallFormat, samples: Samples) -> str | None:
     return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
 
 
+def _marks_in(source: str, named: CallFormat | None) -> ReasoningMarks | None:
+    return (named and named.reasoning_marks) or reasoning_marks_of(source)
+
+
 def _reasoning_marks(named: CallFormat | None, source: str, samples: Samples) -> ReasoningMarks | None:
     """Returns the marks around reasoning: those in the template if they parse the samples, else others that do."""
-    by_marks = named.reasoning_marks if named is not None and named.reasoning_marks is not None else reasoning_marks_of(source)
+    by_marks = _marks_in(source, named)
     if not samples.with_reasoning:
         return by_marks
     known = (by_marks, *(call_format.reasoning_marks for call_format in FORMATS), derive_reasoning_marks(samples))
@@ -105,23 +109,20 @@ def _proved(named: CallFormat | None, reasoning_marks: ReasoningMarks | None, sa
     """
     known, n_most = None, -1
     for call_format in _candidates(named, samples):
-        n_proofs = _n_proofs(call_format, reasoning_marks, samples) if reads_calls(call_format, reasoning_marks, samples) else -1
+        n_proofs = _n_proofs(call_format, reasoning_marks, samples)
         if n_proofs == N_PROOFS:
             return call_format
         if n_proofs > n_most:
             known, n_most = call_format, n_proofs
     derived = derive_format(samples, reasoning_marks)
-    if (
-        derived is None
-        or not reads_calls(derived, reasoning_marks, samples)
-        or _n_proofs(derived, reasoning_marks, samples) < N_PROOFS
-    ):
-        return known
-    return derived
+    is_derived = derived is not None and _n_proofs(derived, reasoning_marks, samples) == N_PROOFS
+    return derived if is_derived else known
 
 
 def _n_proofs(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> int:
-    """Returns which proofs a format passes in addition to calls, from 0 to `N_PROOFS`: content and reasoning."""
+    """Returns how many proofs a format passes in addition to calls, up to `N_PROOFS`; -1 if it does not parse the calls."""
+    if samples.calls and not reads_calls(call_format, reasoning_marks, samples):
+        return -1
     return reads_content(call_format, reasoning_marks, samples) + (
         reasoning_marks is None or reads_reasoning(call_format, reasoning_marks, samples)
     )
@@ -139,3 +140,63 @@ def _candidates(named: CallFormat | None, samples: Samples) -> Iterator[CallForm
         )
         if call_format is not named and begins:
             yield call_format
+
+
+def reads_calls(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
+    """Returns True if parsing returns exactly the calls of the samples."""
+    return samples.call is not None and all(_is_read(call_format, reasoning_marks, samples, sample) for sample in samples.calls)
+
+
+def reads_content(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples) -> bool:
+    """Returns True if parsing returns the content without its marks, with and without a call.
+
+    Samples within reasoning are skipped.
+    """
+    shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
+    return all(
+        _is_read(call_format, reasoning_marks, samples, sample)
+        for sample in shown
+        if not _is_within(reasoning_marks, samples, sample)
+    )
+
+
+def reads_reasoning(call_format: CallFormat, reasoning_marks: ReasoningMarks, samples: Samples) -> bool:
+    """Returns True if parsing separates the reasoning from the content. With `NO_CALLS`, only the reasoning is compared."""
+    return all(_is_read(call_format, reasoning_marks, samples, sample) for sample in samples.with_reasoning)
+
+
+def _is_read(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+    begins_in_words = reasoning_marks is not None and reasoning_marks.start_is_text
+    is_open = reasoning_marks is not None and reasoning_marks.is_open(samples.header)
+    is_thinking = is_open or (begins_in_words and bool(sample.reasoning))
+    unparsed: list[None] = []
+    form = ChatForm(call_format, reasoning_marks, _USE, is_thinking=is_thinking, on_unparsed_call=lambda: unparsed.append(None))
+    message = ParsedMessage()
+    text = sample.text
+    for end in call_format.stop_strings:
+        text = text.partition(end)[0]
+    reader = form.reader()
+    for part in (*reader.read(text), *reader.end()):
+        message.add(part)
+    words = reasoning_marks.start if reasoning_marks is not None and begins_in_words else ""
+    if unparsed or message.thought.removeprefix(words).strip() != sample.reasoning:
+        return False
+    calls = [(call.name, _decoded(call.arguments)) for call in message.calls]
+    is_alike = message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
+    return call_format is NO_CALLS or is_alike
+
+
+def _is_within(reasoning_marks: ReasoningMarks | None, samples: Samples, sample: Sample) -> bool:
+    """Returns True if the template renders content within reasoning.
+
+    Some templates, such as Nemotron v2's, render the last answer after the beginning of reasoning in the generation prompt.
+    """
+    before = samples.header + sample.text.partition(sample.content)[0]
+    return reasoning_marks is not None and reasoning_marks.is_open(before)
+
+
+def _decoded(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return None

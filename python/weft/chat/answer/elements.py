@@ -5,6 +5,8 @@ import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
+import msgspec
+
 from weft.chat.answer.arguments import json_of, read_text
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_tool
@@ -29,11 +31,10 @@ _ONE_OF_EACH: tuple[object, ...] = ("", 0, True, None, [], {})
 """A value of each type."""
 
 
-class ElementArguments:
+class ElementArguments(msgspec.Struct, frozen=True):
     """Arguments such as `<city>Rome</city><units><a>1</a></units>`, with a fixed text before each tag, emitted as JSON pieces."""
 
-    def __init__(self, before_tag: str) -> None:
-        self._before_tag = before_tag
+    before_tag: str
 
     def read(self, source: Source) -> Reading:
         """Parses the elements, of which there must be at least one."""
@@ -75,7 +76,7 @@ class ElementArguments:
 
     def _ends(self, source: Source, bracket: str) -> bool:
         """Emits the bracket if a closing tag follows. Returns False otherwise, because the value is incomplete."""
-        if not source.text[source.at :].lstrip().startswith(f"{self._before_tag}</"):
+        if not source.text[source.at :].lstrip().startswith(f"{self.before_tag}</"):
             return False
         source.emit(bracket)
         return True
@@ -83,7 +84,7 @@ class ElementArguments:
     def _opening(self, source: Source) -> NameReading:
         """Parses an opening tag and returns its name, or None if there is no such tag."""
         yield from Space().read(source)
-        begin = f"{self._before_tag}<"
+        begin = f"{self.before_tag}<"
         while True:
             ahead = source.text[source.at : source.at + len(begin) + MAX_KEY]
             if not ahead.startswith(begin[: len(ahead)]):
@@ -102,7 +103,7 @@ class ElementArguments:
 
     def _value(self, source: Source, name: str, schema: Schema, depth: int) -> Reading:
         """Parses a value and its closing tag."""
-        closing = f"{self._before_tag}</{name}>"
+        closing = f"{self.before_tag}</{name}>"
         if is_text(schema):
             return (yield from read_text(source, closing))
         kind = None if _names_text(schema) or depth > MAX_DEPTH else (yield from self._kind(source, schema))
@@ -128,44 +129,43 @@ class ElementArguments:
         """Returns the required arguments and any of the others, in the order of the schema."""
         tool = current_tool(rules)
         check_schema(tool)
-        return _Writer(rules, tool, self._before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
+        return _Writer(rules, tool, self.before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
 
 
-class _Writer:
-    def __init__(self, rules: Rules, tool: Tool, before_tag: str) -> None:
-        self._rules = rules
-        self._tool = tool
-        self._before_tag = before_tag
+class _Writer(msgspec.Struct):
+    rules: Rules
+    tool: Tool
+    before_tag: str
 
     def members(self, name: str, schema: Schema) -> str:
-        self._tool.check_enforced(schema, _ENFORCED)
+        self.tool.check_enforced(schema, _ENFORCED)
         properties, required = schema.get("properties"), schema.get("required") or ()
         if not isinstance(properties, Mapping):
-            key = self._rules.add("element-name", "[a-zA-Z0-9_.-]{1,64}")
-            start, end = self._rules.literal(f"{self._before_tag}<"), self._rules.until(f"{self._before_tag}</")
-            return self._rules.add("free-elements", f'({start} {key} ">" {end} {key} ">")*')
+            key = self.rules.add("element-name", "[a-zA-Z0-9_.-]{1,64}")
+            start, end = self.rules.literal(f"{self.before_tag}<"), self.rules.until(f"{self.before_tag}</")
+            return self.rules.add("free-elements", f'({start} {key} ">" {end} {key} ">")*')
         written = []
         for nth, (key, value) in enumerate(properties.items()):
             if _NAME.fullmatch(key) is None:
-                raise self._tool.not_expressible(key)
+                raise self.tool.not_expressible(key)
             element = self._element(f"{name}-{nth}", key, value)
             written.append(element if key in required else f"({element})?")
-        return self._rules.add(name, " ".join(written) or '""')
+        return self.rules.add(name, " ".join(written) or '""')
 
     def _element(self, name: str, tag: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
-        opening = self._rules.literal(f"{self._before_tag}<{tag}>")
-        return f"{opening} {self._value(name, schema, f'{self._before_tag}</{tag}>')}"
+        opening = self.rules.literal(f"{self.before_tag}<{tag}>")
+        return f"{opening} {self._value(name, schema, f'{self.before_tag}</{tag}>')}"
 
     def _value(self, name: str, schema: Any, closing: str) -> str:  # noqa: ANN401 (any JSON)
         """Returns the expression of a value and its closing tag."""
-        rules = self._rules
+        rules = self.rules
         if not isinstance(schema, Mapping):
             return rules.until(closing)
         if is_text(schema) and (words := words_of(schema)) is not None:
             return f"({' | '.join(map(rules.literal, words))}) {rules.literal(closing)}"
         if _names_types(schema) and not (is_text(schema) or can_be(schema, []) or can_be(schema, {})):
-            return f"{rules.schema(name, {**schema, **self._tool.definitions})} {rules.literal(closing)}"
-        self._tool.check_enforced(schema, _ENFORCED)
+            return f"{rules.schema(name, {**schema, **self.tool.definitions})} {rules.literal(closing)}"
+        self.tool.check_enforced(schema, _ENFORCED)
         if schema.get("type") == "array":
             item = self._element(f"{name}-item", ITEM, _items(schema))
             return f"({rules.add(f'{name}-items', item)})* {rules.literal(closing)}"

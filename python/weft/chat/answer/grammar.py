@@ -12,17 +12,11 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.source import Reading, Source, read_word
+from weft.chat.answer.source import Reading, Source, n_ahead, read_word
 from weft.chat.answer.tools import Tool
 
 MAX_KEY = 256
 """Maximum characters of an argument's name."""
-
-
-def nothing() -> Reading:
-    """Parser that always succeeds without reading text."""
-    yield from ()
-    return True
 
 
 class Grammar(Protocol):
@@ -33,17 +27,6 @@ class Grammar(Protocol):
 
     def write(self, rules: Rules) -> str:
         """Returns the GBNF expression of the part, which may be empty."""
-
-
-def _n_ahead(source: Source, mark: str, start: int) -> Generator[None, None, int]:
-    """Returns how much of a mark follows a position: all, or less if the text ends within it; -1 if other text follows."""
-    while True:
-        ahead = source.text[start : start + len(mark)]
-        if not mark.startswith(ahead):
-            return -1
-        if ahead == mark or source.is_ended:
-            return len(ahead)
-        yield
 
 
 def _past_space(source: Source) -> Generator[None, None, int]:
@@ -64,7 +47,7 @@ class Text(msgspec.Struct, frozen=True):
 
     def read(self, source: Source) -> Reading:
         """Parses the text."""
-        if (yield from _n_ahead(source, self.text, source.at)) < len(self.text):
+        if (yield from n_ahead(source, self.text, source.at)) < len(self.text):
             return False
         source.at += len(self.text)
         return True
@@ -85,10 +68,10 @@ class End(msgspec.Struct, frozen=True):
         """Parses optional space and the mark, or nothing."""
         closing = self.text.lstrip()
         at = yield from _past_space(source)
-        n_ahead = yield from _n_ahead(source, closing, at)
-        if n_ahead >= 0:
-            source.at = at + n_ahead
-            source.is_cut |= n_ahead < len(closing)
+        n_read = yield from n_ahead(source, closing, at)
+        if n_read >= 0:
+            source.at = at + n_read
+            source.is_cut |= n_read < len(closing)
         return True
 
     def write(self, rules: Rules) -> str:
@@ -105,7 +88,7 @@ class Lookahead(msgspec.Struct, frozen=True):
     def read(self, source: Source) -> Reading:
         """Checks the text without consuming it."""
         at = yield from _past_space(source)
-        return (yield from _n_ahead(source, self.text.lstrip(), at)) >= 0
+        return (yield from n_ahead(source, self.text.lstrip(), at)) >= 0
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns an empty expression: the next part writes the text."""

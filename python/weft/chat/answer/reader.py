@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.answer.grammar import Either
-from weft.chat.answer.partial_mark import n_partial_mark
 from weft.chat.answer.parts import CallArguments, Content, Part, Reasoning
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Reading, Source, n_partial_mark
 from weft.fields.excerpt import excerpt
 
 if TYPE_CHECKING:

@@ -41,6 +41,26 @@ def _random(n: int) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(n))
 
 
+def n_partial_mark(text: str, *marks: str) -> int:
+    """Returns the length of the longest suffix of a text that is a proper prefix of one of `marks`, which must not be empty."""
+    for n in range(min(max(map(len, marks)) - 1, len(text)), 0, -1):
+        tail = text[-n:]
+        if any(mark.startswith(tail) for mark in marks):
+            return n
+    return 0
+
+
+def n_ahead(source: "Source", mark: str, start: int) -> Generator[None, None, int]:
+    """Returns how much of a mark follows a position: all, or less if the text ends within it; -1 if other text follows."""
+    while True:
+        ahead = source.text[start : start + len(mark)]
+        if not mark.startswith(ahead):
+            return -1
+        if ahead == mark or source.is_ended:
+            return len(ahead)
+        yield
+
+
 def read_word(source: "Source", pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:
     """Parses the longest text that matches a pattern, and returns it; empty if it is longer than `limit` characters.
 

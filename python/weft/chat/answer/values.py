@@ -4,8 +4,7 @@ import json
 import re
 from collections.abc import Callable
 
-from weft.chat.answer.partial_mark import n_partial_mark
-from weft.chat.answer.source import Reading, Source, complete_source, read_word
+from weft.chat.answer.source import Reading, Source, complete_source, n_ahead, n_partial_mark, read_word
 
 MAX_DEPTH = 64
 """Maximum nesting of lists and objects."""
@@ -272,10 +271,8 @@ class _BareValue(_Value):
         if quote == '"':
             return (yield from super()._string(quote))
         source, mark = self._source, self._quote
-        while (there := source.text[source.at : source.at + len(mark)]) != mark:
-            if source.is_ended or not mark.startswith(there):
-                return False
-            yield
+        if (yield from n_ahead(source, mark, source.at)) < len(mark):
+            return False
         source.at += len(mark)
         self._made.append('"')
         while True:
