@@ -13,15 +13,12 @@ import msgspec
 from weft import _native
 from weft._native import (
     Adapter,
-    CachedNode,
     Compute,
     Limits,
     Media,
     MixedPrompt,
     Model,
-    Prefix,
     RecentStep,
-    SavedPrefix,
     Slot,
     Stats,
     Stream,
@@ -31,13 +28,11 @@ from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
 from weft.errors import EngineStoppedError, InvalidRequestError, WeftError
-from weft.installed.platform import free_memory_bytes
-from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
 from weft.request.sampling import SamplingParams
 from weft.work import tuning
-from weft.work.cache import CacheOperations
+from weft.work.cache import CacheControl
 from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 
 if TYPE_CHECKING:
@@ -50,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 
-class Engine(Embedding):
+class Engine(Embedding, CacheControl):
     """Serves one model from one worker thread, with one KV cache that all requests share.
 
     The constructor loads nothing; `async with` or `await start()` loads the model:
@@ -484,185 +479,6 @@ class Engine(Embedding):
         """
         self._running().set_adapters(adapters)
 
-    async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
-        """Computes the part of a prompt that is not cached, and pins it in the cache until it is unpinned.
-
-        Cancelling the call pins nothing. Only requests with the same `adapters` (see `Request`) can reuse the prefix.
-
-        Raises:
-            InvalidRequestError: The prompt has no tokens or the wrong type.
-            ContextOverflowError: The prompt alone fills the context of a slot.
-            PinBudgetError: Pinned prefixes would take more than half of the cache.
-            QueueFullError: `max_queue` requests are already waiting.
-            DecodeError: The model could not compute a step.
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._cache_operations().pin(prompt, adapters)
-
-    async def unpin(self, prefix: Prefix | int) -> bool:
-        """Unpins a prefix, given itself or its id, so that it may be evicted. Returns False if it is not pinned.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._threads.run(
-            ThreadPool.QUERY, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix
-        )
-
-    async def prefixes(self) -> list[Prefix]:
-        """Returns every pinned prefix, in pinning order.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._threads.run(ThreadPool.QUERY, self._running().pinned)
-
-    async def cached(self) -> list[CachedNode]:
-        """Returns all nodes of the prefix tree, parents before their children. Waits for the step that is running.
-
-        Running streams pause while the tree is copied; `recently_used` copies only what it returns. The engine bounds the work
-        that it spends on such queries between two steps.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._threads.run(ThreadPool.QUERY, self._running().cached)
-
-    async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
-        """Returns at most `limit` nodes of the prefix tree, and the total number of nodes. A large cache has tens of thousands.
-
-        The most recently used come first. A node counts as used when one of its descendants is, so parents come before their
-        children, and no node is returned without its parent.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-            OverflowError: `limit` is below 0.
-        """
-        return await self._threads.run(ThreadPool.QUERY, self._running().recently_used, limit)
-
-    async def prefix_digest(self, key: bytes = b"", *, n_max: int = 8_192) -> tuple[bytes, bytes]:
-        """Returns hashes of cached prefixes, per 64-token block: those in the device cache, and those only in the host cache.
-
-        Each hash identifies a text from its beginning to the end of a block. Hashes are 8 bytes, little-endian, sorted
-        numerically. `weft.ray.digest` computes the same hashes for a prompt. Only prefixes that other requests can reuse are
-        included.
-
-        Args:
-            key: Key of the hashes, at most 64 bytes; without it, texts cannot be recognized by their hashes.
-            n_max: Maximum number of hashes. If there are more, every second block is included, or every fourth, and so on.
-
-        Raises:
-            InvalidRequestError: The key is too long.
-            EngineStoppedError: The engine was closed, possibly during the call.
-            OverflowError: `n_max` is below 0.
-        """
-        return await self._threads.run(ThreadPool.QUERY, self._running().prefix_digest, key, n_max)
-
-    async def save_prefix(
-        self,
-        prompt: str | Sequence[int],
-        path: str | os.PathLike[str],
-        *,
-        compute: bool = True,
-        adapters: Sequence[tuple[int, float]] | None = None,
-        invoked_at: int | None = None,
-    ) -> PrefixFile:
-        """Saves the computed state of a prompt to a file for `load_prefix`, in an engine with the same model and cache type.
-
-        Cancelling the call frees the slot; a file whose writing has begun is completed.
-
-        Args:
-            prompt: The prefix. The part that is not cached is computed first.
-            path: Path of the file; an existing file is replaced when the new one is complete.
-            compute: False saves only the cached part.
-            adapters: Adapters for the computation, as in `Request`. The file serves requests with the same adapters.
-            invoked_at: Position from which an activated adapter (aLoRA) applies; None is its last invocation in the prompt.
-
-        Raises:
-            InvalidRequestError: The prompt has no tokens or the wrong type, or nothing could be copied.
-            ContextOverflowError: The prompt alone fills the context of a slot.
-            QueueFullError: `max_queue` requests are already waiting.
-            DecodeError: The model could not compute a step.
-            EngineStoppedError: The engine was closed, possibly during the call.
-            ModelLoadError: The model file is missing, or has changed since it was loaded.
-            OSError: The file cannot be written.
-        """
-        return await self._cache_operations().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
-
-    async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
-        """Loads a file of `save_prefix`, so that requests with this prefix compute only the rest. Cancelling loads nothing.
-
-        Args:
-            path: Path of the file.
-            slot: Slot to load the prefix into, once it is free; None is any.
-
-        Raises:
-            PrefixFileError: The file is damaged, or is of another model, cache type or an adapter that is not loaded.
-            InvalidRequestError: There is no such slot.
-            ContextOverflowError: The prefix alone fills the context of a slot.
-            QueueFullError: `max_queue` requests are already waiting.
-            EngineStoppedError: The engine was closed, possibly during the call.
-            ModelLoadError: The model file is missing, or has changed since it was loaded.
-            OSError: The file cannot be read.
-        """
-        return await self._cache_operations().load(path, slot)
-
-    async def export_cache(self, *, should_continue: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
-        """Returns copies of the host cache, for `import_cache` after the engine has slept and woken.
-
-        Each is a complete prompt, most recently used first. Together they use at most the memory of the host cache and at most
-        half of the free memory, so not all prompts are copied if they share much. Prompts with other adapters than the default,
-        and prompts with media, are skipped.
-
-        Args:
-            should_continue: Called before each copy; returning False ends the export with the copies made so far.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        max_bytes = min(self.stats().host_cache.n_bytes, free_memory_bytes() // 2)
-        return await self._cache_operations().copies(max_bytes, should_continue)
-
-    async def import_cache(self, copies: Sequence[SavedPrefix]) -> None:
-        """Loads the copies of `export_cache`, so that requests with these prefixes compute only the rest.
-
-        Raises:
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        await self._cache_operations().import_cache(copies)
-
-    async def slot_tokens(self, slot: int) -> list[int]:
-        """Returns the tokens in a slot that its running sequence, or else the last one, has computed.
-
-        Prompts that are pinned, saved, or loaded without a slot run in a free slot and do not change its tokens.
-
-        Raises:
-            InvalidRequestError: There is no such slot.
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        tokens, _, _ = await self.slot_state(slot)
-        return tokens
-
-    async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """Returns the tokens of `slot_tokens`, the adapters that they were computed with (as in `Request`), and `invoked_at`.
-
-        The last is the position from which an activated adapter (aLoRA) applies, as in `save_prefix`, or None.
-
-        Raises:
-            InvalidRequestError: There is no such slot.
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._threads.run(ThreadPool.QUERY, self._running().slot_state, slot)
-
-    async def erase_slot(self, slot: int) -> int:
-        """Evicts the tokens in a slot, once it is idle, and returns their number. Other cached prefixes are unaffected.
-
-        Raises:
-            InvalidRequestError: There is no such slot.
-            EngineStoppedError: The engine was closed, possibly during the call.
-        """
-        return await self._cache_operations().erase(slot)
-
     async def read_media(self, data: bytes) -> Media:
         """Decodes an image (PNG, JPEG, GIF, BMP, WebP) or audio (WAV, MP3, FLAC, Ogg Vorbis) file for use in prompts.
 
@@ -799,9 +615,6 @@ class Engine(Embedding):
             return None
         loop = asyncio.get_running_loop()
         return lambda fraction: loop.call_soon_threadsafe(on_progress, fraction)
-
-    def _cache_operations(self) -> CacheOperations:
-        return CacheOperations(self._running(), self._threads)
 
     def _is_closed(self) -> bool:
         return self._state == "closed"
