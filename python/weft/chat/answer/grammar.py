@@ -29,14 +29,14 @@ class Grammar(Protocol):
         """Returns the GBNF expression of the part, which may be empty."""
 
 
-def _past_space(source: Source) -> Generator[None, None, int]:
-    """Returns the position of the first character that is not whitespace."""
+def _n_space(source: Source) -> Generator[None, None, int]:
+    """Returns how many characters of whitespace follow."""
     at = source.at
     while True:
         while at < len(source.text) and source.text[at].isspace():
             at += 1
         if at < len(source.text) or source.is_ended:
-            return at
+            return at - source.at
         yield
 
 
@@ -47,7 +47,7 @@ class Text(msgspec.Struct, frozen=True):
 
     def read(self, source: Source) -> Reading:
         """Parses the text."""
-        if (yield from n_ahead(source, self.text, source.at)) < len(self.text):
+        if (yield from n_ahead(source, self.text)) < len(self.text):
             return False
         source.at += len(self.text)
         return True
@@ -67,10 +67,10 @@ class End(msgspec.Struct, frozen=True):
     def read(self, source: Source) -> Reading:
         """Parses optional space and the mark, or nothing."""
         closing = self.text.lstrip()
-        at = yield from _past_space(source)
-        n_read = yield from n_ahead(source, closing, at)
+        n_space = yield from _n_space(source)
+        n_read = yield from n_ahead(source, closing, n_space)
         if n_read >= 0:
-            source.at = at + n_read
+            source.at += n_space + n_read
             source.is_cut |= n_read < len(closing)
         return True
 
@@ -87,8 +87,8 @@ class Lookahead(msgspec.Struct, frozen=True):
 
     def read(self, source: Source) -> Reading:
         """Checks the text without consuming it."""
-        at = yield from _past_space(source)
-        return (yield from n_ahead(source, self.text.lstrip(), at)) >= 0
+        n_space = yield from _n_space(source)
+        return (yield from n_ahead(source, self.text.lstrip(), n_space)) >= 0
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns an empty expression: the next part writes the text."""

@@ -50,9 +50,11 @@ def n_partial_mark(text: str, *marks: str) -> int:
     return 0
 
 
-def n_ahead(source: "Source", mark: str, start: int) -> Generator[None, None, int]:
-    """Returns how much of a mark follows a position: all, or less if the text ends within it; -1 if other text follows."""
+def n_ahead(source: "Source", mark: str, offset: int = 0) -> Generator[None, None, int]:
+    """Returns how much of a mark follows after `offset` characters: a part if the text ends there, -1 if other text follows."""
     while True:
+        # While the parser waits, a commit may discard the text before it.
+        start = source.at + offset
         ahead = source.text[start : start + len(mark)]
         if not mark.startswith(ahead):
             return -1

@@ -271,7 +271,7 @@ class _BareValue(_Value):
         if quote == '"':
             return (yield from super()._string(quote))
         source, mark = self._source, self._quote
-        if (yield from n_ahead(source, mark, source.at)) < len(mark):
+        if (yield from n_ahead(source, mark)) < len(mark):
             return False
         source.at += len(mark)
         self._made.append('"')
