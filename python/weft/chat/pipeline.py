@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -104,12 +105,15 @@ class _Chat(msgspec.Struct, frozen=True):
     opens_answer: bool
     """True if the prompt ends with the beginning of the assistant's turn."""
     variables: dict[str, object]
-    n_media: int
-    """Number of media parts, including those in the continued message."""
     tools: RequestedTools
     thinking: ReasoningOptions
     n_volatile: int
     """Number of volatile lines that were moved or removed from the system message."""
+
+    @property
+    def whole(self) -> list[ChatMessage]:
+        """All messages, including the continued one."""
+        return self.messages if self.continued is None else [*self.messages, self.continued]
 
 
 class _Rendered(NamedTuple):
@@ -275,8 +279,8 @@ class ChatPipeline:
         if (form := self._form(data)) is not self:
             return form.prompt(data, media, with_system_end=with_system_end)
         chat = self._read(data)
-        if chat.n_media != len(media):
-            message = f"the messages have {chat.n_media} media parts, but {len(media)} were read"
+        if (n_media := _n_media(chat.whole)) != len(media):
+            message = f"the messages have {n_media} media parts, but {len(media)} were read"
             raise InvalidRequestError("messages", f"{message}; give them as parts of type 'media', with the result of read_media")
         rendered = self._render(chat)
         parts = self._tokenizer.tokens(rendered.segments, media)
@@ -325,7 +329,7 @@ class ChatPipeline:
         constraint = OutputConstraint(
             form,
             self._control_ids,
-            settings.reasoning_budget if thinking.budget is None else thinking.budget,
+            thinking.budget,
             message=budget_message(thinking.budget_message, settings.reasoning_budget_message, ends),
             may_reason=thinking.is_on is not False,
             cache=self._call_grammars,
@@ -357,10 +361,13 @@ class ChatPipeline:
         return {self._spelling(token): token for token in self._engine.model.control_tokens() if self._spelling(token)}
 
     def _read(self, data: ChatRequest) -> _Chat:
-        self._check_number(data.messages or ())
+        n_messages, n_ctx = len(data.messages or ()), self._engine.limits.n_ctx_slot
+        if n_messages >= n_ctx:
+            # Rejected before any work: a message has at least one token.
+            raise ContextOverflowError(n_messages, n_ctx, is_least=True)
         messages, n_volatile = self._volatile.rearrange(check(data.messages))
         is_continued = self._is_continued(data, messages)
-        thinking = self._thinking(data)
+        thinking = reasoning_options(data, self._settings)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
         enable = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on}
         given = data.chat_template_kwargs or {}
@@ -371,26 +378,10 @@ class ChatPipeline:
             continued_part=data.continue_final_message if isinstance(data.continue_final_message, str) else None,
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables=variables,
-            n_media=sum(1 for _ in media_parts(messages)),
             tools=requested_tools(data),
             thinking=thinking,
             n_volatile=n_volatile,
         )
-
-    def _thinking(self, data: ChatRequest) -> ReasoningOptions:
-        options = reasoning_options(data, self._settings.reasoning_format)
-        given = (data.chat_template_kwargs or {}).get("enable_thinking", options.is_on)
-        if not isinstance(given, bool | None):
-            message = f"chat_template_kwargs.enable_thinking is {excerpt(given)}; it must be a boolean"
-            raise InvalidRequestError("chat_template_kwargs", message)
-        is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
-        return msgspec.structs.replace(options, is_on=is_on if isinstance(is_on, bool) else None)
-
-    def _check_number(self, messages: Sequence[ChatMessage]) -> None:
-        """Rejects chats with more messages than the context has tokens, before any work: a message has at least one token."""
-        n_ctx = self._engine.limits.n_ctx_slot
-        if len(messages) >= n_ctx:
-            raise ContextOverflowError(len(messages), n_ctx, is_least=True)
 
     def _is_continued(self, data: ChatRequest, messages: Sequence[ChatMessage]) -> bool:
         """Returns True if the last message is a partial answer."""
@@ -427,11 +418,10 @@ class ChatPipeline:
         tools = chat.tools.shown
         is_shown = bool(tools) and self._call_format.takes_tools
         example = self._answer_format.example if tools and not is_shown else None
-        n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
-        n_placeholders = chat.n_media + n_cut_marks + (example is not None)
-        placeholders = placeholder_characters(n_placeholders, template.source, _all_texts(chat)) if n_placeholders else []
-        media, cut_marks = placeholders[: chat.n_media], placeholders[chat.n_media : chat.n_media + n_cut_marks]
-        example_marks = placeholders[chat.n_media + n_cut_marks :]
+        n_each = _n_media(chat.whole), 0 if chat.continued is None else N_CUT_MARKS, int(example is not None)
+        texts = msgspec.json.encode((chat.whole, chat.variables, tools)).decode() if any(n_each) else ""
+        placeholders = iter(placeholder_characters(sum(n_each), template.source, texts))
+        media, cut_marks, example_marks = ([*islice(placeholders, n)] for n in n_each)
         partial_answer = self._partial_answer(chat, media)
         messages = chat.messages if partial_answer is None else [*chat.messages, partial_answer.message()]
         if tools and not is_shown:
@@ -442,9 +432,9 @@ class ChatPipeline:
         if partial_answer is not None:
             rendered.append(partial_answer.as_text())
         # Descriptions of tools may also spell control tokens.
-        untrusted = [*rendered, *({"tools": [tool]} for tool in tools)]
+        untrusted = [*rendered, *tools]
         escaper = ControlTokenEscaper(untrusted, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
-        escaped = [tool for message in escaper.messages[len(rendered) :] for tool in message["tools"]]
+        escaped = escaper.messages[len(rendered) :]
         render = partial(self._render_text, variables={**chat.variables, "tools": escaped} if is_shown else chat.variables)
         shown = escaper.messages[:n_messages]
         if partial_answer is None:
@@ -516,8 +506,7 @@ class ChatPipeline:
         """Returns the partial answer of the chat's last message; None if there is nothing to continue."""
         if chat.continued is None:
             return None
-        n_before = sum(1 for _ in media_parts(chat.messages))
-        content = content_text(chat.continued.content, iter(media[n_before:]))
+        content = content_text(chat.continued.content, iter(media[_n_media(chat.messages) :]))
         reasoning = chat.continued.reasoning_content or ""
         marks = None if self._reasoning_form is None else self._reasoning_form.marks
         partial_answer = parse_partial_answer(content, reasoning, marks, part=chat.continued_part)
@@ -553,8 +542,7 @@ class ChatPipeline:
         if n_messages < 1:
             return None
         messages = chat.messages[:n_messages]
-        n_media = sum(1 for _ in media_parts(messages))
-        earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
+        earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False)
         try:
             return n_common(self._tokenizer.tokens(self._render_segments(earlier).segments, media), parts)
         except (TemplateError, ContextOverflowError):
@@ -595,7 +583,5 @@ def _n_system_messages(chat: _Chat) -> int:
     return 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
 
 
-def _all_texts(chat: _Chat) -> str:
-    """Returns all text of a chat, to find characters that it does not contain."""
-    messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
-    return msgspec.json.encode((messages, chat.variables, chat.tools.shown)).decode()
+def _n_media(messages: Sequence[ChatMessage]) -> int:
+    return sum(1 for _ in media_parts(messages))

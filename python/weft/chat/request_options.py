@@ -11,6 +11,7 @@ from weft.chat.answer.tools import NO_TOOLS, Tool, ToolUse
 from weft.chat.conversation import ChatRequest
 from weft.errors import InvalidRequestError
 from weft.fields.excerpt import excerpt
+from weft.settings.chat import ChatSettings
 
 MAX_TOOLS = 128
 """Maximum number of tools in a chat. OpenAI has the same limit."""
@@ -44,7 +45,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     is_on: bool | None = None
     """None uses the template's default."""
     budget: int | None = None
-    """Maximum tokens of the reasoning, negative for no limit; None uses the server's default."""
+    """Maximum tokens of the reasoning; None or negative for no limit."""
     budget_message: str | None = None
     """Text inserted at the end of reasoning whose budget is exhausted; None uses the server's default."""
     format: ReasoningFormat = ReasoningFormat.SEPARATE
@@ -167,36 +168,44 @@ def _checked_name(name: Any, names: Sequence[str], field: str) -> str:  # noqa: 
     return str(name)
 
 
-def reasoning_options(data: ChatRequest, default_form: str) -> ReasoningOptions:
+def reasoning_options(data: ChatRequest, settings: ChatSettings) -> ReasoningOptions:
     """Returns the reasoning options of a chat.
 
     Raises:
         InvalidRequestError: A field has an invalid value.
     """
-    form = data.reasoning_format or default_form
+    form = data.reasoning_format or settings.reasoning_format
     if form not in REASONING_FORMATS:
         known = ", ".join(map(repr, REASONING_FORMATS))
         raise InvalidRequestError("reasoning_format", f"reasoning_format is {excerpt(form)}; it must be one of {known}")
-    is_on = data.enable_thinking
-    budget: Any = None
+    thinking, budget = data.thinking, None
     match data.thinking:
-        case None:
-            pass
-        case bool() as enabled:
-            is_on = enabled if is_on is None else is_on
         case {"type": "enabled" | "disabled" | "adaptive" | "auto" as kind, **more}:
-            is_on = _ON[kind] if is_on is None else is_on
-            budget = more.get("budget_tokens")
+            thinking, budget = _ON[kind], more.get("budget_tokens")
+        case None | bool():
+            pass
         case _:
             right = "it must be a boolean, or an object whose type is 'enabled' or 'disabled'"
             raise InvalidRequestError("thinking", f"thinking is {excerpt(data.thinking)}; {right}")
-    if is_on is None and data.reasoning_effort == "none":
-        is_on = False
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequestError("thinking", f"thinking.budget_tokens is {excerpt(budget)}; it must be a whole number")
-    given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    budget = None if given is None else min(given, MAX_BUDGET)
-    return ReasoningOptions(is_on, budget, data.reasoning_budget_message, REASONING_FORMATS[form])
+    effort = False if data.reasoning_effort == "none" else None
+    is_on = (data.chat_template_kwargs or {}).get("enable_thinking", _first(data.enable_thinking, thinking, effort))
+    if not isinstance(is_on, bool | None):
+        message = f"chat_template_kwargs.enable_thinking is {excerpt(is_on)}; it must be a boolean"
+        raise InvalidRequestError("chat_template_kwargs", message)
+    budget = _first(data.reasoning_budget_tokens, data.thinking_budget_tokens, budget)
+    return ReasoningOptions(
+        is_on=_first(is_on, settings.chat_template_kwargs.get("enable_thinking")),
+        budget=settings.reasoning_budget if budget is None else min(budget, MAX_BUDGET),
+        budget_message=data.reasoning_budget_message,
+        format=REASONING_FORMATS[form],
+    )
+
+
+def _first(*values: Any) -> Any:  # noqa: ANN401 (any JSON)
+    """Returns the first value that is not None."""
+    return next((value for value in values if value is not None), None)
 
 
 def budget_message(given: str | None, default: str, ends: Sequence[str]) -> str:
