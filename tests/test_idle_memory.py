@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from litestar.types import HTTPReceiveMessage, Message
 
-from weft.server.run.executor import Executor, Purpose
+from weft.server.executor import Executor, Purpose
 from weft.server.streaming.client_timeouts import ClientTimeouts
 from weft.serving import idle_memory
 from weft.serving.idle_memory import Collector

@@ -98,7 +98,10 @@ RULES = {
     "dialects of chats name only messages and parts of answers": Rule(
         "python/weft/server/*/*.py",
         r"\bweft\.chat\.(?!conversation\b|messages\b|answer\.(parts|parsed_message)\b)",
-        (*(f"python/weft/server/{folder}/" for folder in ("request_fields", "run")), "python/weft/server/llamacpp/properties.py"),
+        (
+            *(f"python/weft/server/{folder}/" for folder in ("inference", "model", "request_fields")),
+            "python/weft/server/llamacpp/properties.py",
+        ),
     ),
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"

@@ -16,7 +16,7 @@ from weft.chat.request_options import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.drawing import figure
 from weft.errors import AnswerTooLargeError
 from weft.fields.meta import field_meta
-from weft.server import json_request, memory_budget
+from weft.server import executor, json_request, keyed_lock, memory_budget
 from weft.server.anthropic import translate as anthropic
 from weft.server.compat import prompt_files
 from weft.server.errors import (
@@ -28,13 +28,14 @@ from weft.server.errors import (
     TextsWaitingError,
     describe,
 )
+from weft.server.inference import embedding, request_builder
 from weft.server.media import fetching, reader
+from weft.server.model import auto_pinner
 from weft.server.request_fields.branches import MAX_BRANCHES
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, store, translate
 from weft.server.responses import service as responses_service
-from weft.server.run import auto_pinner, embedding, executor, keyed_lock, request_builder
 from weft.server.score_api import scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed

@@ -30,8 +30,8 @@ from weft.chat.call_grammar_cache import MAX_CACHE_BYTES, CallGrammarCache
 from weft.chat.output_constraint import OutputConstraint
 from weft.chat.pipeline import ChatPrompt
 from weft.chat.request_options import MAX_TOOLS
+from weft.server.inference.usage_counters import UsageCounters
 from weft.server.llamacpp import metrics
-from weft.server.run.usage_counters import UsageCounters
 
 N_MUTATIONS = 1_000
 

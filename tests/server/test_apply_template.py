@@ -22,8 +22,8 @@ from weft.chat import builtin, sandbox
 from weft.chat.pipeline import ChatPipeline
 from weft.chat.segment_tokenizer import MARK
 from weft.server import create_app
+from weft.server.executor import LONG_TEXT
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.executor import LONG_TEXT
 from weft.settings import Settings
 
 HELLO: Json = [{"role": "user", "content": "Hello"}]

@@ -15,8 +15,8 @@ from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedStream, token
 from tests.server.test_requests import ENDLESS, Running
-from weft.server.run.generation import Generation
-from weft.server.run.usage_counters import UsageCounters
+from weft.server.inference.generation import Generation
+from weft.server.inference.usage_counters import UsageCounters
 
 
 def client_of(live: Any) -> httpx.AsyncClient:  # noqa: ANN401 (a live server)

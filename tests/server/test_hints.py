@@ -19,8 +19,8 @@ from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.errors import TextsWaitingError
 from weft.server.gateway import Gateway
-from weft.server.run import auto_pinner
-from weft.server.run.pins import Pinned, Pins
+from weft.server.model import auto_pinner
+from weft.server.model.pins import Pinned, Pins
 from weft.settings import Settings
 from weft.settings.volatile import PRESETS
 

@@ -12,7 +12,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, NUMBER, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
 from weft.server import create_app
-from weft.server.run.executor import LONG_TEXT
+from weft.server.executor import LONG_TEXT
 from weft.settings import Settings
 
 END_TOKEN = 2

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import weft
 from tests.server.scripted import ScriptedStream, finished
-from weft.server.run import generation
-from weft.server.run.generation import Generation
-from weft.server.run.usage_counters import UsageCounters
+from weft.server.inference import generation
+from weft.server.inference.generation import Generation
+from weft.server.inference.usage_counters import UsageCounters
 
 N_PROMPTS = 1_000
 

@@ -24,13 +24,12 @@ from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from tests.server.test_watchdog import MOST_MS, Body, Case, filled, nobody_waits, watching
 from weft.chat.request import Templates
-from weft.server import create_app
+from weft.server import create_app, executor
 from weft.server.gateway import Gateway
 from weft.server.json_request import max_body
 from weft.server.media import reader
 from weft.server.media.fetching import is_public
 from weft.server.media.files import MediaFile
-from weft.server.run import executor
 from weft.settings import Settings
 from weft.work.threads import Threads
 

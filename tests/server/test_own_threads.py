@@ -16,10 +16,9 @@ from tests.helpers import wait_until
 from tests.server.conftest import PROMPT
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
-from weft.server import create_app, slot_files
+from weft.server import create_app, keyed_lock, slot_files
+from weft.server.executor import LONG_TEXT, Executor
 from weft.server.gateway import Gateway
-from weft.server.run import keyed_lock
-from weft.server.run.executor import LONG_TEXT, Executor
 from weft.settings import Settings
 from weft.work.threads import ThreadPool
 

@@ -24,12 +24,11 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
-from weft.server import memory_budget
+from weft.server import keyed_lock, memory_budget
 from weft.server.errors import _TABLE, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
 from weft.server.request_line import RequestLine
-from weft.server.run import keyed_lock
 from weft.serving.logs import FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text(encoding="utf-8")

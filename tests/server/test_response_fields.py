@@ -14,8 +14,8 @@ from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.matchers import Json
 from tests.server.test_requests import ENDLESS, Running
-from weft.server.run import schema_parts
-from weft.server.run.schema_parts import SCHEMA, SchemaParts
+from weft.server.inference import schema_parts
+from weft.server.inference.schema_parts import SCHEMA, SchemaParts
 
 NULL: Json = {"type": "null"}
 

@@ -15,8 +15,8 @@ import weft
 from tests.helpers import prompt_of
 from tests.server.conftest import answers
 from weft.server import create_app
-from weft.server.run.generation import Generation
-from weft.server.run.submission import Submission
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import Submission
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
 

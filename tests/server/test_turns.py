@@ -18,11 +18,11 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import Json
 from tests.server.scripted import connect, token
 from weft.server import create_app
+from weft.server.inference.generation import Generation
+from weft.server.inference.request_builder import MAX_PROMPT_LOGPROBS
+from weft.server.inference.usage_counters import UsageCounters
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS, paths
-from weft.server.run.generation import Generation
-from weft.server.run.request_builder import MAX_PROMPT_LOGPROBS
-from weft.server.run.usage_counters import UsageCounters
 from weft.server.streaming.json_chunks import GAP, entries, filled, groups, json_list
 from weft.server.streaming.responses import MAX_WRITE_BYTES
 

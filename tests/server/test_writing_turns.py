@@ -11,8 +11,8 @@ import pytest
 
 import weft
 from tests.server.scripted import ScriptedStream, finished, token
-from weft.server.run.generation import HEAVY, Generation
-from weft.server.run.usage_counters import UsageCounters
+from weft.server.inference.generation import HEAVY, Generation
+from weft.server.inference.usage_counters import UsageCounters
 from weft.server.streaming.fair_scheduler import BURST_S, LIGHT_ACTIVE_S, SHARE, TokenBucket, current_scheduler, yield_fairly
 
 N_WRITERS = 20

@@ -26,6 +26,7 @@ from weft.server.context import RequestContext
 from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
+from weft.server.inference.caller import CONVERSATION
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -37,9 +38,8 @@ from weft.server.openai.routes import router as openai_router
 from weft.server.requests_api.routes import router as requests_router
 from weft.server.responses.routes import router as responses_router
 from weft.server.responses.service import ResponseService
-from weft.server.run.caller import CONVERSATION
-from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
+from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat, EventFormats
 from weft.settings import Settings
 

@@ -8,7 +8,7 @@ from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from weft.server.run.sleep import IdleUnloader
+from weft.server.model.idle_unloader import IdleUnloader
 
 __all__ = ["NEEDS_NO_MODEL", "KeepAwake", "arrived_ns"]
 

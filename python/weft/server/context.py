@@ -7,8 +7,8 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from weft.server.auth import current_owner
-from weft.server.run.caller import Caller
-from weft.server.run.service import Service
+from weft.server.inference.caller import Caller
+from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormats
 from weft.server.web_policy import require_trusted_sender
 

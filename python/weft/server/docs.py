@@ -9,8 +9,8 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.executor import Executor, Purpose
 from weft.server.field_texts import field_text
-from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["Document", "document_router"]
 

@@ -26,7 +26,7 @@ from weft.server.errors import (
 )
 from weft.server.page import DOCS, PATHS, SCRIPT, docs_file, page, script
 from weft.server.request_line import RequestLine
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.static import Files
 from weft.server.streaming.client_timeouts import ClientTimeouts
 from weft.server.web_policy import Headers, WebPolicy

@@ -11,11 +11,11 @@ from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from weft._native import read_body
 from weft.server.errors import BodiesTooLargeError
+from weft.server.executor import Purpose
 from weft.server.json_errors import why_not_json
 from weft.server.media.reader import MAX_BYTES
 from weft.server.memory_budget import MemoryBudget, Reservation
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming.fair_scheduler import yield_fairly
 
 __all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_budget", "max_body", "put_text"]

@@ -8,8 +8,8 @@ from weft import Engine, InvalidRequestError, PrefixFile, PrefixFileError
 from weft.errors import NotSupportedError
 from weft.fields.excerpt import excerpt
 from weft.server.errors import SlotFileError
-from weft.server.run.executor import Executor, Purpose
-from weft.server.run.keyed_lock import KeyedLock
+from weft.server.executor import Executor, Purpose
+from weft.server.keyed_lock import KeyedLock
 
 __all__ = ["SlotFiles"]
 

@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.response.file import ASGIFileResponse
 
 from weft.server.errors import TextsWaitingError
-from weft.server.run.executor import Executor, Purpose
+from weft.server.executor import Executor, Purpose
 
 __all__ = ["Files"]
 

@@ -27,10 +27,10 @@ from weft.server.anthropic.schemas import (
     ToolUseBlock,
     Usage,
 )
+from weft.server.inference.end_reason import end_reason, stop_string
+from weft.server.inference.generation import Event, Generation
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.run.end_reason import end_reason, stop_string
-from weft.server.run.generation import Event, Generation
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 

@@ -10,9 +10,9 @@ from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import check_version, parse
 from weft.server.context import ContextDependency
+from weft.server.executor import Purpose
+from weft.server.inference import chat as chats
 from weft.server.routes import handlers_of, routes_of
-from weft.server.run import chat as chats
-from weft.server.run.executor import Purpose
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 

@@ -11,9 +11,9 @@ from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
+from weft.server.inference.submission import renamed
 from weft.server.request_fields import neutral
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.submission import renamed
 
 __all__ = ["TTLS_S", "VERSION", "MarkedPrefix", "ParsedRequest", "check_version", "parse"]
 

@@ -14,10 +14,10 @@ from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.context import ContextDependency
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchItemError
+from weft.server.executor import Purpose
+from weft.server.inference.submission import Piece
 from weft.server.routes import routes_of
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
-from weft.server.run.submission import Piece
+from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse
 
 __all__ = ["router"]

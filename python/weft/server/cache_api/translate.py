@@ -17,8 +17,8 @@ from weft.server.cache_api.schemas import (
     Tier,
     UsedAdapter,
 )
-from weft.server.run.pins import Pinned
-from weft.server.run.submission import Piece
+from weft.server.inference.submission import Piece
+from weft.server.model.pins import Pinned
 
 __all__ = ["DEFAULT_LIMIT", "END_CHARACTERS", "MAX_LIMIT", "limit", "pieces", "pinned", "prefixes", "report"]
 

@@ -7,9 +7,9 @@ import msgspec
 
 from weft import Finished, Token
 from weft.server.compat.schemas import Content
+from weft.server.inference.generation import Event, Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings

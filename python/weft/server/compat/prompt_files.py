@@ -7,8 +7,8 @@ from pathlib import Path
 from weft import InvalidRequestError, PrefixFileError
 from weft.errors import NotSupportedError
 from weft.server.errors import SlotFileError
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
+from weft.server.executor import Purpose
+from weft.server.service import Service
 from weft.settings import Settings
 
 __all__ = ["MAX_BYTES", "MAX_FILES", "own_folder", "restore_or_save"]

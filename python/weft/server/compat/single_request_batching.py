@@ -8,9 +8,9 @@ import msgspec
 
 from weft import Finished, Progress, PromptLogprobs
 from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
+from weft.server.inference.generation import Event, Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings

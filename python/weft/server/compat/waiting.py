@@ -4,7 +4,7 @@ import msgspec
 from litestar.response.base import ASGIResponse
 
 from weft.server.compat.schemas import WaitingModel, WaitingModels
-from weft.server.run.service import Service
+from weft.server.service import Service
 
 __all__ = ["PATHS", "waiting"]
 

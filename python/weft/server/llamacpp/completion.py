@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
+from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.submission import Gap, Submission
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.request_fields import media, neutral, prompts, reasoning, requests
 from weft.server.response_fields.probabilities import CompletionProbability, completion_probability
@@ -12,9 +14,7 @@ from weft.server.response_fields.progress import RunningReports
 from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches
 from weft.server.response_fields.results import BranchResults
-from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.service import Service
-from weft.server.run.submission import Gap, Submission
+from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled, list_of_pieces
 from weft.server.streaming.responses import StreamEncoder

@@ -7,6 +7,8 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
+from weft.server.inference.embedding import Encoder
+from weft.server.inference.submission import SentPrompt
 from weft.server.llamacpp.embeddings_schemas import (
     Document,
     EmbeddingBody,
@@ -17,8 +19,6 @@ from weft.server.llamacpp.embeddings_schemas import (
 )
 from weft.server.request_fields import adapters, media, prompts
 from weft.server.response_fields.texts_usage import TextsUsage
-from weft.server.run.embedding import Encoder
-from weft.server.run.submission import SentPrompt
 from weft.server.streaming.json_chunks import json_list
 
 __all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]

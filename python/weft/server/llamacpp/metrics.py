@@ -10,10 +10,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from weft import EmbeddingStats, Histogram, MediaStats, Stats
+from weft.server.executor import Purpose
+from weft.server.inference.usage_counters import UsageCounters
 from weft.server.refusals import Refusals
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
-from weft.server.run.usage_counters import UsageCounters
+from weft.server.service import Service
 
 __all__ = ["CONTENT_TYPE", "collect", "exposition", "of_branches", "of_engine"]
 

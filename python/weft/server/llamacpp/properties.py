@@ -16,7 +16,7 @@ from weft.server.llamacpp.schemas import (
 from weft.server.media.files import MEDIA_MARKER
 from weft.server.request_fields import requests
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
-from weft.server.run.service import Service
+from weft.server.service import Service
 
 __all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]
 

@@ -11,6 +11,11 @@ from weft.errors import NotSupportedError
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
+from weft.server.executor import Purpose
+from weft.server.inference import embedding as run
+from weft.server.inference.caller import Caller
+from weft.server.inference.chat import rendered_text
+from weft.server.inference.submission import Submission
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import embeddings, metrics, properties, streams, tokens
 from weft.server.llamacpp import slots as places
@@ -48,12 +53,7 @@ from weft.server.request_fields import branches
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.result import CompletionResult
 from weft.server.routes import handlers_of, routes_of
-from weft.server.run import embedding as run
-from weft.server.run.caller import Caller
-from weft.server.run.chat import rendered_text
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
-from weft.server.run.submission import Submission
+from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat
 from weft.server.streaming.responses import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender

@@ -24,7 +24,7 @@ from weft.server.llamacpp.schemas import (
 )
 from weft.server.response_fields.result import Branches
 from weft.server.response_fields.settings import GenerationSettings
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.slot_files import SlotFiles
 
 __all__ = [

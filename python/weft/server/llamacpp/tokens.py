@@ -7,9 +7,9 @@ import msgspec
 
 from weft import InvalidRequestError, Model
 from weft._native import TokenIds
+from weft.server.inference.submission import Piece
 from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo
-from weft.server.run.service import Service
-from weft.server.run.submission import Piece
+from weft.server.service import Service
 from weft.server.streaming.json_chunks import GAP, filled, json_text
 from weft.server.streaming.responses import MAX_WRITE_BYTES
 

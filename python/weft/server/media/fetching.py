@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 import httpcore
 
 from weft.fields.excerpt import excerpt
+from weft.server.executor import Executor, Purpose
 from weft.server.media.files import UnreadableError
-from weft.server.run.executor import Executor, Purpose
 
 __all__ = ["fetched"]
 

@@ -15,8 +15,8 @@ from weft.errors import NotSupportedError
 from weft.fields.excerpt import excerpt
 from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import TextsWaitingError
+from weft.server.executor import Executor, Purpose
 from weft.server.media.files import MAX_FILES, MediaFile, UnreadableError
-from weft.server.run.executor import Executor, Purpose
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
 
 __all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]

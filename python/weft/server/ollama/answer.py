@@ -11,14 +11,14 @@ import msgspec
 from weft import Finished, MixedPrompt, Token
 from weft._native import TokenIds
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.server.inference.chat import drop_stop_string
+from weft.server.inference.end_reason import end_reason, stop_string
+from weft.server.inference.generation import Event, Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.probabilities import TokenProbability, token_probability
-from weft.server.run.chat import drop_stop_string
-from weft.server.run.end_reason import end_reason, stop_string
-from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming import ndjson
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.infill import missing
 from weft.server.ollama.schemas import LoadedModel, LoadedModels, ModelDetails, ModelShown, ServedModel, ServedModels
-from weft.server.run.service import Service
+from weft.server.service import Service
 
 __all__ = ["listed", "loaded", "shown"]
 

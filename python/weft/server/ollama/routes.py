@@ -14,6 +14,11 @@ from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.context import ContextDependency
+from weft.server.executor import Purpose
+from weft.server.inference import embedding
+from weft.server.inference.chat import submit_chat
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import Gap, SentPrompt, size_of
 from weft.server.memory_budget import Reservation
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
@@ -34,12 +39,7 @@ from weft.server.ollama.schemas import (
 )
 from weft.server.request_fields import prompts, requests
 from weft.server.routes import handlers_of, routes_of
-from weft.server.run import embedding
-from weft.server.run.chat import submit_chat
-from weft.server.run.executor import Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import Gap, SentPrompt, size_of
+from weft.server.service import Service
 from weft.server.streaming import ndjson
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list

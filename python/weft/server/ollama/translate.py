@@ -11,6 +11,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
+from weft.server.inference.submission import renamed
 from weft.server.media.files import MediaPrompt
 from weft.server.ollama.schemas import (
     ChatBody,
@@ -25,7 +26,6 @@ from weft.server.ollama.schemas import (
 from weft.server.request_fields import media, neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.run.submission import renamed
 
 __all__ = [
     "ParsedRequest",

@@ -9,6 +9,7 @@ import msgspec
 from weft import Finished, Progress, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
+from weft.server.inference.generation import Generation
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.schemas import Chunk, Completion, CreateCompletion, PromptTokensDetails, Usage
 from weft.server.response_fields.explanation import explanations_of
@@ -18,8 +19,7 @@ from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches, CompletionResult
 from weft.server.response_fields.results import BranchResults
 from weft.server.response_fields.timings import Timings, timings
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming import sse
 
 __all__ = ["NOT_VERBOSE", "Format", "ResponseContext", "Verbose"]

@@ -7,6 +7,7 @@ import msgspec
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.server.inference.generation import Event, Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import NOT_VERBOSE, Format, ResponseContext
 from weft.server.openai.chat_schemas import (
@@ -23,8 +24,7 @@ from weft.server.openai.schemas import Chunk
 from weft.server.request_fields import neutral, requests
 from weft.server.response_fields.probabilities import TokenProbability
 from weft.server.response_fields.result import branch_score
-from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder

@@ -4,6 +4,8 @@ import msgspec
 
 from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
+from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.submission import Gap, Submission
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import Format, ResponseContext, Verbose
 from weft.server.openai.best_of import BestOf
@@ -14,9 +16,7 @@ from weft.server.openai.schemas import Choice, Chunk, CreateCompletion, Logprobs
 from weft.server.request_fields import neutral, reasoning, requests
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 from weft.server.response_fields.result import branch_score
-from weft.server.run.generation import Event, Generation, token_logprobs
-from weft.server.run.service import Service
-from weft.server.run.submission import Gap, Submission
+from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled
 from weft.server.streaming.responses import StreamEncoder

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 from weft import Engine, MixedPrompt, PromptLogprobs
 from weft._native import CompactLogprobs, TokenIds
+from weft.server.inference.generation import Generation, prompt_logprobs
+from weft.server.inference.submission import Piece
 from weft.server.media.files import MediaPrompt
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields.probabilities import top_logprobs_by_text
-from weft.server.run.generation import Generation, prompt_logprobs
-from weft.server.run.submission import Piece
 
 __all__ = ["Echo"]
 

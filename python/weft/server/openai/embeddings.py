@@ -8,9 +8,9 @@ import msgspec
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.fields.excerpt import excerpt
+from weft.server.inference.submission import SentPrompt
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.request_fields import adapters, prompts
-from weft.server.run.submission import SentPrompt
 from weft.server.streaming.json_chunks import json_list
 
 __all__ = ["texts", "written"]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.server.openai.schemas import Architecture, ModelCard, ModelList, ModelMeta, ModelName
-from weft.server.run.service import Service
+from weft.server.service import Service
 
 __all__ = ["model", "models"]
 

@@ -8,15 +8,15 @@ from litestar.params import JSONBody
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.executor import Purpose
+from weft.server.inference import embedding
+from weft.server.inference.chat import count_tokens, submit_chat
 from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.request_fields import branches
 from weft.server.routes import handlers_of, routes_of
-from weft.server.run import embedding
-from weft.server.run.chat import count_tokens, submit_chat
-from weft.server.run.executor import Purpose
 from weft.server.streaming.responses import Answer, AwaitedChunks
 
 __all__ = ["router"]

@@ -3,10 +3,10 @@
 from typing import Any
 
 from weft.request.branches import FORK_FIELDS
+from weft.server.inference.submission import ForkSubmission
 from weft.server.request_fields.fields import FORK_NAMES, CompletionFields, ForkFields
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt
 from weft.server.request_fields.requests import template
-from weft.server.run.submission import ForkSubmission
 from weft.settings import Settings
 
 __all__ = ["fork_submission"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from weft import InvalidRequestError, MixedPrompt
 from weft._native import Biases, TokenIds
 from weft.fields.excerpt import excerpt
+from weft.server.inference.submission import Piece, SentPrompt
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import marked
-from weft.server.run.submission import Piece, SentPrompt
 
 __all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
 

@@ -9,6 +9,7 @@ import msgspec
 from weft import InvalidRequestError, Request
 from weft.request.internal import InternalRequest
 from weft.sampling_fields import parameter_meta
+from weft.server.inference.submission import BranchSubmission, Submission, each_branch
 from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.branches import branch_bodies
 from weft.server.request_fields.constraint import constraint
@@ -17,7 +18,6 @@ from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.reasoning import reasoning_parameter, tagged_reasoning, triggers
 from weft.server.request_fields.samplers import samplers
-from weft.server.run.submission import BranchSubmission, Submission, each_branch
 from weft.settings import Settings
 
 __all__ = ["RANDOM_SEED", "check_top_logprobs", "first_given", "n_completions", "ping_s", "submission", "template"]

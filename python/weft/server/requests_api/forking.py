@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError, Request
-from weft.server.run.executor import LONG_TEXT, Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import ForkSubmission
+from weft.server.executor import LONG_TEXT, Purpose
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import ForkSubmission
+from weft.server.service import Service
 
 __all__ = ["fork"]
 

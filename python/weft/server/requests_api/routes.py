@@ -12,15 +12,15 @@ from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
+from weft.server.executor import Purpose
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import ForkSubmission
 from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkEncoder
 from weft.server.requests_api.forking import fork as fork_branch
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.routes import routes_of
-from weft.server.run.executor import Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import ForkSubmission
+from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse, StreamedResponse
 
 __all__ = ["router"]

@@ -6,12 +6,12 @@ from typing import Literal
 import msgspec
 
 from weft import CacheExplanation, InvalidRequestError, Slot
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import ForkSubmission
 from weft.server.request_fields import forks, prompts
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields.result import Branches
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import ForkSubmission
+from weft.server.service import Service
 from weft.settings import Settings
 
 __all__ = ["MAX_REPORTED", "branch_of", "fork_submission", "n_branches", "report", "reports"]

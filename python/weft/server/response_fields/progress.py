@@ -5,9 +5,9 @@ import time
 import msgspec
 
 from weft import Progress
+from weft.server.inference.generation import Generation
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.timings import Timings
-from weft.server.run.generation import Generation
 
 __all__ = ["PromptProgress", "RunningReports"]
 

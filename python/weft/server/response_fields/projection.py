@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from weft.server.inference.generation import Generation
 from weft.server.response_fields.result import CompletionResult
-from weft.server.run.generation import Generation
 
 __all__ = ["projected"]
 

@@ -6,11 +6,11 @@ from typing import cast
 import msgspec
 
 from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
+from weft.server.inference.end_reason import end_reason, stop_string
+from weft.server.inference.generation import Generation
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
-from weft.server.run.end_reason import end_reason, stop_string
-from weft.server.run.generation import Generation
 
 __all__ = ["Branches", "CompletionResult", "branch_score"]
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 from typing import Any
 
 from weft import Finished, Token
+from weft.server.inference.generation import token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches
-from weft.server.run.generation import token_logprobs
 from weft.server.streaming.json_chunks import GAP, json_list
 
 __all__ = ["BranchResults"]

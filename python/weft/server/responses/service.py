@@ -15,6 +15,11 @@ from weft.chat.answer.parts import Content
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
 from weft.server.errors import ConversationBusyError, NoSuchItemError
+from weft.server.executor import Purpose
+from weft.server.inference.caller import Caller
+from weft.server.inference.chat import count_tokens, submit_chat
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import renamed
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.request_fields import requests
 from weft.server.request_fields.chat import ChatFields
@@ -34,12 +39,7 @@ from weft.server.responses.schemas import (
 )
 from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.writing import ResponseWriter, usage
-from weft.server.run.caller import Caller
-from weft.server.run.chat import count_tokens, submit_chat
-from weft.server.run.executor import Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import renamed
+from weft.server.service import Service
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.streaming.responses import ChunkedResponse, CollectedResponse, StreamedResponse

@@ -6,13 +6,13 @@ from weft import InvalidRequestError
 from weft.request.internal import InternalRequest
 from weft.scoring import continuation_tokens, scores
 from weft.server.auth import current_owner
+from weft.server.executor import Purpose
+from weft.server.inference.submission import Piece, size_of
 from weft.server.memory_budget import Reservation
 from weft.server.request_fields.adapters import adapters
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
-from weft.server.run.submission import Piece, size_of
 from weft.server.score_api import translate
 from weft.server.score_api.schemas import ScoreBody
+from weft.server.service import Service
 
 __all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "score"]
 

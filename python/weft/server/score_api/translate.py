@@ -7,8 +7,8 @@ import msgspec
 
 from weft import InvalidRequestError, Logprob, Score, ScoredToken
 from weft.scoring import MAX_PROBS
+from weft.server.inference.submission import Piece
 from weft.server.response_fields.probabilities import TokenLogprob
-from weft.server.run.submission import Piece
 from weft.server.score_api.schemas import (
     ContinuationScore,
     ScoreBody,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
-from weft.server.run.generation import Generation
+from weft.server.inference.generation import Generation
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 

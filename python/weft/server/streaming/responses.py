@@ -12,9 +12,9 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from weft.server.inference.generation import Event, Generation
 from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.response_fields.explanation import explanation_header
-from weft.server.run.generation import Event, Generation
 from weft.server.streaming import sse
 from weft.server.streaming.client_timeouts import run_while_connected
 from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from weft import InvalidRequestError
+from weft.server.inference.generation import Generation
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
+from weft.server.service import Service
 from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
 from weft.server.streaming.responses import Answer, BodyBuilder, CollectedResponse, StreamedResponse, StreamEncoder
 

@@ -11,9 +11,9 @@ import msgspec
 from weft import Engine, WeftError
 from weft.server.auth import current_owner
 from weft.server.errors import TextsWaitingError
-from weft.server.run.keyed_lock import KeyedLock
-from weft.server.run.pins import Pins
-from weft.server.run.sleep import IdleUnloader
+from weft.server.keyed_lock import KeyedLock
+from weft.server.model.idle_unloader import IdleUnloader
+from weft.server.model.pins import Pins
 
 __all__ = ["MAX_AUTO_PINS", "SHARE", "AutoPinner"]
 

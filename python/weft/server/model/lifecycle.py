@@ -21,10 +21,10 @@ from weft import (
 from weft._native import SavedPrefix
 from weft.chat.pipeline import ChatPipeline
 from weft.server.errors import StillLoadingError
-from weft.server.run.executor import Executor, Purpose
-from weft.server.run.pins import Pins
-from weft.server.run.sleep import IdleUnloader
-from weft.server.run.system_prompt import CommonPrompt
+from weft.server.executor import Executor, Purpose
+from weft.server.model.idle_unloader import IdleUnloader
+from weft.server.model.pins import Pins
+from weft.server.model.system_prompt import CommonPrompt
 from weft.serving.build import build_info
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt

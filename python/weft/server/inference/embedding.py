@@ -8,11 +8,11 @@ from typing import Any, cast
 from weft import InvalidRequestError, Media, MixedPrompt
 from weft._native import CompactEmbeddings, TokenIds
 from weft.request import Prompt
+from weft.server.executor import Purpose
+from weft.server.inference.submission import Piece, SentPrompt, size_of
 from weft.server.media.files import MediaPrompt
 from weft.server.memory_budget import Reservation
-from weft.server.run.executor import Purpose
-from weft.server.run.service import Service
-from weft.server.run.submission import Piece, SentPrompt, size_of
+from weft.server.service import Service
 
 __all__ = ["MAX_TEXTS", "Encoder", "embed", "rank", "truncated"]
 

@@ -17,11 +17,11 @@ from weft.chat.answer.parts import PLAIN, AnswerForm, Part
 from weft.chat.branch_texts import BranchTexts
 from weft.chat.pending_forks import PendingForks
 from weft.request.branches import branch_requests
+from weft.server.inference.end_reason import end_reason
+from weft.server.inference.schema_parts import SchemaParts
+from weft.server.inference.submission import Submission
+from weft.server.inference.usage_counters import UsageCounters
 from weft.server.request_line import current_line
-from weft.server.run.end_reason import end_reason
-from weft.server.run.schema_parts import SchemaParts
-from weft.server.run.submission import Submission
-from weft.server.run.usage_counters import UsageCounters
 from weft.server.streaming.fair_scheduler import FairScheduler, current_scheduler, yield_fairly
 
 __all__ = ["Event", "Generation", "prompt_logprobs", "token_logprobs"]

@@ -15,20 +15,20 @@ from weft.chat.answer.parts import AnswerForm
 from weft.chat.pipeline import ChatPipeline
 from weft.errors import NotSupportedError
 from weft.server.auth import current_owner
+from weft.server.executor import LONG_TEXT, Executor, Purpose
+from weft.server.inference.generation import Generation
+from weft.server.inference.request_builder import RequestBuilder
+from weft.server.inference.schema_parts import SchemaParts
+from weft.server.inference.submission import Piece, SentPrompt, Submission, size_of
+from weft.server.inference.usage_counters import UsageCounters
+from weft.server.keyed_lock import KeyedLock
 from weft.server.media.files import MediaPrompt
 from weft.server.media.reader import MediaReader
 from weft.server.memory_budget import responses_budget
+from weft.server.model.auto_pinner import AutoPinner
+from weft.server.model.lifecycle import EngineState, Lifecycle
+from weft.server.model.system_prompt import CommonPrompt
 from weft.server.refusals import Refusals
-from weft.server.run.auto_pinner import AutoPinner
-from weft.server.run.executor import LONG_TEXT, Executor, Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.keyed_lock import KeyedLock
-from weft.server.run.lifecycle import EngineState, Lifecycle
-from weft.server.run.request_builder import RequestBuilder
-from weft.server.run.schema_parts import SchemaParts
-from weft.server.run.submission import Piece, SentPrompt, Submission, size_of
-from weft.server.run.system_prompt import CommonPrompt
-from weft.server.run.usage_counters import UsageCounters
 from weft.server.slot_files import SlotFiles
 from weft.server.streaming.recording import Recordings
 from weft.server.web_policy import require_trusted_sender

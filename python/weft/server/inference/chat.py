@@ -10,15 +10,15 @@ import msgspec
 from weft import InvalidRequestError, MixedPrompt
 from weft._native import TokenIds
 from weft.chat.pipeline import ChatPrompt
+from weft.server.executor import Purpose
+from weft.server.inference.generation import Generation
+from weft.server.inference.submission import BranchSubmission, Submission, each_branch, unchanged
 from weft.server.media.files import MediaFile
 from weft.server.request_fields import requests
 from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.media import chat_files
-from weft.server.run.executor import Purpose
-from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.submission import BranchSubmission, Submission, each_branch, unchanged
+from weft.server.service import Service
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.settings import Settings
 
