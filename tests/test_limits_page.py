@@ -29,7 +29,7 @@ from weft.server.errors import (
     describe,
 )
 from weft.server.inference import embedding, request_builder
-from weft.server.media import fetching, reader
+from weft.server.media import fetching, files, reader
 from weft.server.model import auto_pinner
 from weft.server.request_fields.branches import MAX_BRANCHES
 from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
@@ -186,7 +186,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "all bodies that are being received or decoded": lambda: [
         *(json_request.MAX_TOGETHER_BYTES >> 20, json_request.LARGE_BODY >> 10, describe(BodiesTooLargeError(1)).code),
     ],
-    "files of one request": lambda: [reader.MAX_FILES, reader.MAX_BYTES >> 20],
+    "files of one request": lambda: [files.MAX_FILES, reader.MAX_BYTES >> 20],
     "an image, and the ratio of its sides": lambda: [
         constant("llama/media/media_file.rs", "MAX_PIXELS"),
         constant("llama/media/media_file.rs", "MAX_RATIO"),

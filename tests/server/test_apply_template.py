@@ -22,9 +22,9 @@ from weft.chat import builtin, sandbox
 from weft.chat.pipeline import ChatPipeline
 from weft.chat.segment_tokenizer import MARK
 from weft.server import create_app
-from weft.server.executor import LONG_TEXT
 from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
+from weft.work.threads import LONG_TEXT
 
 HELLO: Json = [{"role": "user", "content": "Hello"}]
 BEGUN: Json = [*HELLO, {"role": "assistant", "content": "Hi the"}]

@@ -12,8 +12,8 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, NUMBER, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
 from weft.server import create_app
-from weft.server.executor import LONG_TEXT
 from weft.settings import Settings
+from weft.work.threads import LONG_TEXT
 
 END_TOKEN = 2
 """`</s>` of the demo model."""

@@ -13,10 +13,10 @@ from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
 from weft import DEMO_MODEL, QueueFullError
 from weft.request.internal import InternalRequest
 from weft.server import create_app
-from weft.server.executor import LONG_TEXT
 from weft.server.inference.submission import Submission
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
+from weft.work.threads import LONG_TEXT
 
 NEXT_TOKEN: Json = {
     "has_next_token": True,

@@ -29,9 +29,9 @@ from weft.server.gateway import Gateway
 from weft.server.json_request import max_body
 from weft.server.media import reader
 from weft.server.media.fetching import is_public
-from weft.server.media.files import MediaFile
+from weft.server.media.files import MAX_FILES, MediaFile
 from weft.settings import Settings
-from weft.work.threads import Threads
+from weft.work.threads import LONG_TEXT, Threads
 
 Files = dict[Projector, tuple[Path, Path]]
 
@@ -809,11 +809,11 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
         return decoded(self, source, n_left, hint)
 
     monkeypatch.setattr(reader.MediaReader, "_decoded", slow)
-    monkeypatch.setattr(executor, "MAX_WAITING", executor.LONG_TEXT)
+    monkeypatch.setattr(executor, "MAX_WAITING", LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
     await wait_until(lambda: threads != set())
     # That of a small one counts as if it were larger.
-    assert (await metrics(seeing))["weft:media_waiting_bytes"] == executor.LONG_TEXT
+    assert (await metrics(seeing))["weft:media_waiting_bytes"] == LONG_TEXT
     answer = await chat(seeing, said(picture(58)))
     assert refusal(answer)[0] == 429
     assert "pictures and sounds of " in refusal(answer)[2]
@@ -827,7 +827,7 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
 async def test_a_request_has_only_so_many_pictures_of_so_many_bytes(
     seeing: Client, monkeypatch: pytest.MonkeyPatch, folder: Path, host: Host
 ) -> None:
-    n = reader.MAX_FILES + 1
+    n = MAX_FILES + 1
     data = {"prompt_string": "<__media__>" * n, "multimodal_data": ["YQ=="] * n}
     assert refusal(await complete(seeing, data)) == (400, "prompt", f"there are {n} pictures and sounds; at most 32 are read")
     size = len(png_of(1))

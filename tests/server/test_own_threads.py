@@ -17,10 +17,10 @@ from tests.server.conftest import PROMPT
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft.server import create_app, keyed_lock, slot_files
-from weft.server.executor import LONG_TEXT, Executor
+from weft.server.executor import Executor
 from weft.server.gateway import Gateway
 from weft.settings import Settings
-from weft.work.threads import ThreadPool
+from weft.work.threads import LONG_TEXT, ThreadPool
 
 N_TAKEN = 64
 """More threads than asyncio has of its own: 32 at most."""

@@ -24,12 +24,13 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app, executor
 from weft.server.errors import ClientDisconnectedError
-from weft.server.executor import LONG_TEXT, VERY_LONG_TEXT, Purpose
+from weft.server.executor import VERY_LONG_TEXT, Purpose
 from weft.server.gateway import Gateway
 from weft.server.refusals import Reason
 from weft.server.static import Files
 from weft.server.streaming.client_timeouts import ClientTimeouts
 from weft.settings import Settings
+from weft.work.threads import LONG_TEXT
 
 LONG = "a" * (LONG_TEXT + 1)
 

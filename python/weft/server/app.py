@@ -43,8 +43,6 @@ from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat, EventFormats
 from weft.settings import Settings
 
-__all__ = ["create_app"]
-
 logger = logging.getLogger(__name__)
 
 StartCallback = Callable[[Exception | None], object]

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from hashlib import sha256
 
-__all__ = ["PUBLIC", "Keys", "current_owner"]
-
 PUBLIC = frozenset(
     {
         *("/health", "/v1/health", "/models", "/v1/models", "/", "/index.html", "/completion.js"),

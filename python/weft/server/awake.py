@@ -10,8 +10,6 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from weft.server.model.idle_unloader import IdleUnloader
 
-__all__ = ["NEEDS_NO_MODEL", "KeepAwake", "arrived_ns"]
-
 NEEDS_NO_MODEL: dict[str, Any] = {"needs_no_model": True}
 """`opt` of routes that answer without the model. They neither load it nor postpone its unloading."""
 

@@ -15,8 +15,6 @@ from weft.server.web_policy import require_trusted_sender
 if TYPE_CHECKING:
     from weft.server.responses.service import ResponseService
 
-__all__ = ["ContextDependency", "RequestContext"]
-
 
 @dataclass(frozen=True)
 class RequestContext:

@@ -3,8 +3,6 @@
 from weft.server.web_policy import Headers, WebPolicy, header
 from weft.settings import Settings
 
-__all__ = ["Cors"]
-
 
 class Cors:
     """Builds the response headers that allow pages of other origins to read responses."""

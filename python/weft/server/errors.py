@@ -36,38 +36,6 @@ from weft.fields.validation import with_json_types
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
-__all__ = [
-    "CONFLICT",
-    "ERRORS",
-    "NOT_FOUND",
-    "NOT_SUPPORTED",
-    "AnswersTooLargeError",
-    "BodiesTooLargeError",
-    "BodyTimeoutError",
-    "ClientDisconnectedError",
-    "ConversationBusyError",
-    "CrossOriginBodyError",
-    "CrossOriginError",
-    "ErrorBody",
-    "ErrorObject",
-    "ErrorResponses",
-    "InvalidKeyError",
-    "MisdirectedRequestError",
-    "NoSuchItemError",
-    "OffsetLostError",
-    "Shape",
-    "SlotFileError",
-    "SlotsBusyError",
-    "StillLoadingError",
-    "StreamEndedError",
-    "StreamsFullError",
-    "TextsWaitingError",
-    "UnreadStreamError",
-    "describe",
-    "errors_with",
-    "message_with_param",
-]
-
 logger = logging.getLogger(__name__)
 
 

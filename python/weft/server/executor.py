@@ -10,8 +10,6 @@ from weft.server.errors import TextsWaitingError
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
 from weft.work.threads import LONG_TEXT, WorkerPool
 
-__all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Executor", "Purpose"]
-
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
 

@@ -33,8 +33,6 @@ from weft.server.web_policy import Headers, WebPolicy
 from weft.settings import Settings
 from weft.settings.keys import keys_of
 
-__all__ = ["Gateway", "prefix_of"]
-
 PROBES = frozenset(("/health", "/v1/health"))
 """Files never shadow these paths: a probe must not wait for the thread that reads the folder."""
 

@@ -4,8 +4,6 @@ import codecs
 import math
 import re
 
-__all__ = ["why_not_json"]
-
 _ESCAPE = re.compile(rb"\\(?:u(?P<unit>[0-9a-fA-F]{4})|(?P<name>.))?", re.DOTALL)
 
 _NAMES = frozenset(b'"\\/bfnrt')

@@ -18,8 +18,6 @@ from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.service import Service
 from weft.server.streaming.fair_scheduler import yield_fairly
 
-__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_budget", "max_body", "put_text"]
-
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 
 from weft.server.errors import TextsWaitingError
 
-__all__ = ["MAX_LOCK_REQUESTS", "KeyedLock"]
-
 MAX_LOCK_REQUESTS = 1_024
 """Maximum requests that hold or wait for a lock of one kind."""
 

@@ -7,16 +7,6 @@ from typing import Self
 from weft.errors import AnswerTooLargeError
 from weft.server.errors import AnswersTooLargeError
 
-__all__ = [
-    "MAX_ANSWER_BYTES",
-    "MAX_TOGETHER_BYTES",
-    "SMALL_BYTES",
-    "TOKEN_BYTES",
-    "MemoryBudget",
-    "Reservation",
-    "responses_budget",
-]
-
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Maximum size of one collected response. With a thousand top logprobs each, that is a few thousand tokens."""
 

@@ -10,8 +10,6 @@ from litestar.response.base import ASGIResponse
 
 from weft.settings import Settings
 
-__all__ = ["DOCS", "PATHS", "SCRIPT", "docs_file", "page", "script", "text_of"]
-
 PATHS = ("/", "/index.html")
 """Paths of the page."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from threading import Lock
 
-__all__ = ["Reason", "Refusals", "unlogged"]
-
 logger = logging.getLogger(__name__)
 
 LINES_PER_S = 10

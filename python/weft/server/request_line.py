@@ -15,8 +15,6 @@ from weft import Finished, Request, Token, Usage
 from weft.server.refusals import Reason, Refusals, unlogged
 from weft.serving.logs import FIELDS
 
-__all__ = ["RequestLine", "current_line"]
-
 logger = logging.getLogger(__name__)
 
 MAX_PATH = 200

@@ -9,8 +9,6 @@ from litestar.handlers import HTTPRouteHandler
 
 from weft.server.json_request import JsonRequest
 
-__all__ = ["handlers_of", "routes_of"]
-
 
 def handlers_of(*modules: str) -> list[HTTPRouteHandler]:
     """Returns the handlers in the namespaces of modules, in the order of their definition."""

@@ -15,7 +15,7 @@ from weft.chat.answer.parts import AnswerForm
 from weft.chat.pipeline import ChatPipeline
 from weft.errors import NotSupportedError
 from weft.server.auth import current_owner
-from weft.server.executor import LONG_TEXT, Executor, Purpose
+from weft.server.executor import Executor, Purpose
 from weft.server.inference.generation import Generation
 from weft.server.inference.request_builder import RequestBuilder
 from weft.server.inference.schema_parts import SchemaParts
@@ -34,8 +34,7 @@ from weft.server.streaming.recording import Recordings
 from weft.server.web_policy import require_trusted_sender
 from weft.serving.build import build_info
 from weft.settings import Settings
-
-__all__ = ["Service"]
+from weft.work.threads import LONG_TEXT
 
 Made = TypeVar("Made")
 

@@ -11,8 +11,6 @@ from weft.server.errors import SlotFileError
 from weft.server.executor import Executor, Purpose
 from weft.server.keyed_lock import KeyedLock
 
-__all__ = ["SlotFiles"]
-
 MAX_NAME_BYTES = 255
 """Maximum length of a file name on common file systems."""
 

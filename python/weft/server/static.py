@@ -14,8 +14,6 @@ from litestar.response.file import ASGIFileResponse
 from weft.server.errors import TextsWaitingError
 from weft.server.executor import Executor, Purpose
 
-__all__ = ["Files"]
-
 INDEX = "index.html"
 
 

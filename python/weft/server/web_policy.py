@@ -20,8 +20,6 @@ from weft.server.errors import CrossOriginBodyError, CrossOriginError, Misdirect
 from weft.settings import Settings
 from weft.settings.access import ANY_HOST, browser_origin
 
-__all__ = ["ANY_ORIGIN", "Headers", "Sender", "WebPolicy", "header", "is_trusted_sender", "require_trusted_sender"]
-
 Headers = Sequence[tuple[bytes, bytes]]
 
 ANY_ORIGIN = "*"

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, Progress, PromptLogprobs, Token
+from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.anthropic.schemas import (
     BlockDelta,
@@ -28,13 +28,11 @@ from weft.server.anthropic.schemas import (
     Usage,
 )
 from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Event, Generation
+from weft.server.inference.generation import Generation
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
-
-__all__ = ["PING", "MessageEncoder"]
 
 STOP_REASONS = {
     "end": "end_turn",

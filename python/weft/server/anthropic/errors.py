@@ -7,8 +7,6 @@ from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorB
 from weft.server.errors import ErrorObject, describe, errors_with, message_with_param
 from weft.server.streaming import sse
 
-__all__ = ["ERRORS", "failure", "shape"]
-
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",

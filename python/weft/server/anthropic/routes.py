@@ -16,9 +16,6 @@ from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 
-__all__ = ["router"]
-
-
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 

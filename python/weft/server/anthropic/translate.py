@@ -15,8 +15,6 @@ from weft.server.inference.submission import renamed
 from weft.server.request_fields import neutral
 from weft.server.request_fields.chat import ChatFields
 
-__all__ = ["TTLS_S", "VERSION", "MarkedPrefix", "ParsedRequest", "check_version", "parse"]
-
 VERSION = "2023-06-01"
 """The first version with these events. Version 2026-10-21 only removes fields, which are still accepted here."""
 

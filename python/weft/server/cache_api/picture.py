@@ -8,8 +8,6 @@ from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Out
 from weft.fields.excerpt import excerpt
 from weft.server.cache_api.schemas import CacheNode, CacheReport
 
-__all__ = ["FORMATS", "draw", "n_drawn"]
-
 FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
     "svg": ("image/svg+xml", svg.draw),
     "dot": ("text/vnd.graphviz", dot.draw),

@@ -20,9 +20,6 @@ from weft.server.routes import routes_of
 from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse
 
-__all__ = ["router"]
-
-
 Written = TypeVar("Written")
 
 PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}

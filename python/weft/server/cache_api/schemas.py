@@ -4,19 +4,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "CacheNode",
-    "CacheReport",
-    "Cells",
-    "PinBody",
-    "PinnedPrefix",
-    "PinnedPrefixes",
-    "SequenceIds",
-    "Store",
-    "Tier",
-    "UsedAdapter",
-]
-
 
 class PinBody(msgspec.Struct):
     """`POST /prefixes`. A list is one prompt, of tokens and texts."""

@@ -20,8 +20,6 @@ from weft.server.cache_api.schemas import (
 from weft.server.inference.submission import Piece
 from weft.server.model.pins import Pinned
 
-__all__ = ["DEFAULT_LIMIT", "END_CHARACTERS", "MAX_LIMIT", "limit", "pieces", "pinned", "prefixes", "report"]
-
 END_CHARACTERS = 100
 """Characters shown of the beginning and of the end of a long text."""
 

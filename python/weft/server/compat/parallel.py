@@ -5,16 +5,14 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, Token
+from weft import Event, Finished, Token
 from weft.server.compat.schemas import Content
-from weft.server.inference.generation import Event, Generation
+from weft.server.inference.generation import Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
-
-__all__ = ["ChunkEncoder", "prepared"]
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # The events cannot represent these, nor which completion they belong to.

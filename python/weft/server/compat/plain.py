@@ -5,19 +5,16 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, InvalidRequestError, Token
+from weft import Event, Finished, InvalidRequestError, Token
 from weft.fields.excerpt import excerpt
 from weft.server.compat.schemas import StreamBody
 from weft.server.errors import ErrorBody, describe
-from weft.server.inference.generation import Event
 from weft.server.inference.submission import Submission
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import ndjson
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
-
-__all__ = ["LineEncoder", "failure", "line_form", "submission"]
 
 DEFAULT_LIMIT = 32
 """Default maximum of generated tokens."""

@@ -11,8 +11,6 @@ from weft.server.executor import Purpose
 from weft.server.service import Service
 from weft.settings import Settings
 
-__all__ = ["MAX_BYTES", "MAX_FILES", "own_folder", "restore_or_save"]
-
 logger = logging.getLogger(__name__)
 
 MAX_FILES = 64

@@ -13,8 +13,6 @@ from weft.server.streaming import sse
 from weft.server.streaming.responses import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
-__all__ = ["router"]
-
 
 @post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Stream plain text")
 async def stream(

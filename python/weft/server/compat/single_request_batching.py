@@ -6,16 +6,14 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, Progress, PromptLogprobs
+from weft import Event, Finished, Progress, PromptLogprobs
 from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
-from weft.server.inference.generation import Event, Generation
+from weft.server.inference.generation import Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
-
-__all__ = ["ChunkEncoder", "prepared"]
 
 DEFAULT_N = 8
 """Default number of completions per prompt."""

@@ -6,8 +6,6 @@ from litestar.response.base import ASGIResponse
 from weft.server.compat.schemas import WaitingModel, WaitingModels
 from weft.server.service import Service
 
-__all__ = ["PATHS", "waiting"]
-
 PATHS = ("/v1/models", "/models")
 """Paths of the model list."""
 

@@ -11,8 +11,6 @@ from weft.server.service import Service
 from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse, Recordings
 from weft.server.streaming.responses import Answer, BodyBuilder, CollectedResponse, StreamedResponse, StreamEncoder
 
-__all__ = ["CONVERSATION", "Caller"]
-
 CONVERSATION = "x-conversation-id"
 """llama-server's header: name under which the stream can be resumed."""
 

@@ -22,8 +22,6 @@ from weft.server.service import Service
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.settings import Settings
 
-__all__ = ["Rename", "count_tokens", "drop_stop_string", "pin_prefix", "rendered_text", "submit_chat"]
-
 MESSAGE_SIZE = 64
 """Cost of processing a message in addition to its text, in characters."""
 

@@ -14,8 +14,6 @@ from weft.server.media.files import MediaPrompt
 from weft.server.memory_budget import Reservation
 from weft.server.service import Service
 
-__all__ = ["MAX_TEXTS", "Encoder", "embed", "rank", "truncated"]
-
 MAX_TEXTS = 2048
 """Maximum texts of a request, as with OpenAI."""
 

@@ -4,8 +4,6 @@ from typing import Literal
 
 from weft import Finished
 
-__all__ = ["EndReason", "end_reason", "stop_string"]
-
 EndReason = Literal["end", "stop", "length", "context_full", "cancelled"]
 """`stop` by whether an end token or a stop string ended the text, and `length` by whether the context was full."""
 

@@ -24,8 +24,6 @@ from weft.server.inference.usage_counters import UsageCounters
 from weft.server.request_line import current_line
 from weft.server.streaming.fair_scheduler import FairScheduler, current_scheduler, yield_fairly
 
-__all__ = ["Event", "Generation", "prompt_logprobs", "token_logprobs"]
-
 logger = logging.getLogger(__name__)
 
 MAX_WEIGHT = 4_000

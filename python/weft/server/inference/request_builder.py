@@ -13,11 +13,9 @@ from weft._native import Biases, Model, TokenIds
 from weft.errors import NotSupportedError
 from weft.infill import infill_tokens, missing
 from weft.request.branches import BRANCH_FIELDS
-from weft.server.executor import LONG_TEXT
 from weft.server.inference.submission import ForkSubmission, Gap, Piece, SentPrompt, Submission, pieces_of
 from weft.server.media.files import MediaPrompt
-
-__all__ = ["MAX_PROMPT_LOGPROBS", "RequestBuilder"]
+from weft.work.threads import LONG_TEXT
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-__all__ = ["SchemaParts"]
-
 SCHEMA = "generation_settings/json_schema/"
 """Prefix of paths into a schema."""
 

@@ -11,20 +11,6 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.media.files import MediaPrompt
 
-__all__ = [
-    "BranchSubmission",
-    "ForkSubmission",
-    "Gap",
-    "Piece",
-    "SentPrompt",
-    "Submission",
-    "each_branch",
-    "pieces_of",
-    "renamed",
-    "size_of",
-    "unchanged",
-]
-
 _Read = TypeVar("_Read")
 _Made = TypeVar("_Made")
 

@@ -2,8 +2,6 @@
 
 from weft import Usage
 
-__all__ = ["UsageCounters"]
-
 
 class UsageCounters:
     """Sums over branches that ran to their end. Cancelled branches are not counted."""

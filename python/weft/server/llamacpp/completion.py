@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
-from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
+from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.inference.submission import Gap, Submission
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.request_fields import media, neutral, prompts, reasoning, requests
@@ -20,8 +20,6 @@ from weft.server.streaming.json_chunks import filled, list_of_pieces
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
-
-__all__ = ["CompletionEncoder", "infill", "submission", "system_prompt", "with_system_prompt"]
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:

@@ -21,8 +21,6 @@ from weft.server.request_fields import adapters, media, prompts
 from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.streaming.json_chunks import json_list
 
-__all__ = ["RerankRequest", "form", "parse_rerank", "texts", "written"]
-
 IncludedT = TypeVar("IncludedT")
 
 

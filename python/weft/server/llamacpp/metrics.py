@@ -15,8 +15,6 @@ from weft.server.inference.usage_counters import UsageCounters
 from weft.server.refusals import Refusals
 from weft.server.service import Service
 
-__all__ = ["CONTENT_TYPE", "collect", "exposition", "of_branches", "of_engine"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
 STAGES = ("receive", "admit", "plan", "decode", "sample", "detokenize", "publish", "offload", "reload")

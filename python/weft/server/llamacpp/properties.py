@@ -18,8 +18,6 @@ from weft.server.request_fields import requests
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.service import Service
 
-__all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]
-
 MAX_ID = 2**32 - 1
 """Largest adapter id that the engine can represent."""
 

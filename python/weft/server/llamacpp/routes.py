@@ -58,8 +58,6 @@ from weft.server.streaming.event_formats import EventFormat
 from weft.server.streaming.responses import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
-__all__ = ["router"]
-
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Complete a prompt")
 async def completion(

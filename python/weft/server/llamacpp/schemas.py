@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 
-from weft.server.request_fields.fields import CompletionFields, Snippet, SystemPrompt
+from weft.infill import Snippet
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.response_fields.settings import GenerationSettings
 from weft.server.response_fields.timings import Timings
+from weft.settings.system_prompt import SystemPrompt
 
 
 class CompletionBody(CompletionFields, kw_only=True):

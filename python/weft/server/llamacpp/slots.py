@@ -27,17 +27,6 @@ from weft.server.response_fields.settings import GenerationSettings
 from weft.server.service import Service
 from weft.server.slot_files import SlotFiles
 
-__all__ = [
-    "Action",
-    "SlotAction",
-    "act",
-    "are_all_busy",
-    "health",
-    "of_engine",
-    "slot_action",
-    "slots",
-]
-
 NO_SLOT = "no slot available"
 
 NO_TASK = -1

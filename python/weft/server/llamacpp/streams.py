@@ -15,8 +15,6 @@ from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.streaming.recording import MAX_STREAMS, RecordingResponse
 from weft.server.streaming.responses import Answer
 
-__all__ = ["delete_stream", "lookup_streams", "read_stream"]
-
 
 @get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Resume a stream")
 async def read_stream(

@@ -13,8 +13,6 @@ from weft.server.service import Service
 from weft.server.streaming.json_chunks import GAP, filled, json_text
 from weft.server.streaming.responses import MAX_WRITE_BYTES
 
-__all__ = ["adds_special", "content", "text", "tokenizer_info", "tokens"]
-
 
 def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
     """Returns the texts and tokens to tokenize; tokens must be below `n_vocab`."""

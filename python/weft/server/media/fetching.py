@@ -13,8 +13,6 @@ from weft.fields.excerpt import excerpt
 from weft.server.executor import Executor, Purpose
 from weft.server.media.files import UnreadableError
 
-__all__ = ["fetched"]
-
 MAX_REDIRECTS = 3
 
 _PORTS = {"http": 80, "https": 443}

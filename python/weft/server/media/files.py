@@ -7,9 +7,6 @@ import msgspec
 
 from weft import Media
 
-__all__ = ["MAX_FILES", "MEDIA_MARKER", "MediaFile", "MediaPrompt", "UnreadableError"]
-
-
 MEDIA_MARKER = "<__media__>"
 """Placeholder for an image or audio in a text, as in llama.cpp."""
 

@@ -19,8 +19,6 @@ from weft.server.executor import Executor, Purpose
 from weft.server.media.files import MAX_FILES, MediaFile, UnreadableError
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
 
-__all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
-
 MAX_BYTES = 24 * 1024 * 1024
 """Maximum total size of a request's files, in bytes; 32 MiB in base64."""
 

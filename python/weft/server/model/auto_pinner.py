@@ -15,8 +15,6 @@ from weft.server.keyed_lock import KeyedLock
 from weft.server.model.idle_unloader import IdleUnloader
 from weft.server.model.pins import Pins
 
-__all__ = ["MAX_AUTO_PINS", "SHARE", "AutoPinner"]
-
 logger = logging.getLogger(__name__)
 
 MAX_AUTO_PINS = 8

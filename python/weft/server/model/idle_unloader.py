@@ -10,8 +10,6 @@ from typing import Any
 
 from weft.errors import EngineStoppedError
 
-__all__ = ["IdleUnloader"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -29,8 +29,6 @@ from weft.serving.build import build_info
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
-__all__ = ["EngineState", "Lifecycle"]
-
 logger = logging.getLogger(__name__)
 
 LIVENESS_S = 0.25

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from weft import Engine, EngineStoppedError, Prefix, WeftError
 
-__all__ = ["Pinned", "Pins"]
-
 logger = logging.getLogger(__name__)
 
 Adapters = Sequence[tuple[int, float]] | None

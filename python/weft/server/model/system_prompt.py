@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from weft import Engine, EngineStoppedError, PinBudgetError, Prefix, WeftError
 from weft.settings.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 
-__all__ = ["CommonPrompt"]
-
 logger = logging.getLogger(__name__)
 
 

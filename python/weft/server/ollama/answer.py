@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import msgspec
 
-from weft import Finished, MixedPrompt, Token
+from weft import Event, Finished, MixedPrompt, Token
 from weft._native import TokenIds
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.inference.chat import drop_stop_string
 from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
 from weft.server.request_fields.chat import ChatFields
@@ -22,8 +22,6 @@ from weft.server.service import Service
 from weft.server.streaming import ndjson
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder
-
-__all__ = ["EMPTY", "Answer", "AnswerEncoder", "RequestTimer", "chat_answer", "generate_answer", "now"]
 
 DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "stop"}
 

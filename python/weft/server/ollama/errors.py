@@ -7,9 +7,6 @@ from weft.server.errors import ErrorObject, describe, errors_with, message_with_
 from weft.server.ollama.schemas import OllamaError
 from weft.server.streaming import ndjson
 
-__all__ = ["ERRORS", "failure", "shape"]
-
-
 ERRORS = errors_with(OllamaError)
 """Errors that any route may return, for the OpenAPI document."""
 

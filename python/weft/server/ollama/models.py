@@ -10,8 +10,6 @@ from weft.infill import missing
 from weft.server.ollama.schemas import LoadedModel, LoadedModels, ModelDetails, ModelShown, ServedModel, ServedModels
 from weft.server.service import Service
 
-__all__ = ["listed", "loaded", "shown"]
-
 NEVER = "2318-01-01T00:00:00Z"
 """Expiry of a model without one: like Ollama, a time about 300 years in the future."""
 

@@ -45,9 +45,6 @@ from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list
 from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 
-__all__ = ["router"]
-
-
 Given = TypeVar("Given", bound=GenerationFields)
 
 RELEASE = "0.33.0"

@@ -27,18 +27,6 @@ from weft.server.request_fields import media, neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import CompletionFields
 
-__all__ = [
-    "ParsedRequest",
-    "chat",
-    "check_embedding",
-    "check_reasoning",
-    "generate_chat",
-    "keep_alive_s",
-    "raw",
-    "raw_prompt_with_images",
-    "rename_parameter",
-]
-
 _OPTIONS = {
     field.name: field.encode_name for field in msgspec.structs.fields(Options) if field.name in CompletionFields.__struct_fields__
 }

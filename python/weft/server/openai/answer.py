@@ -22,9 +22,6 @@ from weft.server.response_fields.timings import Timings, timings
 from weft.server.service import Service
 from weft.server.streaming import sse
 
-__all__ = ["NOT_VERBOSE", "Format", "ResponseContext", "Verbose"]
-
-
 Verbose = tuple[CompletionResult | msgspec.UnsetType, list[bytes]]
 """llama-server's result of a branch with a gap for its probabilities, and their chunks."""
 

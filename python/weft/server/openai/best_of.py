@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from weft.server.openai.schemas import Choice
 
-__all__ = ["BestOf"]
-
 
 class BestOf:
     """Selects the completions of each prompt with the highest mean logprob, in descending order.

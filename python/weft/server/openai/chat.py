@@ -4,10 +4,10 @@ from typing import cast
 
 import msgspec
 
-from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
+from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
-from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import NOT_VERBOSE, Format, ResponseContext
 from weft.server.openai.chat_schemas import (
@@ -28,8 +28,6 @@ from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import GAP, filled, json_list
 from weft.server.streaming.responses import StreamEncoder
-
-__all__ = ["ChatEncoder", "check"]
 
 _FORMAT = Format("chatcmpl", "chat.completion.chunk", "chat.completion")
 

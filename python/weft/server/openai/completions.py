@@ -2,9 +2,9 @@
 
 import msgspec
 
-from weft import Finished, InvalidRequestError, Progress, PromptLogprobs, Token
+from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
-from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.inference.submission import Gap, Submission
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import Format, ResponseContext, Verbose
@@ -21,8 +21,6 @@ from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
-
-__all__ = ["CompletionEncoder", "submission"]
 
 _FORMAT = Format("cmpl", "text_completion", "text_completion")
 

@@ -14,8 +14,6 @@ from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 
-__all__ = ["Echo"]
-
 
 class _PromptEcho:
     """Logprobs of a prompt received so far."""

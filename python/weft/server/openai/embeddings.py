@@ -13,8 +13,6 @@ from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.request_fields import adapters, prompts
 from weft.server.streaming.json_chunks import json_list
 
-__all__ = ["texts", "written"]
-
 
 def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     """Returns the texts of a body."""

@@ -5,8 +5,6 @@ from typing import Any, Self, cast
 from weft.server.openai.schemas import Logprobs
 from weft.server.streaming.json_chunks import GAP, entries, json_list
 
-__all__ = ["LogprobLists"]
-
 _NAMES = Logprobs.__struct_fields__
 
 

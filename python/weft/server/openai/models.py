@@ -7,8 +7,6 @@ import msgspec
 from weft.server.openai.schemas import Architecture, ModelCard, ModelList, ModelMeta, ModelName
 from weft.server.service import Service
 
-__all__ = ["model", "models"]
-
 
 def model(service: Service) -> ModelCard:
     """Returns the model in OpenAI's format."""

@@ -2,8 +2,6 @@
 
 import codecs
 
-__all__ = ["Offsets"]
-
 
 class Offsets:
     """Character offsets of a branch's tokens in its text.

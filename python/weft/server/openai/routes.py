@@ -19,8 +19,6 @@ from weft.server.request_fields import branches
 from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.responses import Answer, AwaitedChunks
 
-__all__ = ["router"]
-
 
 @post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Complete prompts")
 async def create_completion(data: JSONBody[CreateCompletion], request_context: ContextDependency) -> Answer[CompletionObject]:

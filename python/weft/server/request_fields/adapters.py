@@ -6,8 +6,6 @@ from typing import Any
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 
-__all__ = ["adapters", "refuse_adapters"]
-
 RIGHT = "it must be a list of objects with the `id` of an adapter and its `scale`, both numbers"
 
 

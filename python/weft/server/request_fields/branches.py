@@ -9,8 +9,6 @@ from weft.fields.excerpt import excerpt
 from weft.fields.validation import message_with_path
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
 
-__all__ = ["MAX_BRANCHES", "branch_bodies", "branches_size"]
-
 MAX_BRANCHES = 256
 """Maximum branches per prompt."""
 

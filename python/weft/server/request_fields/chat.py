@@ -8,8 +8,6 @@ from weft.chat.conversation import ChatRequest
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.neutral import EMPTY, Neutral
 
-__all__ = ["ChatFields"]
-
 if TYPE_CHECKING:
 
     class _ChatFields(CompletionFields, ChatRequest, kw_only=True):

@@ -8,8 +8,6 @@ from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.request_fields.fields import CompletionFields
 
-__all__ = ["Constraint", "constraint"]
-
 ANY_OBJECT = '{"type":"object"}'
 """Schema of `json_object` without its own schema."""
 

@@ -6,24 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import msgspec
 
 from weft.chat.request_options import REASONING_FORMATS
-from weft.infill import Snippet
 from weft.sampling_fields import Sampling
 from weft.server.request_fields.neutral import EMPTY, Neutral
-from weft.settings.system_prompt import SystemPrompt
-
-__all__ = [
-    "BRANCH_NAMES",
-    "FORK_NAMES",
-    "BranchFields",
-    "CompletionFields",
-    "ForkFields",
-    "LogitBias",
-    "Prompt",
-    "Snippet",
-    "SystemPrompt",
-    "TextPrompt",
-    "TriggerField",
-]
 
 
 class TextPrompt(msgspec.Struct):

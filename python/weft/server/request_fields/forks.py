@@ -9,8 +9,6 @@ from weft.server.request_fields.prompts import logit_bias, penalty_prompt
 from weft.server.request_fields.requests import template
 from weft.settings import Settings
 
-__all__ = ["fork_submission"]
-
 _OTHER_NAMES = {
     "n_predict": ("max_tokens",),
     "max_completion_tokens": ("max_tokens",),

@@ -14,8 +14,6 @@ from weft.fields.validation import message_with_path
 from weft.server.media.files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 from weft.server.request_fields.fields import Prompt, TextPrompt
 
-__all__ = ["chat_files", "marked", "with_images"]
-
 _IMAGE = re.compile(r"\[img-([0-9]{1,9})\]")
 """Placeholder of an image in 2024, with its id."""
 

@@ -8,8 +8,6 @@ import msgspec
 
 from weft import InvalidRequestError
 
-__all__ = ["EMPTY", "Neutral", "first_unsupported", "only_fields", "refuse", "refuse_unsupported", "unsupported_fields"]
-
 
 class Neutral(NamedTuple):
     """Marks a schema's field as unsupported, in `Annotated`. A class that supports an inherited one declares it again without."""

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from weft import InvalidRequestError
 from weft.server.request_fields.fields import CompletionFields
 
-__all__ = ["MAX_NESTED", "MAX_PATHS", "MAX_PATH_CHARACTERS", "paths"]
-
 MAX_PATHS = 256
 """Maximum paths, above the number of fields: each path is resolved at the end of each branch."""
 

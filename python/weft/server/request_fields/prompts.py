@@ -10,8 +10,6 @@ from weft.server.inference.submission import Piece, SentPrompt
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import marked
 
-__all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
-
 MAX_DIGITS = 18
 """Maximum digits of a token id. Longer ids exceed any vocabulary and are expensive to parse."""
 

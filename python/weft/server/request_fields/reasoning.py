@@ -7,8 +7,6 @@ from weft.chat.request_options import budget_message
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["reasoning", "reasoning_parameter", "refuse_unmarked_reasoning", "tagged_reasoning", "triggers"]
-
 MAX_TAGS = 16
 """Maximum end markers of reasoning."""
 

@@ -20,8 +20,6 @@ from weft.server.request_fields.reasoning import reasoning_parameter, tagged_rea
 from weft.server.request_fields.samplers import samplers
 from weft.settings import Settings
 
-__all__ = ["RANDOM_SEED", "check_top_logprobs", "first_given", "n_completions", "ping_s", "submission", "template"]
-
 MAX_TOP_LOGPROBS = 20
 """Maximum of top logprobs in chats, as in OpenAI's API."""
 

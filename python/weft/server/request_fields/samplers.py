@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from weft import InvalidRequestError
 from weft.sampling_fields import samplers_of_letters, samplers_of_names
 
-__all__ = ["samplers"]
-
 TAIL_FREE = "f"
 """Letter of tail-free sampling in earlier versions of llama.cpp."""
 

@@ -2,15 +2,13 @@
 
 import msgspec
 
-from weft import Finished, Progress, PromptLogprobs, Token
+from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Event, Generation
+from weft.server.inference.generation import Generation
 from weft.server.requests_api.schemas import ForkEnd, ForkEvent
 from weft.server.response_fields.timings import timings
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
-
-__all__ = ["ForkEncoder"]
 
 
 class ForkEncoder(StreamEncoder):

@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError, Request
-from weft.server.executor import LONG_TEXT, Purpose
+from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import ForkSubmission
 from weft.server.service import Service
-
-__all__ = ["fork"]
+from weft.work.threads import LONG_TEXT
 
 MAX_REPARSED = 65_536
 """Maximum characters that the forks of one request may parse again for a chat's stream; a few milliseconds on the event loop."""

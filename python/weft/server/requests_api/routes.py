@@ -23,9 +23,6 @@ from weft.server.routes import routes_of
 from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse, StreamedResponse
 
-__all__ = ["router"]
-
-
 MAX_CANCELLED_PER_STEP = 1_000
 """Maximum branches cancelled before other tasks run."""
 

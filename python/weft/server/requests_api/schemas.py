@@ -7,18 +7,6 @@ from weft.server.request_fields.fields import ForkFields
 from weft.server.response_fields.settings import GenerationSettings
 from weft.server.response_fields.timings import Timings
 
-__all__ = [
-    "BranchReport",
-    "ForkBody",
-    "ForkEnd",
-    "ForkEvent",
-    "ForkPlace",
-    "Forked",
-    "RequestReport",
-    "RequestSummary",
-    "RequestsReport",
-]
-
 
 class RequestSummary(msgspec.Struct, kw_only=True):
     """A queued or running request.

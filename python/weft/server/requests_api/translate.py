@@ -14,8 +14,6 @@ from weft.server.response_fields.result import Branches
 from weft.server.service import Service
 from weft.settings import Settings
 
-__all__ = ["MAX_REPORTED", "branch_of", "fork_submission", "n_branches", "report", "reports"]
-
 MAX_REPORTED = 256
 """Maximum branches of a report, which includes settings and text of each."""
 

@@ -6,8 +6,6 @@ import msgspec
 
 from weft import CacheExplanation
 
-__all__ = ["HEADER", "Explained", "explanation_header", "explanations_of"]
-
 HEADER = "weft-cache"
 """Header of responses that are not streamed. A stream's headers are sent with its first token, before the explanation is
 complete."""

@@ -6,16 +6,6 @@ import msgspec
 
 from weft._native import CompactLogprobs
 
-__all__ = [
-    "CompletionProbability",
-    "TokenLogprob",
-    "TokenProb",
-    "TokenProbability",
-    "completion_probability",
-    "token_probability",
-    "top_logprobs_by_text",
-]
-
 
 class TokenLogprob(msgspec.Struct):
     """A token with the natural logarithm of its probability."""

@@ -9,8 +9,6 @@ from weft.server.inference.generation import Generation
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.timings import Timings
 
-__all__ = ["PromptProgress", "RunningReports"]
-
 
 class PromptProgress(msgspec.Struct):
     """Progress of a prompt: `processed` of `total` tokens in `time_ms`, of which `cache` were cached."""

@@ -9,8 +9,6 @@ import msgspec
 from weft.server.inference.generation import Generation
 from weft.server.response_fields.result import CompletionResult
 
-__all__ = ["projected"]
-
 
 def projected(result: CompletionResult, generation: Generation) -> Any:  # noqa: ANN401 (a result, or parts of one)
     """Returns the parts of a result by requested path, or the whole result if there are no paths. Missing parts are omitted."""

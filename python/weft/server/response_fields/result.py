@@ -12,8 +12,6 @@ from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
 
-__all__ = ["Branches", "CompletionResult", "branch_score"]
-
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
 

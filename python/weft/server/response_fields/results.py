@@ -11,8 +11,6 @@ from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches
 from weft.server.streaming.json_chunks import GAP, json_list
 
-__all__ = ["BranchResults"]
-
 
 class BranchResults:
     """Texts, tokens and probabilities of unfinished branches, from which their results are made."""

@@ -9,8 +9,6 @@ from weft import GrammarTrigger, Request
 from weft._native import Biases, TokenIds
 from weft.sampling_fields import Sampling
 
-__all__ = ["GenerationSettings", "generation_settings"]
-
 _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("seed", int),
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma", "xtc_probability"),

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["TextsUsage"]
-
 
 class TextsUsage(msgspec.Struct):
     """Tokens of all texts."""

@@ -6,8 +6,6 @@ import msgspec
 
 from weft import Usage
 
-__all__ = ["Timings", "timings"]
-
 
 class Timings(msgspec.Struct):
     """Tokens, milliseconds, and tokens per second.

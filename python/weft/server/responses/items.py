@@ -14,26 +14,6 @@ from weft.fields.excerpt import excerpt
 from weft.fields.validation import message_with_path
 from weft.server.responses.schemas import Transformation
 
-__all__ = [
-    "Call",
-    "CallOutput",
-    "Compaction",
-    "Item",
-    "Message",
-    "Part",
-    "Reference",
-    "Thought",
-    "ThoughtText",
-    "chat_call",
-    "compacted",
-    "decoded",
-    "messages",
-    "new_id",
-    "opaque",
-    "read",
-    "system_first",
-]
-
 MAX_ITEMS = 10_000
 """Maximum items of a body."""
 

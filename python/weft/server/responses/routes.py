@@ -32,9 +32,6 @@ from weft.server.responses.store import StoredConversation, StoredItem
 from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
-__all__ = ["router"]
-
-
 MAX_LISTED = 100
 """Maximum items of a list, as in OpenAI's API."""
 

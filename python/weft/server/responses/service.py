@@ -44,8 +44,6 @@ from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
 from weft.server.streaming.responses import ChunkedResponse, CollectedResponse, StreamedResponse
 
-__all__ = ["MAX_ONE_BYTES", "ResponseService"]
-
 logger = logging.getLogger(__name__)
 
 MAX_ONE_BYTES = MAX_KEPT_BYTES // 4

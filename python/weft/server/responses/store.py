@@ -14,8 +14,6 @@ from weft.server.responses.writing import ResponseWriter
 from weft.server.streaming.json_chunks import filled, list_of_pieces
 from weft.server.streaming.recording import Owner, Recording
 
-__all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Node", "Store", "StoredConversation", "StoredItem", "StoredResponse"]
-
 MAX_KEPT = 16_384
 """Maximum responses and conversations. Beyond it, the least recently used ones of the owner with the most are deleted."""
 

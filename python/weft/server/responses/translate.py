@@ -23,20 +23,6 @@ from weft.server.responses.schemas import (
 )
 from weft.settings import Settings
 
-__all__ = [
-    "MAX_METADATA",
-    "chat",
-    "check",
-    "check_include",
-    "check_metadata",
-    "compaction",
-    "conversation_id",
-    "includes",
-    "response",
-    "turns",
-    "without",
-]
-
 MAX_METADATA = (16, 64, 512)
 """Maximum number of metadata texts, characters of a name, and characters of a text; as in OpenAI's API."""
 

@@ -8,12 +8,12 @@ from typing import cast
 
 import msgspec
 
-from weft import ContextOverflowError, Finished, InvalidRequestError, Progress, Token
+from weft import ContextOverflowError, Event, Finished, InvalidRequestError, Progress, Token
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
 from weft.server.inference.end_reason import stop_string
-from weft.server.inference.generation import Event, Generation, token_logprobs
+from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.responses import events
@@ -30,8 +30,6 @@ from weft.server.responses.schemas import (
 )
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
 from weft.server.streaming.responses import StreamEncoder
-
-__all__ = ["ResponseWriter", "usage"]
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Final states."""

@@ -12,8 +12,6 @@ from weft.server.score_api.schemas import ScoreBody, ScoreReport
 from weft.server.score_api.scoring import score
 from weft.server.streaming.responses import Answer, AwaitedChunks
 
-__all__ = ["router"]
-
 
 @post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Score continuations")
 async def scores(data: JSONBody[ScoreBody], request_context: ContextDependency) -> Answer[ScoreReport]:

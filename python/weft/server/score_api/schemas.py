@@ -6,8 +6,6 @@ import msgspec
 
 from weft.server.response_fields.probabilities import TokenLogprob
 
-__all__ = ["ContinuationScore", "ScoreBody", "ScoreReport", "ScoreTask", "ScoreUsage", "TaskScores", "TokenScore"]
-
 TextOrTokens = str | list[int | str]
 
 

@@ -14,8 +14,6 @@ from weft.server.score_api import translate
 from weft.server.score_api.schemas import ScoreBody
 from weft.server.service import Service
 
-__all__ = ["MAX_CONTINUATIONS", "MAX_SCORED", "score"]
-
 MAX_CONTINUATIONS = 4096
 """Maximum continuations of a request, over all prompts."""
 

@@ -19,8 +19,6 @@ from weft.server.score_api.schemas import (
     TokenScore,
 )
 
-__all__ = ["LOWEST", "Task", "n_probs", "report", "tasks"]
-
 LOWEST = -3.4028234663852886e38
 """Reported in place of minus infinity, which JSON cannot represent: the lowest 32-bit float."""
 

@@ -15,8 +15,6 @@ from weft.server.errors import BodyTimeoutError, ClientDisconnectedError
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
-__all__ = ["ClientTimeouts", "MinBodyRate", "cancel_on_disconnect", "n_body_bytes", "run_while_connected"]
-
 logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")

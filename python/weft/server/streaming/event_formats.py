@@ -9,8 +9,6 @@ from weft.server.inference.generation import Generation
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
-__all__ = ["EventFormat", "EventFormats"]
-
 
 class EventFormat(NamedTuple):
     """The stream format of another API."""

@@ -5,8 +5,6 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["FairScheduler", "TimeSlice", "TokenBucket", "current_scheduler", "yield_fairly"]
-
 SHARE = 0.1
 """Share of the event loop's time for heavy tasks while light ones are active, as CPU seconds per second."""
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-__all__ = ["GAP", "entries", "filled", "groups", "json_list", "json_text", "list_of_pieces"]
-
 GAP = msgspec.Raw(b"\0")
 """Placeholder for a list that is encoded in chunks. A null byte never occurs in JSON, where it is escaped."""
 

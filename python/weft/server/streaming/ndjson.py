@@ -4,8 +4,6 @@ import msgspec
 
 from weft.server.streaming import sse
 
-__all__ = ["HEADERS", "line"]
-
 HEADERS = sse.HEADERS | {"content-type": "application/x-ndjson"}
 
 _encode = msgspec.json.Encoder().encode

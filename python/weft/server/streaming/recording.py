@@ -17,19 +17,6 @@ from weft.server.streaming.client_timeouts import run_while_connected
 from weft.server.streaming.fair_scheduler import yield_fairly
 from weft.server.streaming.responses import MAX_WRITE_BYTES, StreamedResponse
 
-__all__ = [
-    "GRACE_S",
-    "KEPT_S",
-    "MAX_BYTES",
-    "MAX_NAME",
-    "MAX_STREAMS",
-    "MAX_TOGETHER_BYTES",
-    "OWN_BYTES",
-    "Recording",
-    "RecordingResponse",
-    "Recordings",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * 1024 * 1024

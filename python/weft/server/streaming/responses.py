@@ -12,25 +12,14 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from weft.server.inference.generation import Event, Generation
+from weft import Event
+from weft.server.inference.generation import Generation
 from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.streaming import sse
 from weft.server.streaming.client_timeouts import run_while_connected
 from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly
 from weft.server.streaming.json_chunks import groups
-
-__all__ = [
-    "REQUEST_ID",
-    "Answer",
-    "AwaitedChunks",
-    "AwaitedResponse",
-    "BodyBuilder",
-    "ChunkedResponse",
-    "CollectedResponse",
-    "StreamEncoder",
-    "StreamedResponse",
-]
 
 Events = Sequence[Event]
 

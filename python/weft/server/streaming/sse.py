@@ -4,8 +4,6 @@ import msgspec
 
 from weft.server.errors import ErrorBody, describe
 
-__all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame", "named_frame", "spaced_frame"]
-
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
