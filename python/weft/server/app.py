@@ -16,12 +16,12 @@ from litestar.openapi.spec import Server
 from weft import Engine, WeftError
 from weft._native import VERSION
 from weft.server.anthropic import errors as anthropic
-from weft.server.anthropic.routes import router as anthropic_router
+from weft.server.anthropic.routes import api as anthropic_api
 from weft.server.awake import KeepAwake
-from weft.server.cache_api.routes import router as cache_router
+from weft.server.cache_api.routes import api as cache_api
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
-from weft.server.compat.routes import router as compat_router
+from weft.server.compat.routes import api as compat_api
 from weft.server.context import RequestContext
 from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses
@@ -29,21 +29,28 @@ from weft.server.gateway import Gateway, prefix_of
 from weft.server.inference.caller import CONVERSATION
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
-from weft.server.llamacpp.routes import router as llamacpp_router
+from weft.server.llamacpp.routes import api as llamacpp_api
+from weft.server.llamacpp.streams import api as streams_api
 from weft.server.ollama import errors as ollama
 from weft.server.ollama import models as ollama_models
-from weft.server.ollama.routes import router as ollama_router
+from weft.server.ollama.routes import api as ollama_api
 from weft.server.openai import models
-from weft.server.openai.routes import router as openai_router
-from weft.server.requests_api.routes import router as requests_router
-from weft.server.responses.routes import router as responses_router
+from weft.server.openai.routes import api as openai_api
+from weft.server.requests_api.routes import api as requests_api
+from weft.server.responses.routes import api as responses_api
 from weft.server.responses.service import ResponseService
-from weft.server.score_api.routes import router as score_router
+from weft.server.score_api.routes import api as score_api
 from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat, EventFormats
 from weft.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+APIS = (
+    *(llamacpp_api, streams_api, openai_api, responses_api, anthropic_api, ollama_api),
+    *(compat_api, cache_api, score_api, requests_api),
+)
+"""All APIs, in the order of the OpenAPI document."""
 
 StartCallback = Callable[[Exception | None], object]
 
@@ -100,10 +107,7 @@ def create_app(
         return RequestContext(service, response_service, event_formats, completion_formats, conversation)
 
     litestar = Litestar(
-        route_handlers=[
-            *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
-            *(compat_router(), cache_router(), score_router(), requests_router()),
-        ],
+        route_handlers=[api.router() for api in APIS],
         dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],

@@ -2,24 +2,26 @@
 
 from typing import Annotated
 
-from litestar import Router, post
 from litestar.params import HeaderParameter, JSONBody
 
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import check_version, parse
+from weft.server.api import Api
 from weft.server.context import ContextDependency
 from weft.server.executor import Purpose
 from weft.server.inference import chat as chats
-from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
 
-@post("/v1/messages", status_code=200, responses=ERRORS, summary="Create a message")
+api = Api("Anthropic", ERRORS)
+
+
+@api.route("POST", "/v1/messages", summary="Create a message")
 async def create_message(
     data: JSONBody[CreateMessage], request_context: ContextDependency, version: Version = None
 ) -> Answer[MessageObject]:
@@ -36,15 +38,10 @@ async def create_message(
     return Answer(StreamedResponse(generation, encoder, service.settings.ping_s, ping=answer.PING, failure=failure))
 
 
-@post("/v1/messages/count_tokens", status_code=200, responses=ERRORS, summary="Count the tokens of a message")
+@api.route("POST", "/v1/messages/count_tokens", summary="Count the tokens of a message")
 async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
     service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("Anthropic", handlers_of(__name__))

@@ -5,18 +5,17 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-from litestar import Router, delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody
 from litestar.response.base import ASGIResponse
 
+from weft.server.api import Api
 from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.context import ContextDependency
-from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchItemError
+from weft.server.errors import CONFLICT, NOT_FOUND, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.submission import Piece
-from weft.server.routes import routes_of
 from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse
 
@@ -26,19 +25,22 @@ PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'un
 """A picture contains text of arbitrary clients; the policy forbids scripts and external resources in it."""
 
 
-@post("/prefixes", status_code=200, responses=ERRORS | CONFLICT, summary="Pin a prefix")
+api = Api("Weft")
+
+
+@api.route("POST", "/prefixes", summary="Pin a prefix", errors=CONFLICT)
 async def pin(data: JSONBody[PinBody], request_context: ContextDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
     return Answer(AwaitedResponse(partial(_pin, request_context.service, translate.pieces(data))))
 
 
-@get("/prefixes", responses=ERRORS, summary="List pinned prefixes")
+@api.route("GET", "/prefixes", summary="List pinned prefixes")
 async def prefixes(request_context: ContextDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
     return Answer(AwaitedResponse(partial(_prefixes, request_context.service)))
 
 
-@delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND, summary="Unpin a prefix")
+@api.route("DELETE", "/prefixes/{prefix_id:int}", summary="Unpin a prefix", errors=NOT_FOUND, status_code=204)
 async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
     service = request_context.service
@@ -48,7 +50,7 @@ async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) ->
         raise NoSuchItemError(f"no pinned prefix has the id {prefix_id}")
 
 
-@get("/cache", responses=ERRORS, summary="Inspect the cache")
+@api.route("GET", "/cache", summary="Inspect the cache")
 async def cache(
     request_context: ContextDependency,
     limit: FromQuery[int | None] = None,
@@ -97,8 +99,3 @@ async def _reported(service: Service, limit: int, write: Callable[[CacheReport],
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(result))
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("Weft", [pin, prefixes, unpin, cache])

@@ -1,20 +1,21 @@
 """Routes that exist for compatibility only."""
 
-from litestar import Router, post
 from litestar.params import FromQuery, JSONBody
 
+from weft.server.api import Api
 from weft.server.compat import plain
 from weft.server.compat.prompt_files import restore_or_save
 from weft.server.compat.schemas import StreamBody
 from weft.server.context import ContextDependency
-from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.routes import handlers_of, routes_of
+from weft.server.errors import NOT_SUPPORTED
 from weft.server.streaming import sse
 from weft.server.streaming.responses import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
+api = Api("other servers")
 
-@post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Stream plain text")
+
+@api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
     request_context: ContextDependency,
@@ -31,8 +32,3 @@ async def stream(
     headers = sse.HEADERS | {"content-type": content_type}
     form = plain.LineEncoder(data.prompt or "", write)
     return Answer(StreamedResponse(generation, form, None, headers=headers, failure=plain.failure))
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("other servers", handlers_of(__name__))

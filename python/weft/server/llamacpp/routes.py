@@ -3,21 +3,21 @@
 from functools import partial
 
 import msgspec
-from litestar import Response, Router, get, post
+from litestar import Response
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
-from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.api import Api
 from weft.server.context import ContextDependency
-from weft.server.errors import ERRORS, NOT_SUPPORTED, SlotsBusyError
+from weft.server.errors import NOT_SUPPORTED, SlotsBusyError
 from weft.server.executor import Purpose
 from weft.server.inference import embedding as run
 from weft.server.inference.caller import Caller
 from weft.server.inference.chat import rendered_text
 from weft.server.inference.submission import Submission
 from weft.server.llamacpp import completion as dialect
-from weft.server.llamacpp import embeddings, metrics, properties, streams, tokens
+from weft.server.llamacpp import embeddings, metrics, properties, tokens
 from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.embeddings_schemas import (
     EmbeddingBody,
@@ -52,14 +52,15 @@ from weft.server.llamacpp.schemas import (
 from weft.server.request_fields import branches
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.result import CompletionResult
-from weft.server.routes import handlers_of, routes_of
 from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat
 from weft.server.streaming.responses import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
+api = Api("llama.cpp")
 
-@post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Complete a prompt")
+
+@api.route("POST", "/completion", "/completions", summary="Complete a prompt", errors=NOT_SUPPORTED)
 async def completion(
     data: JSONBody[CompletionBody], request_context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
@@ -82,7 +83,7 @@ async def completion(
         return await _answer(data, dialect.with_system_prompt(parsed, new, tokens), service, caller, other)
 
 
-@post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Fill a gap")
+@api.route("POST", "/infill", summary="Fill a gap", errors=NOT_SUPPORTED)
 async def infill(
     data: JSONBody[InfillBody], request_context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
@@ -101,7 +102,7 @@ async def _answer(
     return await caller.respond(data, generation, encoder, service)
 
 
-@post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS, summary="Tokenize a text")
+@api.route("POST", "/tokenize", summary="Tokenize a text", purpose=Purpose.TEXT)
 async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDependency) -> Answer[TokenizeResult]:
     """Returns the tokens of a text."""
     service = request_context.service
@@ -112,7 +113,7 @@ async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDepende
     return Answer(ChunkedResponse(written))
 
 
-@post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS, summary="Detokenize tokens")
+@api.route("POST", "/detokenize", summary="Detokenize tokens", purpose=Purpose.TEXT)
 async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDependency) -> Answer[DetokenizeResult]:
     """Returns the text of tokens."""
     service = request_context.service
@@ -125,13 +126,13 @@ async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDep
     )
 
 
-@get("/tokenizer_info", responses=ERRORS, summary="Describe the tokenizer")
+@api.route("GET", "/tokenizer_info", summary="Describe the tokenizer")
 async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
     """Returns the tokenizer's properties, for clients that count tokens."""
     return tokens.tokenizer_info(request_context.service)
 
 
-@post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Embed texts")
+@api.route("POST", "/embedding", "/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
 async def embedding(
     data: JSONBody[EmbeddingBody], request_context: ContextDependency
 ) -> Answer[list[TextEmbedding] | OneEmbedding]:
@@ -143,12 +144,7 @@ async def embedding(
     return Answer(AwaitedChunks(work, service.collected))
 
 
-@post(
-    ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
-    status_code=200,
-    responses=ERRORS | NOT_SUPPORTED,
-    summary="Rank texts",
-)
+@api.route("POST", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking", summary="Rank texts", errors=NOT_SUPPORTED)
 async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
     """Ranks texts by relevance to a query, most relevant first."""
     service = request_context.service
@@ -159,13 +155,13 @@ async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency)
     )
 
 
-@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Render a chat")
+@api.route("POST", "/apply-template", summary="Render a chat", errors=NOT_SUPPORTED, purpose=Purpose.TEXT)
 async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
     """Renders messages to a prompt. `<__media__>` replaces images and audio, and no file is fetched."""
     return ApplyTemplateResult(await rendered_text(data, request_context.service))
 
 
-@get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Check health")
+@api.route("GET", "/health", "/v1/health", summary="Check health", needs_model=False)
 async def health(
     request_context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
@@ -184,7 +180,7 @@ async def health(
     return report
 
 
-@get("/slots", responses=ERRORS | NOT_SUPPORTED, summary="List slots")
+@api.route("GET", "/slots", summary="List slots", errors=NOT_SUPPORTED)
 async def slots(request_context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
     """Returns the state of each slot; with `fail_on_no_slot=1`, 503 if all are busy."""
     service = request_context.service
@@ -201,7 +197,7 @@ def _is_on(given: str | None) -> bool:
     return given not in (None, "0", "false")
 
 
-@post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED, summary="Save, restore or erase a slot")
+@api.route("POST", "/slots/{id_slot:str}", summary="Save, restore or erase a slot", errors=NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
     request_context: ContextDependency,
@@ -213,7 +209,7 @@ async def slot_action(
     return Answer(AwaitedResponse(partial(places.act, request_context.service.slot_files, parsed)))
 
 
-@get("/metrics", media_type=metrics.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL, summary="Read metrics")
+@api.route("GET", "/metrics", summary="Read metrics", errors=NOT_SUPPORTED, needs_model=False, media_type=metrics.CONTENT_TYPE)
 async def prometheus_metrics(request_context: ContextDependency) -> Response[bytes]:
     """Returns metrics in Prometheus' text format."""
     service = request_context.service
@@ -224,7 +220,7 @@ async def prometheus_metrics(request_context: ContextDependency) -> Response[byt
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=started)
 
 
-@get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Describe the server")
+@api.route("GET", "/props", summary="Describe the server", needs_model=False)
 async def props(request_context: ContextDependency) -> Properties:
     """Returns the properties of the server and its model."""
     service = request_context.service
@@ -233,7 +229,7 @@ async def props(request_context: ContextDependency) -> Properties:
     return report if is_trusted_sender() else properties.without_texts(report)
 
 
-@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL, summary="Change properties")
+@api.route("POST", "/props", summary="Change properties", errors=NOT_SUPPORTED, needs_model=False)
 async def set_props(request_context: ContextDependency) -> PropertiesSet:
     """Has no effect, as in llama-server: no property can be changed at runtime."""
     if not request_context.service.settings.props_endpoint:
@@ -241,13 +237,13 @@ async def set_props(request_context: ContextDependency) -> PropertiesSet:
     return PropertiesSet(success=True)
 
 
-@get("/lora-adapters", responses=ERRORS, summary="List adapters")
+@api.route("GET", "/lora-adapters", summary="List adapters")
 async def lora_adapters(request_context: ContextDependency) -> list[LoraAdapter]:
     """Returns the loaded adapters with their default scales."""
     return properties.lora_adapters(request_context.service)
 
 
-@post("/lora-adapters", status_code=200, responses=ERRORS, summary="Set default adapters")
+@api.route("POST", "/lora-adapters", summary="Set default adapters")
 async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: ContextDependency) -> LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
@@ -257,8 +253,3 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: Co
     result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
     return result
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("llama.cpp", handlers_of(__name__, streams.__name__))

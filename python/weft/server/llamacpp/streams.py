@@ -3,20 +3,21 @@
 import re
 from typing import Annotated
 
-from litestar import delete, get, post
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
-from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.api import Api
 from weft.server.context import ContextDependency
-from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
+from weft.server.errors import NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.streaming.recording import MAX_STREAMS, RecordingResponse
 from weft.server.streaming.responses import Answer
 
+api = Api("llama.cpp")
 
-@get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Resume a stream")
+
+@api.route("GET", "/v1/stream", summary="Resume a stream", errors=NOT_FOUND, needs_model=False)
 async def read_stream(
     request_context: ContextDependency, conv_id: FromQuery[str] = "", from_: Annotated[str, QueryParameter(name="from")] = "0"
 ) -> Answer[str]:
@@ -30,7 +31,7 @@ async def read_stream(
     return Answer(RecordingResponse(recording, offset))
 
 
-@post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Find resumable streams")
+@api.route("POST", "/v1/streams/lookup", summary="Find resumable streams", needs_model=False)
 async def lookup_streams(data: JSONBody[StreamsLookup], request_context: ContextDependency) -> list[KeptStream]:
     """Returns the resumable streams of conversations; `ID` also finds `ID::MODEL`."""
     caller = request_context.caller
@@ -43,7 +44,7 @@ async def lookup_streams(data: JSONBody[StreamsLookup], request_context: Context
     ]
 
 
-@delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Delete a resumable stream")
+@api.route("DELETE", "/v1/stream", summary="Delete a resumable stream", needs_model=False, status_code=204)
 async def delete_stream(request_context: ContextDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
     caller = request_context.caller

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from litestar import Router, delete, get, post
 from litestar.params import JSONBody
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
-from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
+from weft.server.api import Api
+from weft.server.awake import arrived_ns
 from weft.server.context import ContextDependency
 from weft.server.executor import Purpose
 from weft.server.inference import embedding
@@ -38,7 +38,6 @@ from weft.server.ollama.schemas import (
     Version,
 )
 from weft.server.request_fields import prompts, requests
-from weft.server.routes import handlers_of, routes_of
 from weft.server.service import Service
 from weft.server.streaming import ndjson
 from weft.server.streaming.client_timeouts import n_body_bytes
@@ -53,7 +52,10 @@ RELEASE = "0.33.0"
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
 
-@post("/api/generate", status_code=200, responses=ERRORS, summary="Generate a completion")
+api = Api("Ollama", ERRORS)
+
+
+@api.route("POST", "/api/generate", summary="Generate a completion")
 async def generate(data: JSONBody[GenerateBody], request_context: ContextDependency) -> Answer[GenerateAnswer]:
     """Continues a prompt: as the message of a chat, or unchanged with `raw`."""
     service = request_context.service
@@ -72,7 +74,7 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
     return _answer(parsed, generation, service, answer.generate_answer, timer, includes_context=not is_raw)
 
 
-@post("/api/chat", status_code=200, responses=ERRORS, summary="Answer a chat")
+@api.route("POST", "/api/chat", summary="Answer a chat")
 async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> Answer[ChatAnswer]:
     """Answers a chat with the assistant's next message."""
     service = request_context.service
@@ -147,7 +149,7 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
         service.sleep.shorten_timeout(seconds)
 
 
-@post("/api/embed", status_code=200, responses=ERRORS, summary="Embed texts")
+@api.route("POST", "/api/embed", summary="Embed texts")
 async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -> Answer[Embedded]:
     """Returns an embedding of each text."""
     service = request_context.service
@@ -162,7 +164,7 @@ async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -
     return Answer(AwaitedChunks(partial(make, truncates=data.truncate is not False), service.collected))
 
 
-@post("/api/embeddings", status_code=200, responses=ERRORS, summary="Embed one text")
+@api.route("POST", "/api/embeddings", summary="Embed one text")
 async def embeddings(data: JSONBody[EmbeddingsBody], request_context: ContextDependency) -> Answer[OneEmbedded]:
     """Returns the embedding of one text."""
     service = request_context.service
@@ -211,7 +213,7 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
     return [b'{"embedding":%b}' % made.json(0)[1:-1]]
 
 
-@get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List models")
+@api.route("GET", "/api/tags", summary="List models", needs_model=False)
 async def tags(request_context: ContextDependency) -> ServedModels:
     """Returns the served model, as a list of one."""
     service = request_context.service
@@ -219,7 +221,7 @@ async def tags(request_context: ContextDependency) -> ServedModels:
     return service.snapshot(models.listed)
 
 
-@post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Describe the model")
+@api.route("POST", "/api/show", summary="Describe the model", needs_model=False)
 async def show(request_context: ContextDependency) -> ModelShown:
     """Returns the served model with its settings and metadata. The body is ignored."""
     service = request_context.service
@@ -227,36 +229,34 @@ async def show(request_context: ContextDependency) -> ModelShown:
     return service.snapshot(models.shown)
 
 
-@get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List loaded models")
+@api.route("GET", "/api/ps", summary="List loaded models", needs_model=False)
 async def ps(request_context: ContextDependency) -> LoadedModels:
     """Returns the served model, or an empty list while it is unloaded."""
     return models.loaded(request_context.service)
 
 
-@get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Read the version")
+@api.route("GET", "/api/version", summary="Read the version", needs_model=False)
 async def version() -> Version:
     """Returns the Ollama release with these routes."""
     return Version(RELEASE)
 
 
-@post(
-    ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/{digest:str}"],
-    status_code=200,
-    responses=ERRORS,
-    opt=NEEDS_NO_MODEL,
+@api.route(
+    "POST",
+    "/api/pull",
+    "/api/push",
+    "/api/create",
+    "/api/copy",
+    "/api/blobs/{digest:str}",
     summary="Change models",
+    needs_model=False,
 )
 async def change_models() -> None:
     """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)
 
 
-@delete("/api/delete", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Delete a model")
+@api.route("DELETE", "/api/delete", summary="Delete a model", needs_model=False)
 async def delete_model() -> None:
     """Refused: the server has a single model."""
     raise NotSupportedError(ONE_MODEL)
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("Ollama", handlers_of(__name__))

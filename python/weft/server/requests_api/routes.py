@@ -4,14 +4,13 @@ import asyncio
 from functools import partial
 
 import msgspec
-from litestar import Router, delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from weft.fields.excerpt import excerpt
+from weft.server.api import Api
 from weft.server.auth import current_owner
-from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.context import ContextDependency
-from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
+from weft.server.errors import NOT_FOUND, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import ForkSubmission
@@ -19,7 +18,6 @@ from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkEncoder
 from weft.server.requests_api.forking import fork as fork_branch
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
-from weft.server.routes import routes_of
 from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse, StreamedResponse
 
@@ -27,7 +25,10 @@ MAX_CANCELLED_PER_STEP = 1_000
 """Maximum branches cancelled before other tasks run."""
 
 
-@get("/requests", responses=ERRORS, opt=NEEDS_NO_MODEL, summary="List requests")
+api = Api("Weft")
+
+
+@api.route("GET", "/requests", summary="List requests", needs_model=False)
 async def requests(request_context: ContextDependency) -> RequestsReport:
     """Returns the queued and running requests that were made with the same key."""
     service = request_context.service
@@ -35,7 +36,7 @@ async def requests(request_context: ContextDependency) -> RequestsReport:
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
-@get("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Inspect a request")
+@api.route("GET", "/requests/{request_id:str}", summary="Inspect a request", errors=NOT_FOUND, needs_model=False)
 async def request(
     request_id: FromPath[str], request_context: ContextDependency, first: FromQuery[int] = 0
 ) -> Answer[RequestReport]:
@@ -45,7 +46,9 @@ async def request(
     return Answer(AwaitedResponse(partial(_report, service, generation, first)))
 
 
-@delete("/requests/{request_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Cancel a request")
+@api.route(
+    "DELETE", "/requests/{request_id:str}", summary="Cancel a request", errors=NOT_FOUND, needs_model=False, status_code=204
+)
 async def cancel(request_id: FromPath[str], request_context: ContextDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
     generation = _found(request_context.service, request_id)
@@ -55,8 +58,13 @@ async def cancel(request_id: FromPath[str], request_context: ContextDependency) 
         generation.streams[prompt].cancel(branch_index)
 
 
-@delete(
-    "/requests/{request_id:str}/branches/{index:int}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Cancel a branch"
+@api.route(
+    "DELETE",
+    "/requests/{request_id:str}/branches/{index:int}",
+    summary="Cancel a branch",
+    errors=NOT_FOUND,
+    needs_model=False,
+    status_code=204,
 )
 async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
@@ -65,12 +73,8 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request
     generation.streams[prompt].cancel(branch_index)
 
 
-@post(
-    "/requests/{request_id:str}/branches/{index:int}/fork",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Fork a branch",
+@api.route(
+    "POST", "/requests/{request_id:str}/branches/{index:int}/fork", summary="Fork a branch", errors=NOT_FOUND, needs_model=False
 )
 async def fork(
     request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency, data: JSONBody[ForkBody | None] = None
@@ -116,8 +120,3 @@ async def _report(service: Service, generation: Generation, first: int) -> msgsp
     n = min(translate.n_branches(generation), translate.MAX_REPORTED)
     # Detokenized texts and their JSON are made on a worker thread.
     return await service.executor.run_in_thread(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("Weft", [requests, request, cancel, cancel_branch, fork])

@@ -4,13 +4,12 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from litestar import Router, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt, truncate
-from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.api import Api
 from weft.server.context import ContextDependency, RequestContext
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.responses import translate
@@ -29,7 +28,6 @@ from weft.server.responses.schemas import (
     Response,
 )
 from weft.server.responses.store import StoredConversation, StoredItem
-from weft.server.routes import handlers_of, routes_of
 from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
 MAX_LISTED = 100
@@ -67,18 +65,16 @@ def page(
 PageDependency = NamedDependency[SkipValidation[Page]]
 
 
-@post(
-    ["/v1/responses", "/responses"],
-    status_code=200,
-    responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED,
-    summary="Create a response",
-)
+api = Api("OpenAI", ERRORS | NOT_FOUND, dependencies={"page": Provide(page, sync_to_thread=False)})
+
+
+@api.route("POST", "/v1/responses", "/responses", summary="Create a response", errors=CONFLICT | NOT_SUPPORTED)
 async def create(data: JSONBody[CreateResponse], request_context: ContextDependency) -> Answer[Response]:
     """Generates a response to the input, within its conversation if any."""
     return Answer(await request_context.response_service.create(data, request_context.caller))
 
 
-@get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Retrieve a response")
+@api.route("GET", "/v1/responses/{response_id:str}", summary="Retrieve a response", needs_model=False)
 async def retrieve(
     response_id: FromPath[str],
     request_context: ContextDependency,
@@ -92,55 +88,38 @@ async def retrieve(
     return Answer(ChunkedResponse(response_service.store.response(caller.owner, response_id).json()))
 
 
-@delete(
-    "/v1/responses/{response_id:str}",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Delete a response",
-)
+@api.route("DELETE", "/v1/responses/{response_id:str}", summary="Delete a response", needs_model=False)
 async def forget(response_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a response; responses that continue it remain."""
     return await request_context.response_service.delete(response_id, request_context.caller)
 
 
-@post(
-    "/v1/responses/{response_id:str}/cancel",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Cancel a response",
-)
+@api.route("POST", "/v1/responses/{response_id:str}/cancel", summary="Cancel a response", needs_model=False)
 async def cancel(response_id: FromPath[str], request_context: ContextDependency) -> Answer[Response]:
     """Cancels a background response."""
     return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, request_context.caller)))
 
 
-@get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="List input items")
+@api.route("GET", "/v1/responses/{response_id:str}/input_items", summary="List input items", needs_model=False)
 async def input_items(response_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """Returns the input items of a response, including the earlier conversation."""
     return page.of(request_context.response_service.input_items(response_id, request_context.caller))
 
 
-@post(
-    ["/v1/responses/input_tokens", "/responses/input_tokens"],
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    summary="Count the tokens of a response",
-)
+@api.route("POST", "/v1/responses/input_tokens", "/responses/input_tokens", summary="Count the tokens of a response")
 async def count(data: JSONBody[CountBody], request_context: ContextDependency) -> InputTokens:
     """Counts the prompt tokens that a response would have; nothing is generated."""
     n_tokens = await request_context.response_service.count_tokens(data, request_context.caller)
     return InputTokens("response.input_tokens", n_tokens)
 
 
-@post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED, summary="Compact a conversation")
+@api.route("POST", "/v1/responses/compact", summary="Compact a conversation", errors=NOT_SUPPORTED)
 async def compact(data: JSONBody[CompactBody], request_context: ContextDependency) -> Answer[CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
     return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, request_context.caller)))
 
 
-@post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL, summary="Create a conversation")
+@api.route("POST", "/v1/conversations", summary="Create a conversation", needs_model=False)
 async def create_conversation(data: JSONBody[ConversationBody], request_context: ContextDependency) -> Conversation:
     """Creates a conversation, to which responses can be added."""
     response_service, caller = request_context.response_service, request_context.caller
@@ -150,21 +129,13 @@ async def create_conversation(data: JSONBody[ConversationBody], request_context:
     )
 
 
-@get(
-    "/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="Retrieve a conversation"
-)
+@api.route("GET", "/v1/conversations/{conversation_id:str}", summary="Retrieve a conversation", needs_model=False)
 async def conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """Returns a conversation, without its items."""
     return _conversation(request_context, conversation_id).about
 
 
-@post(
-    "/v1/conversations/{conversation_id:str}",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Update a conversation",
-)
+@api.route("POST", "/v1/conversations/{conversation_id:str}", summary="Update a conversation", needs_model=False)
 async def change(
     conversation_id: FromPath[str], data: JSONBody[MetadataBody], request_context: ContextDependency
 ) -> Conversation:
@@ -175,26 +146,14 @@ async def change(
     return found.about
 
 
-@delete(
-    "/v1/conversations/{conversation_id:str}",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Delete a conversation",
-)
+@api.route("DELETE", "/v1/conversations/{conversation_id:str}", summary="Delete a conversation", needs_model=False)
 async def forget_conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> Deleted:
     """Deletes a conversation; its responses remain."""
     request_context.response_service.store.remove(_conversation(request_context, conversation_id))
     return Deleted(conversation_id, "conversation.deleted", deleted=True)
 
 
-@post(
-    "/v1/conversations/{conversation_id:str}/items",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
-    summary="Add items",
-)
+@api.route("POST", "/v1/conversations/{conversation_id:str}/items", summary="Add items", needs_model=False)
 async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], request_context: ContextDependency) -> ItemList:
     """Adds items to a conversation."""
     response_service = request_context.response_service
@@ -204,17 +163,17 @@ async def add_items(conversation_id: FromPath[str], data: JSONBody[ItemsBody], r
     return _list(made, has_more=False)
 
 
-@get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL, summary="List items")
+@api.route("GET", "/v1/conversations/{conversation_id:str}/items", summary="List items", needs_model=False)
 async def list_items(conversation_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> ItemList:
     """Returns the items of a conversation."""
     return page.of(_conversation(request_context, conversation_id).items)
 
 
-@get(
+@api.route(
+    "GET",
     "/v1/conversations/{conversation_id:str}/items/{item_id:str}",
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
     summary="Retrieve an item",
+    needs_model=False,
 )
 async def item(
     conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
@@ -223,12 +182,11 @@ async def item(
     return Answer(ChunkedResponse(_found(_conversation(request_context, conversation_id).items, item_id).pieces))
 
 
-@delete(
+@api.route(
+    "DELETE",
     "/v1/conversations/{conversation_id:str}/items/{item_id:str}",
-    status_code=200,
-    responses=ERRORS | NOT_FOUND,
-    opt=NEEDS_NO_MODEL,
     summary="Remove an item",
+    needs_model=False,
 )
 async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency) -> Conversation:
     """Removes an item from a conversation."""
@@ -255,8 +213,3 @@ def _list(items: list[StoredItem], *, has_more: bool) -> ItemList:
         last_id=items[-1].id if items else None,
         has_more=has_more,
     )
-
-
-def router() -> Router:
-    """Returns the routes, for one application."""
-    return routes_of("OpenAI", handlers_of(__name__), dependencies={"page": Provide(page, sync_to_thread=False)})

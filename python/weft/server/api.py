@@ -1,0 +1,82 @@
+"""The routes of one API: the decorator for its handlers, and the router of them all."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from litestar import Router, route
+from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+
+from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.errors import ERRORS
+from weft.server.json_request import JsonRequest
+
+Responses = Mapping[int, ResponseSpec]
+"""Error responses in the OpenAPI document, by status."""
+
+
+class Api:
+    """One API, whose handlers are added by the decorator `route`."""
+
+    def __init__(self, tag: str, errors: Responses = ERRORS, dependencies: Mapping[str, Provide] = MappingProxyType({})) -> None:
+        """Creates an API without routes.
+
+        Args:
+            tag: Tag of its operations in the OpenAPI document.
+            errors: Errors that any of its routes may return.
+            dependencies: Dependencies of its handlers.
+        """
+        self._tag = tag
+        self._errors = errors
+        self._dependencies = dependencies
+        self._handlers: list[HTTPRouteHandler] = []
+        self._paths: list[str] = []
+
+    def route(
+        self,
+        method: Literal["GET", "POST", "DELETE"],
+        *paths: str,
+        summary: str,
+        errors: Responses = MappingProxyType({}),
+        needs_model: bool = True,
+        status_code: int = 200,
+        **more: Any,  # noqa: ANN401 (other options of Litestar's decorators)
+    ) -> Callable[[Callable[..., object]], HTTPRouteHandler]:
+        """Returns a decorator for the handler of a method at some paths.
+
+        Args:
+            method: The method.
+            paths: Paths, in the order of the OpenAPI document.
+            summary: Summary of the operation.
+            errors: Errors in addition to those of the whole API.
+            needs_model: Whether a request loads the model, or postpones its unloading.
+            status_code: Status of successful responses.
+            more: Options of Litestar's `route`.
+        """
+
+        def add(function: Callable[..., object]) -> HTTPRouteHandler:
+            handler = route(
+                paths,
+                http_method=method,
+                status_code=status_code,
+                responses={**self._errors, **errors},
+                opt={} if needs_model else NEEDS_NO_MODEL,
+                summary=summary,
+                **more,
+            )(function)
+            self._handlers.append(handler)
+            self._paths += paths
+            return handler
+
+        return add
+
+    def router(self) -> Router:
+        """Returns the routes, for one application."""
+        router = Router(
+            "/", route_handlers=self._handlers, dependencies=self._dependencies, request_class=JsonRequest, tags=[self._tag]
+        )
+        # Litestar keeps the paths of a handler as a set.
+        router.routes.sort(key=lambda route: self._paths.index(route.path))
+        return router
