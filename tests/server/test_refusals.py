@@ -25,7 +25,7 @@ from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, fi
 from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
 from weft.server import keyed_lock, memory_budget
-from weft.server.errors import _TABLE, describe
+from weft.server.errors import _TABLE, ServerError, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
 from weft.server.request_line import RequestLine
@@ -206,9 +206,11 @@ def reason_for(error: HTTPException) -> Reason:
 
 def test_the_page_tells_every_status_that_a_reason_is_answered_with() -> None:
     answered: dict[str, set[int]] = {str(reason): set() for reason in Reason}
-    for row in _TABLE:
-        if row.reason is not None:
-            answered[row.reason].add(row.status)
+    rows_of_errors = [(row.reason, row.status) for row in _TABLE.values()]
+    rows_of_errors += [(error.reason, error.status) for error in ServerError.__subclasses__()]
+    for reason, status in rows_of_errors:
+        if reason is not None:
+            answered[reason].add(status)
     for error in OF_THE_FRAMEWORK:
         answered[reason_for(error)].add(error.status_code)
     assert {reason: set(map(int, re.findall(r"\b[45]\d\d\b", answer))) for reason, answer in rows().items()} == answered

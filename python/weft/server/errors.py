@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import msgspec
 from litestar import Request, Response
@@ -77,35 +77,43 @@ _ANYWHERE = {
 """Errors that any route may return, by status."""
 
 
-def _documented(status: int, description: str, body: type[msgspec.Struct] = ErrorBody) -> dict[int, ResponseSpec]:
-    return {status: ResponseSpec(body, generate_examples=False, description=description)}
+def _documented(descriptions: Mapping[int, str], body: type[msgspec.Struct] = ErrorBody) -> dict[int, ResponseSpec]:
+    return {
+        status: ResponseSpec(body, generate_examples=False, description=description)
+        for status, description in sorted(descriptions.items())
+    }
 
 
-def _documented_errors(descriptions: Mapping[int, str], body: type[msgspec.Struct] = ErrorBody) -> dict[int, ResponseSpec]:
-    documented: dict[int, ResponseSpec] = {}
-    for status, description in sorted({**_ANYWHERE, **descriptions}.items()):
-        documented |= _documented(status, description, body)
-    return documented
+ERRORS = _documented(_ANYWHERE | {400: "The request is invalid; `param` names the field."})
+"""Errors that any route may return, for the OpenAPI document."""
+
+NOT_FOUND = _documented({404: "The item does not exist."})
+CONFLICT = _documented({409: "The request conflicts with others or with the pinned prefixes."})
+_UNSUPPORTED = {501: "The model or the flags of the server do not support this."}
+NOT_SUPPORTED = _documented(_UNSUPPORTED)
 
 
 def errors_with(body: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
     """Returns the errors that any route of an API with its own body of errors may return, for the OpenAPI document."""
-    own = {
-        400: "The request is invalid; the message names the field.",
-        501: "The model or the flags of the server do not support this.",
-    }
-    return _documented_errors(own, body)
+    return _documented(_ANYWHERE | {400: "The request is invalid; the message names the field."} | _UNSUPPORTED, body)
 
 
-ERRORS = _documented_errors({400: "The request is invalid; `param` names the field."})
-"""Errors that any route may return, for the OpenAPI document."""
+class ServerError(Exception):
+    """An error that the server itself causes; its classes set how it is answered."""
 
-NOT_FOUND = _documented(404, "The item does not exist.")
-CONFLICT = _documented(409, "The request conflicts with others or with the pinned prefixes.")
-NOT_SUPPORTED = _documented(501, "The model or the flags of the server do not support this.")
+    status: ClassVar[int]
+    reason: ClassVar[Reason | None]
+    """Reason that `/metrics` counts. None for failures that are not refusals."""
+    param: ClassVar[str | None]
+    """Field of the request at fault, if it is one."""
+    extra_fields: Mapping[str, Any] = MappingProxyType({})
+    """Fields of the response beside the error."""
+
+    def __init_subclass__(cls, status: int, reason: Reason | None, param: str | None = None) -> None:
+        cls.status, cls.reason, cls.param = status, reason, param
 
 
-class StillLoadingError(Exception):
+class StillLoadingError(ServerError, status=503, reason=Reason.NOT_READY):
     """The model is still being loaded or downloaded. The response reports the progress in additional fields."""
 
     def __init__(self, extra_fields: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -113,7 +121,7 @@ class StillLoadingError(Exception):
         super().__init__("Loading model")
 
 
-class SlotsBusyError(Exception):
+class SlotsBusyError(ServerError, status=503, reason=Reason.SLOTS_BUSY):
     """All slots are busy, and the client asked for an error in that case. The response adds the fields of `health`."""
 
     def __init__(self, health: msgspec.Struct | None = None) -> None:
@@ -122,14 +130,14 @@ class SlotsBusyError(Exception):
         super().__init__("no slot available")
 
 
-class InvalidKeyError(Exception):
+class InvalidKeyError(ServerError, status=401, reason=Reason.NO_KEY):
     """The request has no API key, or an unknown one."""
 
     def __init__(self) -> None:
         super().__init__("Invalid API Key")
 
 
-class CrossOriginError(Exception):
+class CrossOriginError(ServerError, status=403, reason=Reason.CROSS_ORIGIN):
     """A page of an untrusted origin requested a route for pages of this server, named origins and clients other than browsers."""
 
     def __init__(self, what: str, origin: str | None) -> None:
@@ -146,7 +154,7 @@ def _remedy(origin: str | None) -> str:
     return f"start the server with --cors-origins {origin or 'ORIGIN'}"
 
 
-class CrossOriginBodyError(Exception):
+class CrossOriginBodyError(ServerError, status=415, reason=Reason.CROSS_ORIGIN):
     """A page of another origin sent a body in a way that needs no preflight request."""
 
     def __init__(self, content_type: str) -> None:
@@ -154,7 +162,7 @@ class CrossOriginBodyError(Exception):
         super().__init__(f"{given}; a page of another origin must send JSON with Content-Type: application/json")
 
 
-class MisdirectedRequestError(Exception):
+class MisdirectedRequestError(ServerError, status=421, reason=Reason.WRONG_HOST):
     """The request's `Host` is not a name of this server. An attacker may have made the name resolve here (DNS rebinding)."""
 
     def __init__(self, host: str) -> None:
@@ -165,7 +173,7 @@ class MisdirectedRequestError(Exception):
         )
 
 
-class BodyTimeoutError(Exception):
+class BodyTimeoutError(ServerError, status=408, reason=Reason.SLOW_BODY):
     """The client stopped sending the body, or sends it too slowly."""
 
     @classmethod
@@ -180,21 +188,21 @@ class BodyTimeoutError(Exception):
         return cls(f"the body arrives too slowly; send {least}, and pause for {saved_s:g} s at most")
 
 
-class ClientDisconnectedError(Exception):
+class ClientDisconnectedError(ServerError, status=499, reason=Reason.CLIENT_LEFT):
     """The client disconnected before the response started. The message is never sent."""
 
     def __init__(self) -> None:
         super().__init__("the client has left")
 
 
-class TextsWaitingError(Exception):
+class TextsWaitingError(ServerError, status=429, reason=Reason.TEXTS_WAITING):
     """Too much work of one kind is queued: texts, cache requests or slot files. The client should retry later."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}, which is the limit; try again later")
 
 
-class AnswersTooLargeError(Exception):
+class AnswersTooLargeError(ServerError, status=429, reason=Reason.ANSWER_TOO_LARGE, param="stream"):
     """Responses that are not streamed exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
@@ -202,53 +210,53 @@ class AnswersTooLargeError(Exception):
         super().__init__(f"the answers that are not streamed have come to {most}; ask with stream, or try again later")
 
 
-class BodiesTooLargeError(Exception):
+class BodiesTooLargeError(ServerError, status=429, reason=Reason.TOO_MANY_BODIES):
     """Bodies that are being received or wait to be decoded exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
 
 
-class NoSuchItemError(Exception):
+class NoSuchItemError(ServerError, status=404, reason=Reason.NO_ROUTE):
     """The requested item does not exist or belongs to another owner."""
 
 
-class ConversationBusyError(Exception):
+class ConversationBusyError(ServerError, status=409, reason=Reason.SLOTS_BUSY):
     """Another response is being generated for the same conversation."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"another response is being written for the conversation {name}; try again when it has ended")
 
 
-class OffsetLostError(Exception):
+class OffsetLostError(ServerError, status=400, reason=Reason.INVALID_FIELD, param="from"):
     """The requested offset of a stream has been dropped from its buffer."""
 
     def __init__(self, offset: int, n_dropped: int) -> None:
         super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
 
 
-class UnreadStreamError(Exception):
+class UnreadStreamError(ServerError, status=408, reason=Reason.CLIENT_LEFT):
     """A stream was cancelled because no client read it for the grace period."""
 
     def __init__(self, grace_s: float) -> None:
         super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
 
 
-class StreamEndedError(Exception):
+class StreamEndedError(ServerError, status=409, reason=Reason.CLIENT_LEFT):
     """A stream was cancelled by its client, or replaced by a stream of the same name."""
 
     def __init__(self) -> None:
         super().__init__("the stream was ended, by a request to end it or by another stream of its name")
 
 
-class StreamsFullError(Exception):
+class StreamsFullError(ServerError, status=429, reason=Reason.QUEUE_FULL):
     """The number of resumable streams has reached its limit."""
 
     def __init__(self, n_streams: int) -> None:
         super().__init__(f"{n_streams} streams are being written that can be resumed, which is the limit; try again later")
 
 
-class SlotFileError(Exception):
+class SlotFileError(ServerError, status=500, reason=None):
     """The contents of a slot could not be written to a file."""
 
     def __init__(self, filename: str, error: OSError) -> None:
@@ -261,7 +269,8 @@ def _overflow(error: ContextOverflowError) -> dict[str, Any]:
         f"request ({error.length}) exceeds the available context size ({error.n_ctx} tokens);"
         " shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
     )
-    return {"message": message, "n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+    counts = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+    return {"message": message, "type": "exceed_context_size_error", **counts}
 
 
 def _too_large(error: AnswerTooLargeError) -> dict[str, Any]:
@@ -269,55 +278,44 @@ def _too_large(error: AnswerTooLargeError) -> dict[str, Any]:
     return {"message": f"the answer has come to {most}; ask for it with stream, or for less", "param": "stream"}
 
 
-def _param(error: InvalidRequestError) -> dict[str, Any]:
-    return {"param": error.param}
-
-
 class _Row(NamedTuple):
-    kind: type[Exception]
     status: int
-    type: str
     reason: Reason | None
-    """Reason that `/metrics` counts. None for failures that are not refusals."""
     more: Callable[[Any], dict[str, Any]] = lambda _: {}
-    """Additional fields of the error."""
+    """Additional fields of the error, or others than by its status."""
 
 
-# The first matching row applies.
-_TABLE = [
-    _Row(ContextOverflowError, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
-    _Row(InvalidRequestError, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
-    _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
-    _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, _too_large),
-    _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
-    _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
-    _Row(CrossOriginError, 403, "permission_error", Reason.CROSS_ORIGIN),
-    _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
-    _Row(UnreadStreamError, 408, "timeout_error", Reason.CLIENT_LEFT),
-    _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
-    _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
-    _Row(StreamEndedError, 409, "conflict_error", Reason.CLIENT_LEFT),
-    _Row(PinBudgetError, 409, "conflict_error", Reason.PINS_FULL),
-    _Row(CrossOriginBodyError, 415, "invalid_request_error", Reason.CROSS_ORIGIN),
-    _Row(MisdirectedRequestError, 421, "invalid_request_error", Reason.WRONG_HOST),
-    _Row(QueueFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
-    _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
-    _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
-    _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
-    _Row(BodiesTooLargeError, 429, "rate_limit_error", Reason.TOO_MANY_BODIES),
-    _Row(ClientDisconnectedError, 499, "client_closed_request", Reason.CLIENT_LEFT),
-    _Row(WorkCancelledError, 499, "client_closed_request", Reason.CLIENT_LEFT),
-    _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
-    _Row(StillLoadingError, 503, "unavailable_error", Reason.NOT_READY),
-    _Row(SlotsBusyError, 503, "unavailable_error", Reason.SLOTS_BUSY),
-    _Row(EngineStoppedError, 503, "unavailable_error", Reason.NOT_READY),
-    _Row(ModelLoadError, 500, "server_error", None),
-    _Row(InvalidConfigError, 500, "server_error", None),
-    _Row(SlowConsumerError, 500, "server_error", Reason.SLOW_READER),
-    _Row(PrefixSaveError, 500, "server_error", None),
-    _Row(SlotFileError, 500, "server_error", None),
-    _Row(DecodeError, 500, "server_error", None),
-]
+_TABLE: dict[type[Exception], _Row] = {
+    ContextOverflowError: _Row(400, Reason.CONTEXT_TOO_LONG, _overflow),
+    InvalidRequestError: _Row(400, Reason.INVALID_FIELD, lambda error: {"param": error.param}),
+    PrefixFileError: _Row(400, Reason.INVALID_FIELD),
+    AnswerTooLargeError: _Row(400, Reason.ANSWER_TOO_LARGE, _too_large),
+    PinBudgetError: _Row(409, Reason.PINS_FULL),
+    QueueFullError: _Row(429, Reason.QUEUE_FULL),
+    WorkCancelledError: _Row(499, Reason.CLIENT_LEFT),
+    NotSupportedError: _Row(501, Reason.NOT_SUPPORTED),
+    EngineStoppedError: _Row(503, Reason.NOT_READY),
+    ModelLoadError: _Row(500, None),
+    InvalidConfigError: _Row(500, None),
+    SlowConsumerError: _Row(500, Reason.SLOW_READER),
+    PrefixSaveError: _Row(500, None),
+    DecodeError: _Row(500, None),
+}
+"""The package's errors. The first class of an error's ancestors that has a row applies."""
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    499: "client_closed_request",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+"""Values of `type` by status, with llama-server's words; `invalid_request_error` for others."""
 
 _HEADERS = {
     401: {"www-authenticate": "Bearer"},
@@ -327,9 +325,8 @@ _HEADERS = {
 }
 """Headers of error responses, by status."""
 
-# Litestar's exceptions carry their own status.
-_TYPES = {404: "not_found_error", 401: "authentication_error", 403: "permission_error"}
 _REASONS = {404: Reason.NO_ROUTE, 405: Reason.NO_ROUTE, 413: Reason.BODY_TOO_LARGE}
+"""Reasons of Litestar's exceptions, by status; `INVALID_BODY` for others."""
 
 
 def describe(error: Exception) -> ErrorObject:
@@ -345,49 +342,44 @@ def describe(error: Exception) -> ErrorObject:
 
 
 def _describe(error: Exception) -> ErrorObject:
-    for row in _TABLE:
-        if isinstance(error, row.kind):
-            _count(row.reason)
-            fields = {"message": str(error)} | row.more(error)
-            return ErrorObject(code=row.status, type=row.type, **fields)
     if isinstance(error, ValidationException):
         return _describe_field(error)
+    if isinstance(error, ServerError):
+        return _object(error.status, error.reason, str(error), param=error.param)
+    if (row := next((_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE), None)) is not None:
+        return _object(row.status, row.reason, **{"message": str(error)} | row.more(error))
     if isinstance(error, HTTPException) and error.status_code < 500:
-        _count(_REASONS.get(error.status_code, Reason.INVALID_BODY))
-        name = _TYPES.get(error.status_code, "invalid_request_error")
-        return ErrorObject(code=error.status_code, message=error.detail, type=name)
+        return _object(error.status_code, _REASONS.get(error.status_code, Reason.INVALID_BODY), error.detail)
     logger.error("a request failed", exc_info=error)
-    return ErrorObject(code=500, message="internal error", type="server_error")
+    return _object(500, None, "internal error")
 
 
-def _count(reason: Reason | None) -> None:
+def _object(status: int, reason: Reason | None, message: str, **more: Any) -> ErrorObject:  # noqa: ANN401 (other fields)
+    """Returns an error, and counts the reason of a refusal."""
     if reason is not None and (line := current_line()) is not None:
         line.refuse(reason)
+    return ErrorObject(**{"type": _TYPES.get(status, "invalid_request_error"), **more}, code=status, message=message)
 
 
 def _describe_field(error: ValidationException) -> ErrorObject:
     """Describes the first field of a body or query that does not match its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
-    location = first.get("key", "")
-    if location in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
-        _count(Reason.INVALID_FIELD)
+    location, reason = first.get("key", ""), str(first.get("message"))
+    is_whole_body = location in ("", "data")
+    if is_whole_body and (unknown := UNKNOWN_FIELD.search(reason)) is not None:
         field = truncate(unknown[1], MAX_EXCERPT // 2)  # The name appears twice in the error.
-        return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
-    reason = with_json_types(str(first.get("message")))
-    if location in ("", "data"):
+        return _object(400, Reason.INVALID_FIELD, f"{field}: there is no such field here", param=field)
+    reason = with_json_types(reason)
+    if is_whole_body:
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
-            _count(Reason.INVALID_BODY)
             kind = "list" if reason.startswith("Expected `array") else "object"
             message = "the body is empty; it must be JSON" if reason == NO_BODY else f"the body must be a JSON {kind}"
-            return ErrorObject(code=400, message=message, type="invalid_request_error")
+            return _object(400, Reason.INVALID_BODY, message)
         location = entry[1]
     # The location may be inside the field: `stop[0]`, `stream_options.include_usage`.
     field = INDEX.sub("", location).partition("[")[0].partition(".")[0]
-    _count(Reason.INVALID_FIELD)
     location = location.replace("[...]", ".*")
-    return ErrorObject(
-        code=400, message=f"{truncate(location)}: {truncate(reason)}", type="invalid_request_error", param=field or None
-    )
+    return _object(400, Reason.INVALID_FIELD, f"{truncate(location)}: {truncate(reason)}", param=field or None)
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
@@ -420,7 +412,7 @@ def _openai(described: ErrorObject) -> Mapping[str, Any]:
 class ErrorResponses:
     """Builds responses to requests that fail before a response has started."""
 
-    def __init__(self, shapes: Mapping[str, Shape] = MappingProxyType({})) -> None:
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
         """Takes the formats of APIs that have their own, by path prefix such as `/api`."""
         self._shapes = shapes
 
@@ -428,18 +420,10 @@ class ErrorResponses:
         self, request: Request[Any, Any, Any], error: Exception, also: Mapping[str, Any] = MappingProxyType({})
     ) -> Response[bytes]:
         """Returns the error response; the fields of `also` are added to the body."""
-        return _response(error, self._shape(request.scope["path"]), also)
-
-    def _shape(self, path: str) -> Shape:
-        for beginning, shape in self._shapes.items():
-            if path == beginning or path.startswith(f"{beginning}/"):
-                return shape
-        return _openai
-
-
-def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
-    described = describe(error)
-    headers = error.headers if isinstance(error, HTTPException) else _HEADERS.get(described.code)
-    extra_fields = dict(error.extra_fields) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
-    body = msgspec.json.encode({**also, **shape(described), **extra_fields})
-    return Response(body, status_code=described.code, media_type="application/json", headers=headers)
+        path = request.scope["path"]
+        shapes = (shape for prefix, shape in self._shapes.items() if f"{path}/".startswith(f"{prefix}/"))
+        described = describe(error)
+        headers = error.headers if isinstance(error, HTTPException) else _HEADERS.get(described.code)
+        extra_fields = error.extra_fields if isinstance(error, ServerError) else {}
+        body = msgspec.json.encode({**also, **next(shapes, _openai)(described), **extra_fields})
+        return Response(body, status_code=described.code, media_type="application/json", headers=headers)
