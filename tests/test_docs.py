@@ -20,20 +20,19 @@ from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.cache_api.schemas import PinBody
 from weft.server.compat.schemas import StreamBody
-from weft.server.llamacpp.embeddings_schemas import EmbeddingBody, RerankBody
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     DetokenizeBody,
+    EmbeddingBody,
     InfillBody,
     LoraScale,
+    RerankBody,
     SlotActionBody,
     StreamsLookup,
     TokenizeBody,
 )
 from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, GivenMessage, Options
-from weft.server.openai.chat_schemas import CreateChatCompletion
-from weft.server.openai.embeddings_schemas import CreateEmbedding
-from weft.server.openai.schemas import CreateCompletion
+from weft.server.openai.schemas import CreateChatCompletion, CreateCompletion, CreateEmbedding
 from weft.server.request_fields.neutral import unsupported_fields
 from weft.server.requests_api.schemas import ForkBody
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse

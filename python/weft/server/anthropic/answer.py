@@ -7,26 +7,7 @@ import msgspec
 
 from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
-from weft.server.anthropic.schemas import (
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    CreateMessage,
-    InputDelta,
-    MessageDelta,
-    MessageEnd,
-    MessageObject,
-    MessageStart,
-    MessageStop,
-    Ping,
-    SignatureDelta,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    ThinkingDelta,
-    ToolUseBlock,
-    Usage,
-)
+from weft.server.anthropic import schemas
 from weft.server.inference.end_reason import end_reason, stop_string
 from weft.server.inference.generation import Generation
 from weft.server.memory_budget import TOKEN_BYTES
@@ -45,17 +26,24 @@ STOP_REASONS = {
 INVALID_JSON = "INVALID_JSON"
 """Key for arguments that are not a JSON object, as in Anthropic's API."""
 
-Block = TextBlock | ThinkingBlock | ToolUseBlock
+Block = schemas.TextBlock | schemas.ThinkingBlock | schemas.ToolUseBlock
 
-StreamEvent = BlockStart | BlockDelta | BlockStop | MessageStart | MessageDelta | MessageStop
+StreamEvent = (
+    schemas.BlockStart
+    | schemas.BlockDelta
+    | schemas.BlockStop
+    | schemas.MessageStart
+    | schemas.MessageDelta
+    | schemas.MessageStop
+)
 """An event of a stream."""
 
 
-def _frame(event: StreamEvent | Ping) -> bytes:
+def _frame(event: StreamEvent | schemas.Ping) -> bytes:
     return sse.named_frame(str(event.__struct_config__.tag), event)
 
 
-PING = _frame(Ping())
+PING = _frame(schemas.Ping())
 """Sent during silence."""
 
 
@@ -65,7 +53,7 @@ class MessageEncoder(StreamEncoder):
     The number of cached prompt tokens is reported at the start, if known by then, and at the end.
     """
 
-    def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
+    def __init__(self, data: schemas.CreateMessage, generation: Generation, service: Service) -> None:
         self._model = service.model_name
         self._generation = generation
         self._n_prompt = generation.streams[0].n_prompt
@@ -76,7 +64,7 @@ class MessageEncoder(StreamEncoder):
         """Index of the latest block."""
         self._open: type[Part] | None = None
         """Kind of part that extends the open block, or None."""
-        self._message: MessageObject | None = None
+        self._message: schemas.MessageObject | None = None
         """The complete message, built from the events of the stream as a client does."""
         self._texts: list[list[str]] = []
         """Pieces of each of its blocks' text or arguments."""
@@ -96,15 +84,15 @@ class MessageEncoder(StreamEncoder):
                 return [*self._start(0), *self._parts(event)]
             case Finished():
                 said = [*self._start(event.usage.n_cached), *self._parts(event), *self._close()]
-                last = MessageDelta(*self._stop_and_usage(event), self._generation.explanation(0, event))
-                return [*said, last, MessageStop()]
+                last = schemas.MessageDelta(*self._stop_and_usage(event), self._generation.explanation(0, event))
+                return [*said, last, schemas.MessageStop()]
 
     def _start(self, n_cached: int) -> list[StreamEvent]:
         if self._is_begun:
             return []
         self._is_begun = True
         message_id, usage = f"msg_{uuid.uuid4().hex}", self._usage(n_cached, 0)
-        return [MessageStart(MessageObject(id=message_id, model=self._model, content=[], usage=usage))]
+        return [schemas.MessageStart(schemas.MessageObject(id=message_id, model=self._model, content=[], usage=usage))]
 
     def _parts(self, event: Token | Finished) -> list[StreamEvent]:
         return [sent for part in self._generation.parts(event) for sent in self._part_events(part)]
@@ -112,14 +100,21 @@ class MessageEncoder(StreamEncoder):
     def _part_events(self, part: Part) -> list[StreamEvent]:
         match part:
             case Content():
-                return [*self._block_of(part, TextBlock("")), BlockDelta(self._block, TextDelta(part.text))]
+                return [
+                    *self._block_of(part, schemas.TextBlock("")),
+                    schemas.BlockDelta(self._block, schemas.TextDelta(part.text)),
+                ]
             case Reasoning():
-                opened = self._block_of(part, ThinkingBlock(""))
-                return [*opened, BlockDelta(self._block, ThinkingDelta(part.text))] if self._shows_reasoning else opened
+                opened = self._block_of(part, schemas.ThinkingBlock(""))
+                return (
+                    [*opened, schemas.BlockDelta(self._block, schemas.ThinkingDelta(part.text))]
+                    if self._shows_reasoning
+                    else opened
+                )
             case CallStart():
-                return self._open_block(CallArguments, ToolUseBlock(part.id, part.name, {}))
+                return self._open_block(CallArguments, schemas.ToolUseBlock(part.id, part.name, {}))
             case CallArguments():
-                return [BlockDelta(self._block, InputDelta(part.text))]
+                return [schemas.BlockDelta(self._block, schemas.InputDelta(part.text))]
 
     def _block_of(self, part: Part, empty: Block) -> list[StreamEvent]:
         """Starts a block, unless the open one has this kind of part."""
@@ -128,16 +123,18 @@ class MessageEncoder(StreamEncoder):
     def _open_block(self, kind: type[Part], empty: Block) -> list[StreamEvent]:
         closed = self._close()
         self._block, self._open = self._block + 1, kind
-        return [*closed, BlockStart(self._block, empty)]
+        return [*closed, schemas.BlockStart(self._block, empty)]
 
     def _close(self) -> list[StreamEvent]:
         if self._open is None:
             return []
-        signed: list[StreamEvent] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Reasoning else []
+        signed: list[StreamEvent] = (
+            [schemas.BlockDelta(self._block, schemas.SignatureDelta(""))] if self._open is Reasoning else []
+        )
         self._open = None
-        return [*signed, BlockStop(self._block)]
+        return [*signed, schemas.BlockStop(self._block)]
 
-    def _stop_and_usage(self, finished: Finished) -> tuple[MessageEnd, Usage]:
+    def _stop_and_usage(self, finished: Finished) -> tuple[schemas.MessageEnd, schemas.Usage]:
         """Returns the stop reason and the usage, after the parts were read."""
         used, reason = finished.usage, STOP_REASONS[end_reason(finished)]
         stop = stop_string(finished)
@@ -146,10 +143,10 @@ class MessageEncoder(StreamEncoder):
             reason, stop = "end_turn", None
         if reason == "end_turn" and self._generation.finish_reason(finished) == "tool_calls":
             reason = "tool_use"
-        return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
+        return schemas.MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
 
-    def _usage(self, n_cached: int, n_predicted: int) -> Usage:
-        return Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
+    def _usage(self, n_cached: int, n_predicted: int) -> schemas.Usage:
+        return schemas.Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
 
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event. Returns the number of bytes by which memory use grew."""
@@ -157,22 +154,22 @@ class MessageEncoder(StreamEncoder):
 
     def _take(self, event: StreamEvent) -> int:
         match event:
-            case MessageStart(message):
+            case schemas.MessageStart(message):
                 self._message = message
-            case BlockStart(_, block):
+            case schemas.BlockStart(_, block):
                 self._started.content.append(block)
                 self._texts.append([])
-            case BlockDelta(index, TextDelta(text) | ThinkingDelta(text) | InputDelta(text)):
+            case schemas.BlockDelta(index, schemas.TextDelta(text) | schemas.ThinkingDelta(text) | schemas.InputDelta(text)):
                 self._texts[index].append(text)
                 return len(text)
-            case MessageDelta(end, usage, explanation):
+            case schemas.MessageDelta(end, usage, explanation):
                 message = self._started
                 message.stop_reason, message.stop_sequence, message.usage = end.stop_reason, end.stop_sequence, usage
                 message.cache_explanation = explanation
         return 0
 
     @property
-    def _started(self) -> MessageObject:
+    def _started(self) -> schemas.MessageObject:
         assert self._message is not None, "the first event starts the message"
         return self._message
 
@@ -185,11 +182,11 @@ class MessageEncoder(StreamEncoder):
 
 def _fill(block: Block, text: str) -> None:
     match block:
-        case TextBlock():
+        case schemas.TextBlock():
             block.text = text
-        case ThinkingBlock():
+        case schemas.ThinkingBlock():
             block.thinking = text
-        case ToolUseBlock():
+        case schemas.ToolUseBlock():
             block.input = _arguments(text)
 
 

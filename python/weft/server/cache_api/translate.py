@@ -5,18 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from weft import CachedNode, InvalidRequestError, Prefix, Stats
-from weft.server.cache_api.schemas import (
-    CacheNode,
-    CacheReport,
-    Cells,
-    PinBody,
-    PinnedPrefix,
-    PinnedPrefixes,
-    SequenceIds,
-    Store,
-    Tier,
-    UsedAdapter,
-)
+from weft.server.cache_api import schemas
 from weft.server.inference.submission import Piece
 from weft.server.model.pins import Pinned
 
@@ -32,7 +21,7 @@ MAX_LIMIT = 10_000
 END_TOKENS = 128
 """Tokens that are detokenized for the beginning and for the end; only parts of rare characters are shorter than one character."""
 
-_TIERS: Mapping[str, Tier] = {
+_TIERS: Mapping[str, schemas.Tier] = {
     "device": "pool",
     "both": "both",
     "host": "store",
@@ -44,7 +33,7 @@ _TIERS: Mapping[str, Tier] = {
 Detokenize = Callable[[Sequence[int]], str]
 
 
-def pieces(data: PinBody) -> Sequence[Piece]:
+def pieces(data: schemas.PinBody) -> Sequence[Piece]:
     """Returns the prompt to pin."""
     if data.prompt is None:
         raise InvalidRequestError("prompt", "a prompt must be given")
@@ -59,10 +48,10 @@ def limit(given: int | None) -> int:
     return n
 
 
-def pinned(made: Pinned) -> PinnedPrefix:
+def pinned(made: Pinned) -> schemas.PinnedPrefix:
     """Returns the response for a new pin."""
     prefix = made.prefix
-    return PinnedPrefix(
+    return schemas.PinnedPrefix(
         id=made.id,
         n_tokens=prefix.n_tokens,
         n_bytes=prefix.n_bytes,
@@ -71,38 +60,38 @@ def pinned(made: Pinned) -> PinnedPrefix:
     )
 
 
-def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collection[int] = ()) -> PinnedPrefixes:
+def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collection[int] = ()) -> schemas.PinnedPrefixes:
     """Returns all pinned prefixes with their texts, except the text of `hidden` ids."""
-    return PinnedPrefixes([pinned(each) if each.id in hidden else _with_text(each, detokenize) for each in listed])
+    return schemas.PinnedPrefixes([pinned(each) if each.id in hidden else _with_text(each, detokenize) for each in listed])
 
 
-def _with_text(each: Pinned, detokenize: Detokenize) -> PinnedPrefix:
+def _with_text(each: Pinned, detokenize: Detokenize) -> schemas.PinnedPrefix:
     text, is_cut = _excerpt(each.prefix, detokenize)
     return msgspec.structs.replace(pinned(each), text=text, is_text_cut=is_cut)
 
 
 def report(
     nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize, reader: str | None = None
-) -> CacheReport:
+) -> schemas.CacheReport:
     """Returns the cache report. Omits texts of owners other than `reader`."""
     children: list[list[int]] = [[] for _ in nodes]
     for place, node in enumerate(nodes):
         if node.parent is not None:
             children[node.parent].append(place)
-    return CacheReport(
-        cells=Cells(stats.n_cells, stats.n_cells_used, stats.n_cells_idle, stats.n_cells_reached),
-        sequence_ids=SequenceIds(stats.n_ids, stats.n_ids_used),
-        store=Store(stats.host_cache.n_bytes, stats.host_cache.max_bytes, stats.host_cache.n_entries),
+    return schemas.CacheReport(
+        cells=schemas.Cells(stats.n_cells, stats.n_cells_used, stats.n_cells_idle, stats.n_cells_reached),
+        sequence_ids=schemas.SequenceIds(stats.n_ids, stats.n_ids_used),
+        store=schemas.Store(stats.host_cache.n_bytes, stats.host_cache.max_bytes, stats.host_cache.n_entries),
         n_nodes=n_nodes,
         n_shown=len(nodes),
         nodes=[_node(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
     )
 
 
-def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> CacheNode:
+def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> schemas.CacheNode:
     is_hidden = node.owner not in (None, reader)
     text, is_cut = (None, True) if is_hidden else _excerpt(node, detokenize)
-    return CacheNode(
+    return schemas.CacheNode(
         parent=node.parent,
         children=children,
         start=node.start,
@@ -119,9 +108,9 @@ def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader:
     )
 
 
-def _adapters(of: CachedNode | Prefix) -> list[UsedAdapter] | msgspec.UnsetType:
+def _adapters(of: CachedNode | Prefix) -> list[schemas.UsedAdapter] | msgspec.UnsetType:
     """Returns the active adapters, or UNSET if there are none."""
-    return [UsedAdapter(adapter, scale) for adapter, scale in of.adapters] or msgspec.UNSET
+    return [schemas.UsedAdapter(adapter, scale) for adapter, scale in of.adapters] or msgspec.UNSET
 
 
 def _excerpt(of: CachedNode | Prefix, detokenize: Detokenize) -> tuple[str, bool]:

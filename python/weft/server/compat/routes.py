@@ -18,11 +18,11 @@ api = Api("other servers")
 @api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
-    request_context: ContextDependency,
+    context: ContextDependency,
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
-    service = request_context.service
+    service = context.service
     content_type, write = plain.line_form(format)
     parsed = plain.submission(data, service.settings)
     if data.cache:

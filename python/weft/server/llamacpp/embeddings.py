@@ -9,14 +9,7 @@ from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.server.inference.embedding import Encoder
 from weft.server.inference.submission import SentPrompt
-from weft.server.llamacpp.embeddings_schemas import (
-    Document,
-    EmbeddingBody,
-    Ranked,
-    RankedByTei,
-    RankedList,
-    RerankBody,
-)
+from weft.server.llamacpp import schemas
 from weft.server.request_fields import adapters, media, prompts
 from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.streaming.json_chunks import json_list
@@ -24,14 +17,14 @@ from weft.server.streaming.json_chunks import json_list
 IncludedT = TypeVar("IncludedT")
 
 
-def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
+def texts(data: schemas.EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     """Returns the name of the field with the texts, and the texts."""
     adapters.refuse_adapters(data.lora)
     name, given = ("input", data.input) if data.content is None and data.input is not None else ("content", data.content)
     return name, [media.with_images(given, data.image_data)] if data.image_data else prompts.texts(name, given)
 
 
-def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Encoder:
+def form(data: schemas.EmbeddingBody, n_texts: int, pooling: str) -> Encoder:
     """Returns the encoder of the response.
 
     `image_data`, which only clients of 2024 send, selects the format of 2024 for the embedding of a single text. That format does
@@ -64,7 +57,7 @@ class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_tei: bool
 
 
-def parse_rerank(data: RerankBody) -> RerankRequest:
+def parse_rerank(data: schemas.RerankBody) -> RerankRequest:
     """Returns the rerank request of a body."""
     if data.truncate:
         raise InvalidRequestError("truncate", "truncate is not supported: no text is ever cut; leave it out")
@@ -79,7 +72,7 @@ def parse_rerank(data: RerankBody) -> RerankRequest:
     return RerankRequest(
         query=data.query,
         name=name,
-        texts=[document.text if isinstance(document, Document) else document for document in given],
+        texts=[document.text if isinstance(document, schemas.Document) else document for document in given],
         n_top=len(given) if data.top_n is None else data.top_n,
         returns_texts=bool(data.return_text or data.return_documents),
         is_tei=data.texts is not None,
@@ -93,11 +86,14 @@ def written(request: RerankRequest, model_name: str) -> Callable[[CompactEmbeddi
         scores = memoryview(vectors.data()).cast("f").tolist()
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.n_top]
         if request.is_tei:
-            rows = [RankedByTei(index, scores[index], _if_requested(request, request.texts[index])) for index in order]
+            rows = [schemas.RankedByTei(index, scores[index], _if_requested(request, request.texts[index])) for index in order]
             return [msgspec.json.encode(rows)]
-        ranked = [Ranked(index, scores[index], _if_requested(request, Document(request.texts[index]))) for index in order]
+        ranked = [
+            schemas.Ranked(index, scores[index], _if_requested(request, schemas.Document(request.texts[index])))
+            for index in order
+        ]
         n_tokens = sum(vectors.n_tokens)
-        return [msgspec.json.encode(RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
+        return [msgspec.json.encode(schemas.RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
 
     return write
 

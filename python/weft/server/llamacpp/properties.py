@@ -4,15 +4,7 @@ import msgspec
 
 from weft import InvalidRequestError, Model
 from weft.chat.template_terms import TemplateError
-from weft.server.llamacpp.schemas import (
-    CompletionBody,
-    DefaultSettings,
-    LoraAdapter,
-    LoraScale,
-    LoraScalesSet,
-    Modalities,
-    Properties,
-)
+from weft.server.llamacpp import schemas
 from weft.server.media.files import MEDIA_MARKER
 from weft.server.request_fields import requests
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
@@ -22,21 +14,21 @@ MAX_ID = 2**32 - 1
 """Largest adapter id that the engine can represent."""
 
 
-def properties(service: Service) -> Properties:
+def properties(service: Service) -> schemas.Properties:
     """Returns the server's properties and default request settings."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
     common = service.common_prompt.current
     # llama.cpp's first multi-user server had names for both; the user's was its reverse prompt.
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
     params = default_settings(service)
-    return Properties(
-        default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
+    return schemas.Properties(
+        default_generation_settings=schemas.DefaultSettings(**msgspec.structs.asdict(params), params=params),
         total_slots=limits.n_slots,
         n_ctx=limits.n_ctx,
         model_alias=service.model_name,
         model_path=model.path,
         model_ftype=_file_type(model),
-        modalities=Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
+        modalities=schemas.Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
         media_marker=MEDIA_MARKER,
         chat_template=service.chat.source,
         chat_template_caps=_capabilities(service),
@@ -61,14 +53,14 @@ def properties(service: Service) -> Properties:
     )
 
 
-def without_texts(report: Properties) -> Properties:
+def without_texts(report: schemas.Properties) -> schemas.Properties:
     """Returns the properties without texts that other clients may have set."""
     return msgspec.structs.replace(report, system_prompt="", user_name="", assistant_name="")
 
 
 def default_settings(service: Service) -> GenerationSettings:
     """Returns the settings of a request without fields."""
-    request = requests.template(CompletionBody(), service.settings)
+    request = requests.template(schemas.CompletionBody(), service.settings)
     request = msgspec.structs.replace(request, adapters=service.request_builder.adapters(None))
     return generation_settings(
         request,
@@ -80,10 +72,10 @@ def default_settings(service: Service) -> GenerationSettings:
     )
 
 
-def lora_adapters(service: Service) -> list[LoraAdapter]:
+def lora_adapters(service: Service) -> list[schemas.LoraAdapter]:
     """Returns the loaded adapters."""
     return [
-        LoraAdapter(
+        schemas.LoraAdapter(
             adapter.id,
             adapter.path,
             adapter.scale,
@@ -96,7 +88,7 @@ def lora_adapters(service: Service) -> list[LoraAdapter]:
     ]
 
 
-def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSet:
+def set_lora_adapters(service: Service, scales: list[schemas.LoraScale]) -> schemas.LoraScalesSet:
     """Sets the default adapter scales. The last entry for an adapter applies."""
     if wrong := [each.id for each in scales if not 0 <= each.id <= MAX_ID]:
         raise InvalidRequestError(
@@ -106,7 +98,7 @@ def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSe
         service.engine.set_adapters(list({each.id: each.scale for each in scales}.items()))
     except InvalidRequestError as error:
         raise InvalidRequestError("id", error.message.replace("adapters", "the list", 1)) from None
-    return LoraScalesSet(success=True)
+    return schemas.LoraScalesSet(success=True)
 
 
 def _capabilities(service: Service) -> dict[str, bool]:

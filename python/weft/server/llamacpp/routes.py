@@ -17,38 +17,8 @@ from weft.server.inference.caller import Caller
 from weft.server.inference.chat import rendered_text
 from weft.server.inference.submission import Submission
 from weft.server.llamacpp import completion as dialect
-from weft.server.llamacpp import embeddings, metrics, properties, tokens
+from weft.server.llamacpp import embeddings, metrics, properties, schemas, tokens
 from weft.server.llamacpp import slots as places
-from weft.server.llamacpp.embeddings_schemas import (
-    EmbeddingBody,
-    OneEmbedding,
-    RankedByTei,
-    RankedList,
-    RerankBody,
-    TextEmbedding,
-)
-from weft.server.llamacpp.schemas import (
-    ApplyTemplateResult,
-    CompletionBody,
-    DetokenizeBody,
-    DetokenizeResult,
-    FullSlot,
-    Health,
-    InfillBody,
-    LoraAdapter,
-    LoraScale,
-    LoraScalesSet,
-    Properties,
-    PropertiesSet,
-    Slot,
-    SlotActionBody,
-    SlotErased,
-    SlotRestored,
-    SlotSaved,
-    TokenizeBody,
-    TokenizeResult,
-    TokenizerInfo,
-)
 from weft.server.request_fields import branches
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.result import CompletionResult
@@ -62,11 +32,11 @@ api = Api("llama.cpp")
 
 @api.route("POST", "/completion", "/completions", summary="Complete a prompt", errors=NOT_SUPPORTED)
 async def completion(
-    data: JSONBody[CompletionBody], request_context: ContextDependency
+    data: JSONBody[schemas.CompletionBody], context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt with `n` branches."""
-    service, caller = request_context.service, request_context.caller
-    if (other := request_context.completion_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = context.service, context.caller
+    if (other := context.completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
@@ -85,17 +55,21 @@ async def completion(
 
 @api.route("POST", "/infill", summary="Fill a gap", errors=NOT_SUPPORTED)
 async def infill(
-    data: JSONBody[InfillBody], request_context: ContextDependency
+    data: JSONBody[schemas.InfillBody], context: ContextDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts with `n` branches."""
-    service, caller = request_context.service, request_context.caller
+    service, caller = context.service, context.caller
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, parsed, service, caller)
 
 
 async def _answer(
-    data: CompletionBody | InfillBody, parsed: Submission, service: Service, caller: Caller, other: EventFormat | None = None
+    data: schemas.CompletionBody | schemas.InfillBody,
+    parsed: Submission,
+    service: Service,
+    caller: Caller,
+    other: EventFormat | None = None,
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(parsed)
     encoder = dialect.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
@@ -103,9 +77,9 @@ async def _answer(
 
 
 @api.route("POST", "/tokenize", summary="Tokenize a text", purpose=Purpose.TEXT)
-async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDependency) -> Answer[TokenizeResult]:
+async def tokenize(data: JSONBody[schemas.TokenizeBody], context: ContextDependency) -> Answer[schemas.TokenizeResult]:
     """Returns the tokens of a text."""
-    service = request_context.service
+    service = context.service
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     report = (ids, service.engine.model)
@@ -114,9 +88,9 @@ async def tokenize(data: JSONBody[TokenizeBody], request_context: ContextDepende
 
 
 @api.route("POST", "/detokenize", summary="Detokenize tokens", purpose=Purpose.TEXT)
-async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDependency) -> Answer[DetokenizeResult]:
+async def detokenize(data: JSONBody[schemas.DetokenizeBody], context: ContextDependency) -> Answer[schemas.DetokenizeResult]:
     """Returns the text of tokens."""
-    service = request_context.service
+    service = context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
     return Answer(
@@ -127,17 +101,17 @@ async def detokenize(data: JSONBody[DetokenizeBody], request_context: ContextDep
 
 
 @api.route("GET", "/tokenizer_info", summary="Describe the tokenizer")
-async def tokenizer_info(request_context: ContextDependency) -> TokenizerInfo:
+async def tokenizer_info(context: ContextDependency) -> schemas.TokenizerInfo:
     """Returns the tokenizer's properties, for clients that count tokens."""
-    return tokens.tokenizer_info(request_context.service)
+    return tokens.tokenizer_info(context.service)
 
 
 @api.route("POST", "/embedding", "/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
 async def embedding(
-    data: JSONBody[EmbeddingBody], request_context: ContextDependency
-) -> Answer[list[TextEmbedding] | OneEmbedding]:
+    data: JSONBody[schemas.EmbeddingBody], context: ContextDependency
+) -> Answer[list[schemas.TextEmbedding] | schemas.OneEmbedding]:
     """Returns an embedding of each text, or of each token without pooling."""
-    service = request_context.service
+    service = context.service
     name, texts = embeddings.texts(data)
     form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
@@ -145,9 +119,11 @@ async def embedding(
 
 
 @api.route("POST", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking", summary="Rank texts", errors=NOT_SUPPORTED)
-async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency) -> Answer[RankedList | list[RankedByTei]]:
+async def rerank(
+    data: JSONBody[schemas.RerankBody], context: ContextDependency
+) -> Answer[schemas.RankedList | list[schemas.RankedByTei]]:
     """Ranks texts by relevance to a query, most relevant first."""
-    service = request_context.service
+    service = context.service
     parsed = embeddings.parse_rerank(data)
     write = embeddings.written(parsed, service.model_name)
     return Answer(
@@ -156,21 +132,21 @@ async def rerank(data: JSONBody[RerankBody], request_context: ContextDependency)
 
 
 @api.route("POST", "/apply-template", summary="Render a chat", errors=NOT_SUPPORTED, purpose=Purpose.TEXT)
-async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> ApplyTemplateResult:
+async def apply_template(data: JSONBody[ChatFields], context: ContextDependency) -> schemas.ApplyTemplateResult:
     """Renders messages to a prompt. `<__media__>` replaces images and audio, and no file is fetched."""
-    return ApplyTemplateResult(await rendered_text(data, request_context.service))
+    return schemas.ApplyTemplateResult(await rendered_text(data, context.service))
 
 
 @api.route("GET", "/health", "/v1/health", summary="Check health", needs_model=False)
 async def health(
-    request_context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
-) -> Health:
+    context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+) -> schemas.Health:
     """Returns 200 once the model is loaded, and 503 before.
 
     As in llama-server of 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy. With either,
     the status reflects busy slots too.
     """
-    service = request_context.service
+    service = context.service
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
         require_trusted_sender("include_slots")
@@ -181,9 +157,11 @@ async def health(
 
 
 @api.route("GET", "/slots", summary="List slots", errors=NOT_SUPPORTED)
-async def slots(request_context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
+async def slots(
+    context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None
+) -> list[schemas.Slot | schemas.FullSlot]:
     """Returns the state of each slot; with `fail_on_no_slot=1`, 503 if all are busy."""
-    service = request_context.service
+    service = context.service
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
@@ -200,19 +178,19 @@ def _is_on(given: str | None) -> bool:
 @api.route("POST", "/slots/{id_slot:str}", summary="Save, restore or erase a slot", errors=NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
-    request_context: ContextDependency,
-    data: JSONBody[SlotActionBody | None] = None,
+    context: ContextDependency,
+    data: JSONBody[schemas.SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
-) -> Answer[SlotSaved | SlotRestored | SlotErased]:
+) -> Answer[schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased]:
     """Saves a slot to a file (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedResponse(partial(places.act, request_context.service.slot_files, parsed)))
+    return Answer(AwaitedResponse(partial(places.act, context.service.slot_files, parsed)))
 
 
 @api.route("GET", "/metrics", summary="Read metrics", errors=NOT_SUPPORTED, needs_model=False, media_type=metrics.CONTENT_TYPE)
-async def prometheus_metrics(request_context: ContextDependency) -> Response[bytes]:
+async def prometheus_metrics(context: ContextDependency) -> Response[bytes]:
     """Returns metrics in Prometheus' text format."""
-    service = request_context.service
+    service = context.service
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     text = metrics.exposition(metrics.collect(service))
@@ -221,35 +199,35 @@ async def prometheus_metrics(request_context: ContextDependency) -> Response[byt
 
 
 @api.route("GET", "/props", summary="Describe the server", needs_model=False)
-async def props(request_context: ContextDependency) -> Properties:
+async def props(context: ContextDependency) -> schemas.Properties:
     """Returns the properties of the server and its model."""
-    service = request_context.service
+    service = context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     return report if is_trusted_sender() else properties.without_texts(report)
 
 
 @api.route("POST", "/props", summary="Change properties", errors=NOT_SUPPORTED, needs_model=False)
-async def set_props(request_context: ContextDependency) -> PropertiesSet:
+async def set_props(context: ContextDependency) -> schemas.PropertiesSet:
     """Has no effect, as in llama-server: no property can be changed at runtime."""
-    if not request_context.service.settings.props_endpoint:
+    if not context.service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
-    return PropertiesSet(success=True)
+    return schemas.PropertiesSet(success=True)
 
 
 @api.route("GET", "/lora-adapters", summary="List adapters")
-async def lora_adapters(request_context: ContextDependency) -> list[LoraAdapter]:
+async def lora_adapters(context: ContextDependency) -> list[schemas.LoraAdapter]:
     """Returns the loaded adapters with their default scales."""
-    return properties.lora_adapters(request_context.service)
+    return properties.lora_adapters(context.service)
 
 
 @api.route("POST", "/lora-adapters", summary="Set default adapters")
-async def set_lora_adapters(data: JSONBody[list[LoraScale]], request_context: ContextDependency) -> LoraScalesSet:
+async def set_lora_adapters(data: JSONBody[list[schemas.LoraScale]], context: ContextDependency) -> schemas.LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
     The system prompt, if any, is computed for it before the response.
     """
-    service = request_context.service
+    service = context.service
     result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
     return result

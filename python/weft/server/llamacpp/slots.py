@@ -9,19 +9,8 @@ import msgspec
 from weft import InvalidRequestError
 from weft import Slot as EngineSlot
 from weft.fields.excerpt import excerpt
+from weft.server.llamacpp import schemas
 from weft.server.llamacpp.properties import default_settings
-from weft.server.llamacpp.schemas import (
-    FullSlot,
-    Health,
-    NextToken,
-    RestoreTimings,
-    SaveTimings,
-    Slot,
-    SlotActionBody,
-    SlotErased,
-    SlotRestored,
-    SlotSaved,
-)
 from weft.server.response_fields.result import Branches
 from weft.server.response_fields.settings import GenerationSettings
 from weft.server.service import Service
@@ -38,14 +27,14 @@ def of_engine(service: Service) -> list[EngineSlot]:
     return service.engine.stats().slots
 
 
-def slots(service: Service) -> list[Slot | FullSlot]:
+def slots(service: Service) -> list[schemas.Slot | schemas.FullSlot]:
     """Returns the state of each slot."""
     listed = of_engine(service)
     settings = default_settings(service)
     return [_idle(slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed]
 
 
-def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: NextToken) -> dict[str, Any]:
+def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: schemas.NextToken) -> dict[str, Any]:
     n_prompt, n_computed, n_cached = counts
     is_busy = task != NO_TASK
     return {
@@ -61,16 +50,18 @@ def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: Ne
     }
 
 
-def _idle(slot: EngineSlot, settings: GenerationSettings) -> FullSlot:
-    next_token = NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)
-    return FullSlot(**msgspec.structs.asdict(settings), **_about(slot.id, NO_TASK, (0, 0, 0), next_token), params=settings)
+def _idle(slot: EngineSlot, settings: GenerationSettings) -> schemas.FullSlot:
+    next_token = schemas.NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)
+    return schemas.FullSlot(
+        **msgspec.structs.asdict(settings), **_about(slot.id, NO_TASK, (0, 0, 0), next_token), params=settings
+    )
 
 
-def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlot:
+def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot | schemas.FullSlot:
     n_ctx, model = service.engine.limits.n_ctx_slot, service.model_name
     found = service.generation_of(request_id)
     index = slot.index or 0
-    next_token = NextToken(
+    next_token = schemas.NextToken(
         has_next_token=True,
         has_new_line=found is not None and found[0].has_new_line(found[1], index),
         n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
@@ -78,12 +69,12 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlo
     )
     about = _about(slot.id, request_id, (slot.n_prompt, slot.n_computed, slot.n_cached), next_token)
     if found is None:
-        return Slot(n_ctx=n_ctx, model=model, **about)
+        return schemas.Slot(n_ctx=n_ctx, model=model, **about)
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
     text = generation.text(prompt, index) if service.exposes_texts else None
-    return FullSlot(
+    return schemas.FullSlot(
         **msgspec.structs.asdict(settings),
         **about,
         params=settings,
@@ -92,16 +83,16 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlo
     )
 
 
-def are_all_busy(listed: list[Slot | FullSlot]) -> bool:
+def are_all_busy(listed: list[schemas.Slot | schemas.FullSlot]) -> bool:
     """Returns whether a request would have to wait for a slot."""
     return all(slot.is_processing for slot in listed)
 
 
-def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
+def health(service: Service, *, include_slots: bool, is_2024: bool) -> schemas.Health:
     """Returns the number of idle and busy slots. With `is_2024`, the status also reports if all are busy."""
     stats = service.snapshot(of_engine)
     n_busy = sum(slot.is_processing for slot in stats)
-    return Health(
+    return schemas.Health(
         status=NO_SLOT if is_2024 and n_busy == len(stats) else "ok",
         slots_idle=len(stats) - n_busy,
         slots_processing=n_busy,
@@ -125,7 +116,7 @@ class SlotAction(msgspec.Struct, frozen=True):
     filename: str | None
 
 
-def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
+def slot_action(id_slot: str, action: str | None, data: schemas.SlotActionBody | None) -> SlotAction:
     """Parses a call of `/slots/{id_slot}`, without checking that the slot and the file exist."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
         raise InvalidRequestError("id_slot", f"{excerpt(id_slot)} is no number of a slot")
@@ -134,18 +125,18 @@ def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 
-async def act(files: SlotFiles, parsed: SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+async def act(files: SlotFiles, parsed: SlotAction) -> schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased:
     """Performs an action on a slot, and returns the response."""
     slot, name = parsed.slot, parsed.filename or ""
     try:
         match parsed.action:
             case Action.SAVE:
                 file = await files.save(slot, parsed.filename)
-                return SlotSaved(slot, name, file.n_tokens, file.n_bytes, SaveTimings(file.ms))
+                return schemas.SlotSaved(slot, name, file.n_tokens, file.n_bytes, schemas.SaveTimings(file.ms))
             case Action.RESTORE:
                 file = await files.restore(slot, parsed.filename)
-                return SlotRestored(slot, name, file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
+                return schemas.SlotRestored(slot, name, file.n_tokens, file.n_bytes, schemas.RestoreTimings(file.ms))
             case Action.ERASE:
-                return SlotErased(slot, await files.erase(slot))
+                return schemas.SlotErased(slot, await files.erase(slot))
     except InvalidRequestError as error:
         raise InvalidRequestError("id_slot", error.message) if error.param == "slot" else error from None

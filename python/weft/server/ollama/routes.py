@@ -20,23 +20,8 @@ from weft.server.inference.chat import submit_chat
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import Gap, SentPrompt, size_of
 from weft.server.memory_budget import Reservation
-from weft.server.ollama import answer, models, translate
+from weft.server.ollama import answer, models, schemas, translate
 from weft.server.ollama.errors import ERRORS, failure
-from weft.server.ollama.schemas import (
-    ChatAnswer,
-    ChatBody,
-    EmbedBody,
-    Embedded,
-    EmbeddingsBody,
-    GenerateAnswer,
-    GenerateBody,
-    GenerationFields,
-    LoadedModels,
-    ModelShown,
-    OneEmbedded,
-    ServedModels,
-    Version,
-)
 from weft.server.request_fields import prompts, requests
 from weft.server.service import Service
 from weft.server.streaming import ndjson
@@ -44,7 +29,7 @@ from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list
 from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
 
-Given = TypeVar("Given", bound=GenerationFields)
+Given = TypeVar("Given", bound=schemas.GenerationFields)
 
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
@@ -56,9 +41,9 @@ api = Api("Ollama", ERRORS)
 
 
 @api.route("POST", "/api/generate", summary="Generate a completion")
-async def generate(data: JSONBody[GenerateBody], request_context: ContextDependency) -> Answer[GenerateAnswer]:
+async def generate(data: JSONBody[schemas.GenerateBody], context: ContextDependency) -> Answer[schemas.GenerateAnswer]:
     """Continues a prompt: as the message of a chat, or unchanged with `raw`."""
-    service = request_context.service
+    service = context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -75,9 +60,9 @@ async def generate(data: JSONBody[GenerateBody], request_context: ContextDepende
 
 
 @api.route("POST", "/api/chat", summary="Answer a chat")
-async def chat(data: JSONBody[ChatBody], request_context: ContextDependency) -> Answer[ChatAnswer]:
+async def chat(data: JSONBody[schemas.ChatBody], context: ContextDependency) -> Answer[schemas.ChatAnswer]:
     """Answers a chat with the assistant's next message."""
-    service = request_context.service
+    service = context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -99,7 +84,7 @@ async def _parsed(
 _rename_generate = partial(translate.rename_parameter, is_chat=False)
 
 
-async def _submit_raw(data: GenerateBody, parsed: translate.ParsedRequest, service: Service) -> Generation:
+async def _submit_raw(data: schemas.GenerateBody, parsed: translate.ParsedRequest, service: Service) -> Generation:
     """Submits a raw prompt or an infill."""
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
@@ -150,14 +135,14 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @api.route("POST", "/api/embed", summary="Embed texts")
-async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -> Answer[Embedded]:
+async def embed(data: JSONBody[schemas.EmbedBody], context: ContextDependency) -> Answer[schemas.Embedded]:
     """Returns an embedding of each text."""
-    service = request_context.service
+    service = context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
     if not data.input:
-        return _json_answer(Embedded(service.model_name, [], timer.total_ns, timer.load_ns, 0))
+        return _json_answer(schemas.Embedded(service.model_name, [], timer.total_ns, timer.load_ns, 0))
     write = _written(service, timer)
     texts = prompts.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
     make = partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None)
@@ -165,13 +150,13 @@ async def embed(data: JSONBody[EmbedBody], request_context: ContextDependency) -
 
 
 @api.route("POST", "/api/embeddings", summary="Embed one text")
-async def embeddings(data: JSONBody[EmbeddingsBody], request_context: ContextDependency) -> Answer[OneEmbedded]:
+async def embeddings(data: JSONBody[schemas.EmbeddingsBody], context: ContextDependency) -> Answer[schemas.OneEmbedded]:
     """Returns the embedding of one text."""
-    service = request_context.service
+    service = context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
-        return _json_answer(OneEmbedded([]))
+        return _json_answer(schemas.OneEmbedded([]))
     texts = prompts.texts("prompt", data.prompt)
     return Answer(AwaitedChunks(partial(_embed, service, texts, _one, name="prompt"), service.collected))
 
@@ -214,31 +199,31 @@ def _one(made: CompactEmbeddings) -> list[bytes]:
 
 
 @api.route("GET", "/api/tags", summary="List models", needs_model=False)
-async def tags(request_context: ContextDependency) -> ServedModels:
+async def tags(context: ContextDependency) -> schemas.ServedModels:
     """Returns the served model, as a list of one."""
-    service = request_context.service
+    service = context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
 @api.route("POST", "/api/show", summary="Describe the model", needs_model=False)
-async def show(request_context: ContextDependency) -> ModelShown:
+async def show(context: ContextDependency) -> schemas.ModelShown:
     """Returns the served model with its settings and metadata. The body is ignored."""
-    service = request_context.service
+    service = context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
 @api.route("GET", "/api/ps", summary="List loaded models", needs_model=False)
-async def ps(request_context: ContextDependency) -> LoadedModels:
+async def ps(context: ContextDependency) -> schemas.LoadedModels:
     """Returns the served model, or an empty list while it is unloaded."""
-    return models.loaded(request_context.service)
+    return models.loaded(context.service)
 
 
 @api.route("GET", "/api/version", summary="Read the version", needs_model=False)
-async def version() -> Version:
+async def version() -> schemas.Version:
     """Returns the Ollama release with these routes."""
-    return Version(RELEASE)
+    return schemas.Version(RELEASE)
 
 
 @api.route(

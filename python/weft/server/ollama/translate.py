@@ -13,22 +13,15 @@ from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
 from weft.server.inference.submission import renamed
 from weft.server.media.files import MediaPrompt
-from weft.server.ollama.schemas import (
-    ChatBody,
-    EmbedBody,
-    EmbeddingsBody,
-    GenerateBody,
-    GenerationFields,
-    GivenCall,
-    GivenMessage,
-    Options,
-)
+from weft.server.ollama import schemas
 from weft.server.request_fields import media, neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import CompletionFields
 
 _OPTIONS = {
-    field.name: field.encode_name for field in msgspec.structs.fields(Options) if field.name in CompletionFields.__struct_fields__
+    field.name: field.encode_name
+    for field in msgspec.structs.fields(schemas.Options)
+    if field.name in CompletionFields.__struct_fields__
 }
 """Options of completions, with their names in the body."""
 
@@ -75,22 +68,22 @@ def rename_parameter(error: InvalidRequestError, *, is_chat: bool = True) -> Inv
     return InvalidRequestError(name, message)
 
 
-def chat(data: ChatBody, n_ctx: int) -> ParsedRequest:
+def chat(data: schemas.ChatBody, n_ctx: int) -> ParsedRequest:
     """Returns the chat of a body. `n_ctx` is the context of a completion, in tokens."""
     given = data.messages or []
     return _parse(data, n_ctx, messages=_messages(given), tools=data.tools or None)
 
 
-def generate_chat(data: GenerateBody, n_ctx: int) -> ParsedRequest:
+def generate_chat(data: schemas.GenerateBody, n_ctx: int) -> ParsedRequest:
     """Returns a chat of the system message, if any, and one user message."""
     messages = [ChatMessage(role="system", content=data.system)] if data.system else []
-    messages.append(_message(GivenMessage(role="user", content=data.prompt, images=data.images)))
+    messages.append(_message(schemas.GivenMessage(role="user", content=data.prompt, images=data.images)))
     if data.images and data.context:
         raise InvalidRequestError("images", "images cannot stand beside a context; leave one of them out")
     return _parse(data, n_ctx, messages=messages)
 
 
-def raw(data: GenerateBody, n_ctx: int) -> ParsedRequest:
+def raw(data: schemas.GenerateBody, n_ctx: int) -> ParsedRequest:
     """Returns a completion without chat template, or an infill."""
     kind = "raw" if data.raw else "suffix"
     for name in ("system", "context", *(() if data.raw else ("images",))):
@@ -101,7 +94,7 @@ def raw(data: GenerateBody, n_ctx: int) -> ParsedRequest:
     return _parse(data, n_ctx, prompt=data.prompt)
 
 
-def raw_prompt_with_images(data: GenerateBody) -> MediaPrompt | None:
+def raw_prompt_with_images(data: schemas.GenerateBody) -> MediaPrompt | None:
     """Returns a raw prompt with its images, or None if there are none."""
     if not data.images:
         return None
@@ -111,9 +104,9 @@ def raw_prompt_with_images(data: GenerateBody) -> MediaPrompt | None:
     return media.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
 
 
-def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
+def _parse(data: schemas.GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
     neutral.refuse_unsupported(data)
-    options = data.options or Options()
+    options = data.options or schemas.Options()
     _check_options(options, n_ctx)
     return ParsedRequest(
         fields=ChatFields(
@@ -132,14 +125,14 @@ def _parse(data: GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest: 
     )
 
 
-def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
+def check_embedding(data: schemas.EmbedBody | schemas.EmbeddingsBody, n_ctx: int) -> None:
     """Refuses invalid or unsupported options of embedding requests."""
-    if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
+    if isinstance(data, schemas.EmbedBody) and data.dimensions is not None and data.dimensions < 0:
         raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
-    _check_options(data.options or Options(), n_ctx)
+    _check_options(data.options or schemas.Options(), n_ctx)
 
 
-def _check_options(options: Options, n_ctx: int) -> None:
+def _check_options(options: schemas.Options, n_ctx: int) -> None:
     if (name := neutral.first_unsupported(options)) is not None:
         raise InvalidRequestError("options", f"options.{name} is set when the server is started, for all; leave it out")
     if options.num_ctx is not None and options.num_ctx > n_ctx:
@@ -149,7 +142,7 @@ def _check_options(options: Options, n_ctx: int) -> None:
         raise InvalidRequestError("options", f"options.num_batch is {options.num_batch}; it must be 1 or more")
 
 
-def _written(options: Options) -> dict[str, Any]:
+def _written(options: schemas.Options) -> dict[str, Any]:
     fields = {name: getattr(options, name) for name in _OPTIONS}
     if fields["n_predict"] == -2:
         fields["n_predict"] = -1
@@ -176,7 +169,7 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
-def _logprobs(data: GenerationFields) -> dict[str, Any]:
+def _logprobs(data: schemas.GenerationFields) -> dict[str, Any]:
     requests.check_top_logprobs(data.top_logprobs)
     # As in Ollama, `top_logprobs` alone does not enable logprobs.
     return {"logprobs": True, "top_logprobs": data.top_logprobs} if data.logprobs else {}
@@ -204,7 +197,7 @@ class _Calls:
         self._waiting_of: dict[str, deque[str]] = {}
         """Ids by name in order, including some that have a result already."""
 
-    def add(self, call: GivenCall) -> dict[str, Any]:
+    def add(self, call: schemas.GivenCall) -> dict[str, Any]:
         """Returns a call in the format of chats."""
         name, call_id = call.function.name, call.id or f"call_{self._n}"
         self._n += 1
@@ -229,7 +222,7 @@ class _Calls:
         return None
 
 
-def _messages(given: Sequence[GivenMessage]) -> list[ChatMessage]:
+def _messages(given: Sequence[schemas.GivenMessage]) -> list[ChatMessage]:
     messages, calls = [], _Calls()
     for one in given:
         message = _message(one)
@@ -241,7 +234,7 @@ def _messages(given: Sequence[GivenMessage]) -> list[ChatMessage]:
     return messages
 
 
-def _message(given: GivenMessage) -> ChatMessage:
+def _message(given: schemas.GivenMessage) -> ChatMessage:
     content: str | list[ContentPart] = given.content or ""
     if given.images:
         pictures = [ContentPart("image_url", image_url=ImageUrl(image)) for image in given.images]

@@ -10,8 +10,7 @@ from weft import Finished, Progress, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
 from weft.server.inference.generation import Generation
-from weft.server.openai.chat_schemas import CreateChatCompletion
-from weft.server.openai.schemas import Chunk, Completion, CreateCompletion, PromptTokensDetails, Usage
+from weft.server.openai.schemas import Chunk, Completion, CreateChatCompletion, CreateCompletion, PromptTokensDetails, Usage
 from weft.server.response_fields.explanation import explanations_of
 from weft.server.response_fields.probabilities import TokenProbability, token_probability
 from weft.server.response_fields.progress import RunningReports

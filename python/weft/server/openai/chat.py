@@ -9,18 +9,8 @@ from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
+from weft.server.openai import schemas
 from weft.server.openai.answer import NOT_VERBOSE, Format, ResponseContext
-from weft.server.openai.chat_schemas import (
-    CalledFunction,
-    ChatChoice,
-    ChatLogprobs,
-    ChunkChoice,
-    CreateChatCompletion,
-    Delta,
-    Message,
-    ToolCall,
-)
-from weft.server.openai.schemas import Chunk
 from weft.server.request_fields import neutral, requests
 from weft.server.response_fields.probabilities import TokenProbability
 from weft.server.response_fields.result import branch_score
@@ -32,7 +22,7 @@ from weft.server.streaming.responses import StreamEncoder
 _FORMAT = Format("chatcmpl", "chat.completion.chunk", "chat.completion")
 
 
-def check(data: CreateChatCompletion) -> None:
+def check(data: schemas.CreateChatCompletion) -> None:
     """Refuses unsupported fields and contradictions, before the template is rendered.
 
     Raises:
@@ -51,7 +41,7 @@ class ChatEncoder(StreamEncoder):
     is withheld until a branch's end has its own chunk before the end.
     """
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+    def __init__(self, data: schemas.CreateChatCompletion, generation: Generation, service: Service) -> None:
         # Only the sampled token, unless alternatives are requested, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._context = ResponseContext(_FORMAT, data, generation, service, with_top=with_top)
@@ -64,7 +54,7 @@ class ChatEncoder(StreamEncoder):
         self._messages: dict[int, ParsedMessage] = {}
         self._logprobs: dict[int, list[bytes]] = {}
         """Encoded logprobs of each branch. Encoding all of them at the end would block the event loop."""
-        self._choices: list[ChatChoice] = []
+        self._choices: list[schemas.ChatChoice] = []
         self._gaps: dict[int, list[bytes]] = {}
         """Contents of the choices' gaps."""
         self._verbose = NOT_VERBOSE
@@ -74,7 +64,7 @@ class ChatEncoder(StreamEncoder):
         """Returns the frames of the next event."""
         return list(map(sse.frame, self._chunks(prompt, event)))
 
-    def _chunks(self, prompt: int, event: Event) -> list[Chunk]:
+    def _chunks(self, prompt: int, event: Event) -> list[schemas.Chunk]:
         match event:
             case Progress():
                 return self._context.progress(prompt, event, _role)
@@ -85,39 +75,39 @@ class ChatEncoder(StreamEncoder):
         self._started.add(index)
         chunks += self._part_chunks(prompt, index, event)
         if isinstance(event, Finished):
-            choice = ChunkChoice(index, Delta(), None, self._finish_reason(event), branch_score(event))
+            choice = schemas.ChunkChoice(index, schemas.Delta(), None, self._finish_reason(event), branch_score(event))
             chunks.append(self._context.ending(prompt, event, choice))
         return chunks
 
-    def _part_chunks(self, prompt: int, index: int, event: Token | Finished) -> list[Chunk]:
+    def _part_chunks(self, prompt: int, index: int, event: Token | Finished) -> list[schemas.Chunk]:
         """Returns a chunk for each part that an event adds, the first with the token's logprobs."""
         sampled = token_logprobs(event) if isinstance(event, Token) else None
         n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
         deltas = [self._delta(part) for part in self._generation.parts(event)]
         if not deltas and sampled is not None:
             # Its text is withheld, or it is a control token.
-            deltas = [Delta(content="")]
+            deltas = [schemas.Delta(content="")]
         chunks = []
         for nth, delta in enumerate(deltas):
-            logprobs = None if sampled is None or nth else ChatLogprobs([self._context.token(index, sampled)])
-            chunk = self._context.chunk(ChunkChoice(index, delta, logprobs, None))
+            logprobs = None if sampled is None or nth else schemas.ChatLogprobs([self._context.token(index, sampled)])
+            chunk = self._context.chunk(schemas.ChunkChoice(index, delta, logprobs, None))
             chunk.timings = self._context.timings(prompt, event.index, n_predicted)
             chunks.append(chunk)
         return chunks
 
-    def _delta(self, part: Part) -> Delta:
+    def _delta(self, part: Part) -> schemas.Delta:
         match part:
             case Content(text):
-                return Delta(content=text)
+                return schemas.Delta(content=text)
             case Reasoning(text):
-                return Delta(reasoning_content=text)
+                return schemas.Delta(reasoning_content=text)
             case CallStart(call, call_id, name):
-                function = CalledFunction(name=name, arguments="")
-                tool_call = ToolCall(index=call, id=call_id, type="function", function=function)
+                function = schemas.CalledFunction(name=name, arguments="")
+                tool_call = schemas.ToolCall(index=call, id=call_id, type="function", function=function)
             case CallArguments(call, text):
-                function = CalledFunction(arguments=text)
-                tool_call = ToolCall(index=call, function=function)
-        return Delta(function_call=function) if self._uses_function_call else Delta(tool_calls=[tool_call])
+                function = schemas.CalledFunction(arguments=text)
+                tool_call = schemas.ToolCall(index=call, function=function)
+        return schemas.Delta(function_call=function) if self._uses_function_call else schemas.Delta(tool_calls=[tool_call])
 
     def end(self) -> bytes:
         """Returns the usage if requested, and `[DONE]`."""
@@ -157,23 +147,25 @@ class ChatEncoder(StreamEncoder):
         message = self._message(self._messages.pop(index))
         logprobs = None
         if encoded := self._logprobs.pop(index, []):
-            logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
+            logprobs = schemas.ChatLogprobs(cast("list[TokenProbability]", GAP))
             self._gaps[index] = json_list(encoded)
-        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), branch_score(finished)))
+        self._choices.append(schemas.ChatChoice(index, message, logprobs, self._finish_reason(finished), branch_score(finished)))
         if index == 0:
             self._verbose = self._context.verbose(prompt, finished)
         return len(finished.text)
 
-    def _message(self, written: ParsedMessage) -> Message:
-        message = Message("assistant", written.content or (None if written.calls else ""))
+    def _message(self, written: ParsedMessage) -> schemas.Message:
+        message = schemas.Message("assistant", written.content or (None if written.calls else ""))
         if written.thought:
             message.reasoning_content = written.thought
         if written.calls and self._uses_function_call:
             call = written.calls[0]
-            message.function_call = CalledFunction(name=call.name, arguments=call.arguments)
+            message.function_call = schemas.CalledFunction(name=call.name, arguments=call.arguments)
         elif written.calls:
             message.tool_calls = [
-                ToolCall(id=call.id, type="function", function=CalledFunction(name=call.name, arguments=call.arguments))
+                schemas.ToolCall(
+                    id=call.id, type="function", function=schemas.CalledFunction(name=call.name, arguments=call.arguments)
+                )
                 for call in written.calls
             ]
         return message
@@ -190,6 +182,6 @@ class ChatEncoder(StreamEncoder):
         return "function_call" if reason == "tool_calls" and self._uses_function_call else reason
 
 
-def _role(index: int) -> ChunkChoice:
+def _role(index: int) -> schemas.ChunkChoice:
     """Returns the beginning of a branch."""
-    return ChunkChoice(index, Delta(role="assistant", content=None), None, None)
+    return schemas.ChunkChoice(index, schemas.Delta(role="assistant", content=None), None, None)

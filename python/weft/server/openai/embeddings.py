@@ -9,7 +9,7 @@ from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.fields.excerpt import excerpt
 from weft.server.inference.submission import SentPrompt
-from weft.server.openai.embeddings_schemas import CreateEmbedding
+from weft.server.openai.schemas import CreateEmbedding
 from weft.server.request_fields import adapters, prompts
 from weft.server.streaming.json_chunks import json_list
 

@@ -10,10 +10,7 @@ from weft.server.errors import NOT_SUPPORTED
 from weft.server.executor import Purpose
 from weft.server.inference import embedding
 from weft.server.inference.chat import count_tokens, submit_chat
-from weft.server.openai import chat, completions, embeddings, models
-from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
-from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
-from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
+from weft.server.openai import chat, completions, embeddings, models, schemas
 from weft.server.request_fields import branches
 from weft.server.streaming.responses import Answer, AwaitedChunks
 
@@ -21,10 +18,12 @@ api = Api("OpenAI")
 
 
 @api.route("POST", "/v1/completions", summary="Complete prompts", errors=NOT_SUPPORTED)
-async def create_completion(data: JSONBody[CreateCompletion], request_context: ContextDependency) -> Answer[CompletionObject]:
+async def create_completion(
+    data: JSONBody[schemas.CreateCompletion], context: ContextDependency
+) -> Answer[schemas.CompletionObject]:
     """Continues one or several prompts with `n` branches each."""
-    service, caller = request_context.service, request_context.caller
-    if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = context.service, context.caller
+    if (other := context.event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
@@ -35,26 +34,26 @@ async def create_completion(data: JSONBody[CreateCompletion], request_context: C
 
 @api.route("POST", "/v1/chat/completions", "/chat/completions", summary="Answer a chat", errors=NOT_SUPPORTED)
 async def create_chat_completion(
-    data: JSONBody[CreateChatCompletion], request_context: ContextDependency
-) -> Answer[ChatCompletion]:
+    data: JSONBody[schemas.CreateChatCompletion], context: ContextDependency
+) -> Answer[schemas.ChatCompletion]:
     """Answers a chat with `n` branches."""
-    service, caller = request_context.service, request_context.caller
+    service, caller = context.service, context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
     return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service), service)
 
 
 @api.route("POST", "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", summary="Count the tokens of a chat")
-async def count_chat_tokens(data: JSONBody[CreateChatCompletion], request_context: ContextDependency) -> InputTokens:
+async def count_chat_tokens(data: JSONBody[schemas.CreateChatCompletion], context: ContextDependency) -> schemas.InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
-    return InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, request_context.service))
+    return schemas.InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, context.service))
 
 
 @api.route("POST", "/v1/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
-async def create_embedding(data: JSONBody[CreateEmbedding], request_context: ContextDependency) -> Answer[EmbeddingList]:
+async def create_embedding(data: JSONBody[schemas.CreateEmbedding], context: ContextDependency) -> Answer[schemas.EmbeddingList]:
     """Returns an embedding of each text."""
-    service = request_context.service
+    service = context.service
     texts = embeddings.texts(data, service.pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(
@@ -64,12 +63,12 @@ async def create_embedding(data: JSONBody[CreateEmbedding], request_context: Con
 
 
 @api.route("GET", "/v1/models", "/models", summary="List models", needs_model=False)
-async def list_models(request_context: ContextDependency) -> ModelList:
+async def list_models(context: ContextDependency) -> schemas.ModelList:
     """Returns the served model, as a list of one."""
-    return request_context.service.snapshot(models.models)
+    return context.service.snapshot(models.models)
 
 
 @api.route("GET", "/v1/models/{name:path}", summary="Describe a model", needs_model=False)
-async def retrieve_model(request_context: ContextDependency) -> ModelCard:
+async def retrieve_model(context: ContextDependency) -> schemas.ModelCard:
     """Returns the served model, under any name."""
-    return request_context.service.snapshot(models.model)
+    return context.service.snapshot(models.model)

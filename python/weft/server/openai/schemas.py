@@ -1,15 +1,18 @@
-"""Fields of OpenAI's completions and models (https://platform.openai.com/docs/api-reference/completions)."""
+"""Fields of OpenAI's completions, chats, embeddings and models (https://platform.openai.com/docs/api-reference)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from litestar.params import Parameter
 
 from weft import CacheExplanation
-from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.chat import ChatFields
+from weft.server.request_fields.fields import CompletionFields, Prompt
 from weft.server.response_fields.explanation import Explained
 from weft.server.response_fields.probabilities import TokenProbability
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.response_fields.result import CompletionResult
+from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.response_fields.timings import Timings
 
 
@@ -197,3 +200,124 @@ class ModelList(msgspec.Struct):
     """This and the next two are Anthropic's pagination fields."""
     last_id: str
     has_more: bool = False
+
+
+class CreateEmbedding(msgspec.Struct):
+    """`POST /v1/embeddings`."""
+
+    input: Prompt | None = None
+    model: str | None = None
+    # Not a `Literal`: msgspec's message about a wrong value would not list the valid ones.
+    encoding_format: Annotated[str | None, Parameter(schema_extra={"enum": ["float", "base64", None]})] = None
+    dimensions: int | None = None
+    user: str | None = None
+    embd_normalize: int | None = None
+    lora: Any = None
+
+
+class EmbeddingObject(msgspec.Struct):
+    """The embedding of one text: numbers, or 32-bit floats in little-endian order as base64."""
+
+    object: str
+    embedding: list[float] | str
+    index: int
+    encoding_format: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class EmbeddingList(msgspec.Struct):
+    """The embeddings of all texts, in order."""
+
+    object: str
+    data: list[EmbeddingObject]
+    model: str
+    usage: TextsUsage
+
+
+class CreateChatCompletion(ChatFields, kw_only=True):
+    """`POST /v1/chat/completions`. `model` is ignored: there is one model."""
+
+    model: str | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Logprobs of a message, one entry per token."""
+
+    content: list[TokenProbability]
+    refusal: None = None
+    """Logprobs of a refusal, which never occurs."""
+
+
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """Name and arguments of a function call: the JSON of an object, or in a chunk a piece of it."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A tool call."""
+
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    """Index within the message of the call that a chunk continues."""
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    function: CalledFunction
+
+
+class Message(msgspec.Struct):
+    """The assistant's message. `content` is null if there are only calls."""
+
+    role: str
+    content: str | None
+    refusal: None = None
+    """Refusals of OpenAI's models; always null here."""
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
+    """The call, if the body has `functions`."""
+
+
+class ChatChoice(msgspec.Struct):
+    """A branch."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """With `beam_width`: the rank score; higher is better."""
+
+
+class ChatCompletion(Completion, kw_only=True):
+    """The complete response."""
+
+    choices: list[ChatChoice]
+
+
+class Delta(msgspec.Struct):
+    """Additions of a chunk to a message: first its role without content, then text, finally nothing."""
+
+    role: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """A piece of a branch."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """Rank score at a branch's end, as in complete responses."""
+
+
+class InputTokens(msgspec.Struct):
+    """Length of a prompt, in tokens."""
+
+    object: str
+    input_tokens: int

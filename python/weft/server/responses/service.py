@@ -23,20 +23,9 @@ from weft.server.inference.submission import renamed
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.request_fields import requests
 from weft.server.request_fields.chat import ChatFields
-from weft.server.responses import items, translate
+from weft.server.responses import items, schemas, translate
 from weft.server.responses.events import offset_after
 from weft.server.responses.items import Item, Message, Reference
-from weft.server.responses.schemas import (
-    CompactBody,
-    CompactedResponse,
-    Conversation,
-    CountBody,
-    CreateResponse,
-    Deleted,
-    ResponseFields,
-    Transformation,
-    Usage,
-)
 from weft.server.responses.store import MAX_KEPT_BYTES, Node, Store, StoredConversation, StoredItem, StoredResponse
 from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.service import Service
@@ -57,7 +46,7 @@ class _ParsedRequest(NamedTuple):
     """A parsed body, with the conversation that it continues."""
 
     chat: ChatFields
-    removed: list[Transformation]
+    removed: list[schemas.Transformation]
     given: list[StoredItem]
     """New input items."""
     all_items: list[Item]
@@ -75,7 +64,7 @@ class ResponseService:
         self._service = service
         self.store = Store()
 
-    async def create(self, data: CreateResponse, caller: Caller) -> ASGIResponse:
+    async def create(self, data: schemas.CreateResponse, caller: Caller) -> ASGIResponse:
         """Starts a response.
 
         Returns:
@@ -99,7 +88,9 @@ class ResponseService:
             conversation.is_busy = False
             raise
 
-    async def _create(self, data: CreateResponse, caller: Caller, conversation: StoredConversation | None) -> ASGIResponse:
+    async def _create(
+        self, data: schemas.CreateResponse, caller: Caller, conversation: StoredConversation | None
+    ) -> ASGIResponse:
         parsed = await self._parse(data, caller.owner)
         keeps = data.store is not False
         if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
@@ -155,7 +146,7 @@ class ResponseService:
         kept.recording = ref(recorded.recording)
         return recorded if data.stream else ChunkedResponse(writing.body())
 
-    async def _generate(self, data: ResponseFields, parsed: _ParsedRequest) -> Generation:
+    async def _generate(self, data: schemas.ResponseFields, parsed: _ParsedRequest) -> Generation:
         chat = await self._truncated(parsed) if data.truncation == "auto" else parsed.chat
         return await submit_chat(chat, self._service, rename=_rename_parameter, n_more=parsed.n_earlier)
 
@@ -200,7 +191,7 @@ class ResponseService:
                 if continues:
                     conversation.cached_node = kept.node
 
-    async def _parse(self, data: ResponseFields, owner: Owner) -> _ParsedRequest:
+    async def _parse(self, data: schemas.ResponseFields, owner: Owner) -> _ParsedRequest:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
         if conversation is not None:
             node = conversation.node()
@@ -215,11 +206,11 @@ class ResponseService:
         given = [self._resolved(item, owner) for item in read]
         return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
 
-    def _conversation(self, data: ResponseFields, owner: Owner) -> StoredConversation | None:
+    def _conversation(self, data: schemas.ResponseFields, owner: Owner) -> StoredConversation | None:
         name = translate.conversation_id(data)
         return None if name is None else self.store.conversation(owner, name)
 
-    def _previous(self, data: ResponseFields, owner: Owner) -> Node | None:
+    def _previous(self, data: schemas.ResponseFields, owner: Owner) -> Node | None:
         if data.previous_response_id is None:
             return None
         try:
@@ -239,20 +230,20 @@ class ResponseService:
             raise NoSuchItemError(f"Item with id '{truncate(item.id)}' not found.")
         return found
 
-    async def count_tokens(self, data: CountBody, caller: Caller) -> int:
+    async def count_tokens(self, data: schemas.CountBody, caller: Caller) -> int:
         """Returns the number of prompt tokens that a response would have."""
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
         return await count_tokens(parsed.chat, self._service, rename=_rename_parameter, n_more=parsed.n_earlier)
 
-    async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
+    async def compact(self, data: schemas.CompactBody, caller: Caller) -> schemas.CompactedResponse:
         """Summarizes a conversation, so that it can be continued with a shorter prompt."""
         translate.check(data)
         parsed = await self._parse(data, caller.owner)
         parsed = parsed._replace(chat=translate.compaction(data, parsed.chat))
         generation = await self._generate(data, parsed)
         texts: list[str] = []
-        cost: Usage | None = None
+        cost: schemas.Usage | None = None
         try:
             with Reservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
@@ -265,7 +256,7 @@ class ResponseService:
             generation.close()
         assert cost is not None, "a stream ends with its branch's end"
         stay = [item for item in parsed.all_items if isinstance(item, Message) and item.role == "user"]
-        return CompactedResponse(
+        return schemas.CompactedResponse(
             id=items.new_id("resp"),
             object="response.compaction",
             created_at=int(time.time()),
@@ -300,13 +291,13 @@ class ResponseService:
         await self._stop(kept)
         return kept.json()
 
-    async def delete(self, name: str, caller: Caller) -> Deleted:
+    async def delete(self, name: str, caller: Caller) -> schemas.Deleted:
         """Deletes a response; cancels it first if it runs in the background."""
         kept = self.store.response(caller.owner, name)
         if kept.in_background:
             await self._stop(kept)
         self.store.remove(kept)
-        return Deleted(name, "response", deleted=True)
+        return schemas.Deleted(name, "response", deleted=True)
 
     async def _stop(self, kept: StoredResponse) -> None:
         if kept.writing is not None:
@@ -335,9 +326,9 @@ class ResponseService:
         _check_ids("items", [*before, *made], "the conversation")
         return self.store.deduplicate(caller.owner, made)
 
-    def create_conversation(self, made: list[StoredItem], metadata: dict[str, str], caller: Caller) -> Conversation:
+    def create_conversation(self, made: list[StoredItem], metadata: dict[str, str], caller: Caller) -> schemas.Conversation:
         """Creates a conversation."""
-        about = Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
+        about = schemas.Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
         self.store.keep_conversation(StoredConversation(caller.owner, about, made))
         return about
 
@@ -356,7 +347,7 @@ def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
 
 
 def _translated(
-    data: ResponseFields,
+    data: schemas.ResponseFields,
     given: list[Item],
     earlier: Sequence[StoredItem],
     node: Node | None,

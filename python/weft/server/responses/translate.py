@@ -12,15 +12,8 @@ from weft.fields.excerpt import excerpt, truncate
 from weft.server.request_fields import neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
+from weft.server.responses import schemas
 from weft.server.responses.items import BELOW, new_id
-from weft.server.responses.schemas import (
-    CompactBody,
-    ConversationRef,
-    CreateResponse,
-    Response,
-    ResponseFields,
-    Transformation,
-)
 from weft.settings import Settings
 
 MAX_METADATA = (16, 64, 512)
@@ -65,12 +58,12 @@ _REPEATED = (
 """Fields that the response repeats unchanged."""
 
 
-def includes(data: ResponseFields, what: str) -> bool:
+def includes(data: schemas.ResponseFields, what: str) -> bool:
     """Returns whether `include` has an entry."""
-    return isinstance(data, CreateResponse) and what in (data.include or ())
+    return isinstance(data, schemas.CreateResponse) and what in (data.include or ())
 
 
-def check(data: ResponseFields) -> None:
+def check(data: schemas.ResponseFields) -> None:
     """Refuses unsupported fields and contradictions, before anything is looked up.
 
     Raises:
@@ -83,11 +76,11 @@ def check(data: ResponseFields) -> None:
         raise InvalidRequestError("truncation", f"truncation is {excerpt(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
         raise InvalidRequestError("conversation", "conversation cannot stand beside previous_response_id; give one of them")
-    if isinstance(data, CreateResponse):
+    if isinstance(data, schemas.CreateResponse):
         _check_response(data)
 
 
-def _check_response(data: CreateResponse) -> None:
+def _check_response(data: schemas.CreateResponse) -> None:
     check_include(data.include)
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
@@ -135,7 +128,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
             raise InvalidRequestError("metadata", f"metadata has {found} {what}; at most {limit} are kept")
 
 
-def conversation_id(data: ResponseFields) -> str | None:
+def conversation_id(data: schemas.ResponseFields) -> str | None:
     """Returns the id of the conversation that a body refers to, or None.
 
     Raises:
@@ -151,7 +144,7 @@ def conversation_id(data: ResponseFields) -> str | None:
     )
 
 
-def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
+def chat(data: schemas.ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     """Returns the chat of a body with these messages.
 
     Raises:
@@ -172,7 +165,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
         reasoning_effort=_effort(data),
         response_format=_format(data),
     )
-    if isinstance(data, CreateResponse):
+    if isinstance(data, schemas.CreateResponse):
         fields.max_completion_tokens = _limit(data.max_output_tokens)
         if includes(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
@@ -182,7 +175,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     return fields
 
 
-def compaction(data: CompactBody, fields: ChatFields) -> ChatFields:
+def compaction(data: schemas.CompactBody, fields: ChatFields) -> ChatFields:
     """Returns the chat in which the model summarizes another."""
     return msgspec.structs.replace(
         fields,
@@ -264,14 +257,14 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 
 
-def _effort(data: ResponseFields) -> str | None:
+def _effort(data: schemas.ResponseFields) -> str | None:
     effort = (data.reasoning or {}).get("effort")
     if effort is None or isinstance(effort, str):
         return effort
     raise InvalidRequestError("reasoning", f"reasoning.effort is {excerpt(effort)}; it must be a text")
 
 
-def _format(data: ResponseFields) -> dict[str, Any] | None:
+def _format(data: schemas.ResponseFields) -> dict[str, Any] | None:
     """Returns `text.format` in the format of chats."""
     match (data.text or {}).get("format"):
         case None:
@@ -289,10 +282,10 @@ def _format(data: ResponseFields) -> dict[str, Any] | None:
 
 
 def response(
-    data: CreateResponse, settings: Settings, model: str, conversation: str | None, removed: list[Transformation]
-) -> Response:
+    data: schemas.CreateResponse, settings: Settings, model: str, conversation: str | None, removed: list[schemas.Transformation]
+) -> schemas.Response:
     """Returns a response without output."""
-    return Response(
+    return schemas.Response(
         id=new_id("resp"),
         created_at=int(time.time()),
         status="queued" if data.background else "in_progress",
@@ -300,7 +293,7 @@ def response(
         model=model,
         output=[],
         parallel_tool_calls=data.parallel_tool_calls is not False,
-        conversation=None if conversation is None else ConversationRef(conversation),
+        conversation=None if conversation is None else schemas.ConversationRef(conversation),
         reasoning={"effort": None, "summary": None} | (data.reasoning or {}),
         store=data.store is not False,
         temperature=_setting(data, settings, "temperature"),
@@ -317,7 +310,7 @@ def response(
     )
 
 
-def _setting(data: CreateResponse, settings: Settings, name: str) -> float | None:
+def _setting(data: schemas.CreateResponse, settings: Settings, name: str) -> float | None:
     given = getattr(data, name)
     return getattr(settings.sampling, name) if given is None else given  # type: ignore[no-any-return]
 

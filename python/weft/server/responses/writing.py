@@ -16,18 +16,10 @@ from weft.server.inference.end_reason import stop_string
 from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.response_fields.progress import PromptProgress
-from weft.server.responses import events
+from weft.server.responses import events, schemas
 from weft.server.responses.events import PendingEvent
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
 from weft.server.responses.items import Part as ContentPart
-from weft.server.responses.schemas import (
-    Failure,
-    IncompleteDetails,
-    InputTokensDetails,
-    OutputTokensDetails,
-    Response,
-    Usage,
-)
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
 from weft.server.streaming.responses import StreamEncoder
 
@@ -90,7 +82,7 @@ class ResponseWriter(StreamEncoder):
 
     def __init__(
         self,
-        response: Response,
+        response: schemas.Response,
         generation: Generation,
         *,
         collected: Reservation,
@@ -182,7 +174,7 @@ class ResponseWriter(StreamEncoder):
         made = list(self._close("incomplete"))
         described = describe(error)
         code = "invalid_prompt" if isinstance(error, InvalidRequestError | ContextOverflowError) else "server_error"
-        self.response.error = Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
+        self.response.error = schemas.Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
         return [*made, *self._end("failed", events.Failed)]
 
     def cancel(self) -> None:
@@ -286,7 +278,7 @@ class ResponseWriter(StreamEncoder):
         if is_whole:
             yield from self._end("completed", events.Completed)
         else:
-            self.response.incomplete_details = IncompleteDetails("max_output_tokens")
+            self.response.incomplete_details = schemas.IncompleteDetails("max_output_tokens")
             yield from self._end("incomplete", events.Incomplete)
 
     def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[PendingEvent]:
@@ -331,13 +323,13 @@ def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:
     return ContentPart(type="output_text", text=text, annotations=[], logprobs=logprobs)
 
 
-def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> Usage:
+def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> schemas.Usage:
     """Returns the token usage of a branch."""
     n_computed, n_predicted = min(finished.usage.n_computed, n_prompt), finished.usage.n_predicted
-    return Usage(
+    return schemas.Usage(
         input_tokens=n_prompt,
-        input_tokens_details=InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
+        input_tokens_details=schemas.InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
         output_tokens=n_predicted,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=n_reasoning),
+        output_tokens_details=schemas.OutputTokensDetails(reasoning_tokens=n_reasoning),
         total_tokens=n_prompt + n_predicted,
     )

@@ -9,15 +9,7 @@ from weft import InvalidRequestError, Logprob, Score, ScoredToken
 from weft.scoring import MAX_PROBS
 from weft.server.inference.submission import Piece
 from weft.server.response_fields.probabilities import TokenLogprob
-from weft.server.score_api.schemas import (
-    ContinuationScore,
-    ScoreBody,
-    ScoreReport,
-    ScoreTask,
-    ScoreUsage,
-    TaskScores,
-    TokenScore,
-)
+from weft.server.score_api import schemas
 
 LOWEST = -3.4028234663852886e38
 """Reported in place of minus infinity, which JSON cannot represent: the lowest 32-bit float."""
@@ -30,7 +22,7 @@ class Task(NamedTuple):
     continuations: Sequence[Sequence[Piece]]
 
 
-def tasks(data: ScoreBody) -> list[Task]:
+def tasks(data: schemas.ScoreBody) -> list[Task]:
     """Returns the prompts of a body with their continuations."""
     if data.tasks is None:
         return [_task(data, "")]
@@ -39,7 +31,7 @@ def tasks(data: ScoreBody) -> list[Task]:
     return [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
 
 
-def n_probs(data: ScoreBody) -> int:
+def n_probs(data: schemas.ScoreBody) -> int:
     """Returns the number of top logprobs to report for each token."""
     n = data.n_probs or 0
     if not 0 <= n <= MAX_PROBS:
@@ -47,7 +39,7 @@ def n_probs(data: ScoreBody) -> int:
     return n
 
 
-def _task(task: ScoreTask, where: str) -> Task:
+def _task(task: schemas.ScoreTask, where: str) -> Task:
     if task.prompt is None:
         raise InvalidRequestError(f"{where}prompt", f"{where}prompt must be given")
     if task.continuations is None:
@@ -61,29 +53,29 @@ def _pieces(text: str | list[int | str]) -> Sequence[Piece]:
     return [text] if isinstance(text, str) else text
 
 
-def report(data: ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
+def report(data: schemas.ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
     """Returns the report of scores as JSON."""
     tells_tokens = data.tokens is not False
     results = [
         [_continuation(position, score, data.n_probs or 0, tells_tokens=tells_tokens) for position, score in enumerate(of_task)]
         for of_task in scores
     ]
-    made = ScoreReport(model=model_name, usage=_usage(scores))
+    made = schemas.ScoreReport(model=model_name, usage=_usage(scores))
     if data.tasks is None:
         made.scores = results[0]
     else:
-        made.results = [TaskScores(position, result) for position, result in enumerate(results)]
+        made.results = [schemas.TaskScores(position, result) for position, result in enumerate(results)]
     return msgspec.json.encode(made)
 
 
-def _usage(scores: Sequence[Sequence[Score]]) -> ScoreUsage:
+def _usage(scores: Sequence[Sequence[Score]]) -> schemas.ScoreUsage:
     each = [score for of_task in scores for score in of_task]
     n_prompt = sum(of_task[0].usage.n_prompt - of_task[0].n_tokens for of_task in scores if of_task)
-    return ScoreUsage(n_prompt, sum(score.n_tokens for score in each), sum(score.n_computed for score in each))
+    return schemas.ScoreUsage(n_prompt, sum(score.n_tokens for score in each), sum(score.n_computed for score in each))
 
 
-def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool) -> ContinuationScore:
-    return ContinuationScore(
+def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool) -> schemas.ContinuationScore:
+    return schemas.ContinuationScore(
         index=index,
         logprob=_finite(score.logprob),
         n_tokens=score.n_tokens,
@@ -92,8 +84,8 @@ def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool)
     )
 
 
-def _token(token: ScoredToken, n_probs: int) -> TokenScore:
-    return TokenScore(
+def _token(token: ScoredToken, n_probs: int) -> schemas.TokenScore:
+    return schemas.TokenScore(
         id=token.token,
         token=token.text,
         bytes=list(token.bytes),
