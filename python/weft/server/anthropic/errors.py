@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorBody
+from weft.server.anthropic.schemas import MessagesError, MessagesErrorBody
 from weft.server.errors import ErrorObject, describe, errors_with, message_with_param
 from weft.server.streaming import sse
 
@@ -43,4 +43,4 @@ def shape(described: ErrorObject) -> Mapping[str, Any]:
 
 def failure(error: Exception) -> bytes:
     """Returns the last event of a failed stream."""
-    return sse.named_frame("error", Failure(_error(describe(error))))
+    return sse.named_frame("error", shape(describe(error)))

@@ -193,79 +193,6 @@ class TokensCounted(msgspec.Struct):
     input_tokens: int
 
 
-class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
-    """The first event of a stream."""
-
-    message: MessageObject
-
-
-class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """Starts an empty block."""
-
-    index: int
-    content_block: TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    """An addition to a text block."""
-
-    text: str
-
-
-class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """An addition to a thinking block."""
-
-    thinking: str
-
-
-class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """The end of a thinking block."""
-
-    signature: str
-
-
-class InputDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
-    """A piece of the JSON object of a tool's arguments."""
-
-    partial_json: str
-
-
-class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """An addition to a block."""
-
-    index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
-
-
-class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """The end of a block."""
-
-    index: int
-
-
-class MessageEnd(msgspec.Struct):
-    """Why the message ended."""
-
-    stop_reason: str
-    stop_sequence: str | None
-
-
-class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    """The end of the message, with its total usage."""
-
-    delta: MessageEnd
-    usage: Usage
-    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
-
-
-class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
-    """The last event of a stream."""
-
-
-class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    """Sent during silence."""
-
-
 class MessagesError(msgspec.Struct):
     """An error."""
 
@@ -277,10 +204,4 @@ class MessagesErrorBody(msgspec.Struct):
     """Body of every error response of `/v1/messages`."""
 
     type: Literal["error"]
-    error: MessagesError
-
-
-class Failure(msgspec.Struct, tag_field="type", tag="error"):
-    """The last event of a failed stream."""
-
     error: MessagesError
