@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from functools import partial
 from typing import cast
 
 import msgspec
@@ -121,16 +120,16 @@ class ResponseWriter(StreamEncoder):
     def begin(self) -> list[PendingEvent]:
         """Returns the first events."""
         waits = self.response.status == "queued"
-        return [self._response_event(events.Created), self._response_event(events.Queued if waits else events.InProgress)]
+        return [self._response_event("created"), self._response_event("queued" if waits else "in_progress")]
 
     def take(self, event: Event) -> tuple[list[PendingEvent], int]:
         """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
         made: list[PendingEvent] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
-            made.append(self._response_event(events.InProgress))
+            made.append(self._response_event("in_progress"))
         if isinstance(event, Progress) and self._with_progress:
-            made.append(self._response_event(partial(events.InProgress, prompt_progress=PromptProgress.of(event))))
+            made.append(self._response_event("in_progress", prompt_progress=PromptProgress.of(event)))
         if not isinstance(event, Token | Finished):
             return made, 0
         n_bytes = len(event.text)
@@ -175,7 +174,7 @@ class ResponseWriter(StreamEncoder):
         described = describe(error)
         code = "invalid_prompt" if isinstance(error, InvalidRequestError | ContextOverflowError) else "server_error"
         self.response.error = schemas.Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
-        return [*made, *self._end("failed", events.Failed)]
+        return [*made, *self._end("failed")]
 
     def cancel(self) -> None:
         """Ends the response as cancelled, unless it has ended already."""
@@ -203,10 +202,12 @@ class ResponseWriter(StreamEncoder):
             case Content(text):
                 yield from self._open_item(Message)
                 self._opened.add_logprobs(self._pending_logprobs)
-                yield self._extend(text, events.TextDelta, content_index=0, logprobs=self._pending_logprobs)
+                self._opened.pieces.append(text)
+                yield self._in_part("output_text.delta", delta=text, logprobs=self._pending_logprobs)
             case ReasoningPart(text):
                 yield from self._open_item(Thought)
-                yield self._extend(text, events.ThoughtDelta, content_index=0)
+                self._opened.pieces.append(text)
+                yield self._in_part("reasoning_text.delta", delta=text)
                 self._n_reasoning += self._n_pending
             case CallStart(_, call_id, name):
                 yield from self._close("completed")
@@ -216,7 +217,8 @@ class ResponseWriter(StreamEncoder):
                     called.name, called.namespace = inner, namespace
                 yield from self._add(called)
             case CallArguments(_, text):
-                yield self._extend(text, events.ArgumentsDelta)
+                self._opened.pieces.append(text)
+                yield self._in_item("function_call_arguments.delta", delta=text)
         self._n_pending, self._pending_logprobs = 0, []
 
     def _open_item(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
@@ -226,19 +228,14 @@ class ResponseWriter(StreamEncoder):
         yield from self._close("completed")
         if kind is Message:
             yield from self._add(Message(id=new_id("msg"), role="assistant", status="in_progress", content=[]))
-            yield self._in_part(events.PartAdded, part=_text_part("", []))
+            yield self._in_part("content_part.added", part=_text_part("", []))
         else:
             yield from self._add(Thought(id=new_id("rs"), content=[], status="in_progress"))
-            yield self._in_part(events.PartAdded, part=ThoughtText(""))
+            yield self._in_part("content_part.added", part=ThoughtText(""))
 
     def _add(self, item: Message | Thought | Call) -> Iterator[PendingEvent]:
         self._open = _OpenItem(item, len(self.items))
-        yield PendingEvent(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=copy(item)))
-
-    def _extend(self, text: str, kind: Callable[..., events.Event], **more: object) -> PendingEvent:
-        """Returns the event that adds text to the open item."""
-        self._opened.pieces.append(text)
-        return self._in_item(partial(kind, delta=text, **more))
+        yield self._event("output_item.added", output_index=self._open.index, item=copy(item))
 
     def _close(self, status: str) -> Iterator[PendingEvent]:
         """Completes the open item, if any."""
@@ -251,20 +248,20 @@ class ResponseWriter(StreamEncoder):
             case Message():
                 fillings.append(opened.logprobs())
                 part = _text_part(_TEXT_GAP, _LIST_GAP)
-                yield self._in_part(events.TextDone, fillings, text=_TEXT_GAP, logprobs=_LIST_GAP)
-                yield self._in_part(events.PartDone, fillings, part=part)
+                yield self._in_part("output_text.done", fillings, text=_TEXT_GAP, logprobs=_LIST_GAP)
+                yield self._in_part("content_part.done", fillings, part=part)
                 item.content = [part]
             case Thought():
-                yield self._in_part(events.ThoughtDone, fillings, text=_TEXT_GAP)
-                yield self._in_part(events.PartDone, fillings, part=ThoughtText(_TEXT_GAP))
+                yield self._in_part("reasoning_text.done", fillings, text=_TEXT_GAP)
+                yield self._in_part("content_part.done", fillings, part=ThoughtText(_TEXT_GAP))
                 item.content = [ThoughtText(_TEXT_GAP)]
                 item.encrypted_content = opaque(text) if self._is_opaque else None
             case Call():
-                yield self._in_item(events.ArgumentsDone, fillings, name=item.name, arguments=_TEXT_GAP)
+                yield self._in_item("function_call_arguments.done", fillings, name=item.name, arguments=_TEXT_GAP)
                 item.arguments = _TEXT_GAP
         self.items.append(item)
         self.output.append(filled(msgspec.json.encode(item), *fillings))
-        yield PendingEvent(events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item), fillings)
+        yield self._event("output_item.done", fillings, output_index=opened.index, item=item)
         self._open = None
 
     def _finish(self, finished: Finished) -> Iterator[PendingEvent]:
@@ -276,42 +273,35 @@ class ResponseWriter(StreamEncoder):
         self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
         if is_whole:
-            yield from self._end("completed", events.Completed)
+            yield from self._end("completed")
         else:
             self.response.incomplete_details = schemas.IncompleteDetails("max_output_tokens")
-            yield from self._end("incomplete", events.Incomplete)
+            yield from self._end("incomplete")
 
-    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[PendingEvent]:
+    def _end(self, status: str) -> list[PendingEvent]:
         self.response.status = status
         if status == "completed":
             self.response.completed_at = int(time.time())
         self._on_end(self)
-        return [self._response_event(kind)]
+        return [self._response_event(status)]
 
     @property
     def _opened(self) -> _OpenItem:
         assert self._open is not None, "an item was turned to"
         return self._open
 
-    def _next(self) -> int:
+    def _event(self, kind: str, fillings: Sequence[Sequence[bytes]] = (), **fields: object) -> PendingEvent:
         self._n_events += 1
-        return self._n_events - 1
+        return PendingEvent({"type": f"response.{kind}", "sequence_number": self._n_events - 1, **fields}, fillings)
 
-    def _response_event(self, kind: Callable[..., events.Event]) -> PendingEvent:
+    def _response_event(self, kind: str, **more: object) -> PendingEvent:
         # Copied, because events are encoded later.
-        return PendingEvent(kind(sequence_number=self._next(), response=copy(self.response)), [list_of_pieces(self.output)])
+        return self._event(kind, [list_of_pieces(self.output)], response=copy(self.response), **more)
 
-    def _in_item(
-        self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
-    ) -> PendingEvent:
-        opened = self._opened
-        return PendingEvent(
-            kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more), fillings
-        )
+    def _in_item(self, kind: str, fillings: Sequence[Sequence[bytes]] = (), **more: object) -> PendingEvent:
+        return self._event(kind, fillings, item_id=self._opened.item.id, output_index=self._opened.index, **more)
 
-    def _in_part(
-        self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object
-    ) -> PendingEvent:
+    def _in_part(self, kind: str, fillings: Sequence[Sequence[bytes]] = (), **more: object) -> PendingEvent:
         return self._in_item(kind, fillings, content_index=0, **more)
 
 
