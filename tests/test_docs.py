@@ -19,7 +19,7 @@ from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.cache_api.schemas import PinBody
-from weft.server.compat.schemas import StreamBody
+from weft.server.compat.stream import StreamBody
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     DetokenizeBody,

@@ -261,7 +261,7 @@ def test_fields_of_owners_are_private() -> None:
         ),
         pytest.param(
             "the seeds' dialects name no other",
-            "python/weft/server/compat/routes.py",
+            "python/weft/server/compat/stream.py",
             "from weft.server.openai import chat",
             id="seeds",
         ),

@@ -21,7 +21,7 @@ from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import api as cache_api
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
-from weft.server.compat.routes import api as compat_api
+from weft.server.compat.stream import api as compat_api
 from weft.server.context import RequestContext
 from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses

@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
-from weft.server.compat import waiting
+from weft.server.compat import single_request_batching as srb
 from weft.server.cors import Cors
 from weft.server.errors import (
     ClientDisconnectedError,
@@ -136,8 +136,8 @@ class Gateway:
         if is_get and path in (*PATHS, SCRIPT, *DOCS) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self.service.lifecycle.refusal()) is not None:
-            if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
-                return waiting.waiting(self.service)
+            if is_get and path in srb.MODEL_PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
+                return srb.waiting_models(self.service)
             return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return self._refused(scope, path, InvalidKeyError())

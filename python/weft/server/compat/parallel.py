@@ -1,12 +1,8 @@
 """Events of llama.cpp's first multi-user server: text only. No I/O here."""
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 
 from weft import Event, Finished, Token
-from weft.server.compat.schemas import Content
 from weft.server.inference.generation import Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
@@ -14,19 +10,13 @@ from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # The events cannot represent these, nor which completion they belong to.
-    "explain_cache": lambda value: value is False,
+_NEUTRAL: dict[str, neutral.Accepts] = {
     "n": lambda value: value == 1,
     "n_cmpl": lambda value: value == 1,
     "logprobs": lambda value: value == 0,
-    "n_probs": lambda value: value == 0,
-    "post_sampling_probs": lambda value: value is False,
-    "response_fields": lambda value: not value,
-    "return_progress": lambda value: value is False,
-    "return_tokens": lambda value: value is False,
-    "timings_per_token": lambda value: value is False,
+    **neutral.TEXT_ONLY,
 }
+"""Values of fields that the events cannot represent otherwise, nor which completion they belong to."""
 
 
 def prepared(data: CompletionFields, _: Settings) -> CompletionFields:
@@ -43,4 +33,4 @@ class ChunkEncoder(StreamEncoder):
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
         """Returns the frame of the next event, if it adds text."""
-        return [sse.frame(Content(event.text))] if isinstance(event, Token | Finished) and event.text else []
+        return [sse.frame({"content": event.text})] if isinstance(event, Token | Finished) and event.text else []

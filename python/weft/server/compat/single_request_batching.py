@@ -1,16 +1,15 @@
-"""Single-request batching: conversion of bodies and events. No I/O here."""
+"""Single-request batching, with the events of llama-srb-api: conversion of bodies and events. No I/O here."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
+from litestar.response.base import ASGIResponse
 
 from weft import Event, Finished, Progress, PromptLogprobs
-from weft.server.compat.schemas import BranchStopped, BranchText, Done, Start
 from weft.server.inference.generation import Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
+from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
@@ -18,22 +17,19 @@ from weft.settings import Settings
 DEFAULT_N = 8
 """Default number of completions per prompt."""
 
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # The events cannot represent these.
+MODEL_PATHS = ("/v1/models", "/models")
+"""Paths of the model list."""
+
+_NEUTRAL: dict[str, neutral.Accepts] = {
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
-    "explain_cache": lambda value: value is False,
     "logprobs": lambda _: False,
-    "n_probs": lambda value: value == 0,
-    "post_sampling_probs": lambda value: value is False,
-    "response_fields": lambda value: not value,
-    "return_progress": lambda value: value is False,
-    "return_tokens": lambda value: value is False,
     "stream_options": lambda value: not value.include_usage,
     "suffix": lambda value: value == "",
-    "timings_per_token": lambda value: value is False,
     "verbose": lambda value: value is False,
+    **neutral.TEXT_ONLY,
 }
+"""Values of fields that the events cannot represent otherwise."""
 
 
 def prepared(data: CompletionFields, settings: Settings) -> CompletionFields:
@@ -41,6 +37,10 @@ def prepared(data: CompletionFields, settings: Settings) -> CompletionFields:
     neutral.refuse(data, _NEUTRAL)
     n = settings.n or DEFAULT_N if data.n is None and data.n_cmpl is None else data.n
     return msgspec.structs.replace(data, stream=True, n=n)
+
+
+def _frame(event: str, **fields: object) -> bytes:
+    return sse.spaced_frame({"event": event, **fields})
 
 
 class ChunkEncoder(StreamEncoder):
@@ -57,23 +57,26 @@ class ChunkEncoder(StreamEncoder):
         self._is_started = False
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:
-        """Returns the frames of the next event of a prompt."""
-        frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
+        """Returns the frames of the next event of a prompt: first the number of completions."""
+        frames = [] if self._is_started else [_frame("start", count=self._count)]
         self._is_started = True
-        return [*frames, self._frame(prompt, event)]
-
-    def _frame(self, prompt: int, event: Event) -> bytes:
         if isinstance(event, Progress | PromptLogprobs):  # Requests in this format cannot enable these events.
-            return b""
+            return frames
         index = prompt * self._n + event.index
-        text = b""
         if event.text:
             self._n_events[index] += 1
-            text = sse.spaced_frame(BranchText(index, event.text))
-        if not isinstance(event, Finished):
-            return text
-        return text + sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.finish_reason == "stop")))
+            frames.append(_frame("stream", index=index, text=event.text))
+        if isinstance(event, Finished):
+            # A length of -1 stands for no event, and a stop of 0 for the end at a limit.
+            frames.append(_frame("stop", index=index, length=self._n_events[index] - 1, stop=int(event.finish_reason == "stop")))
+        return frames
 
     def end(self) -> bytes:
         """Returns the last event."""
-        return sse.spaced_frame(Done(self._count))
+        return _frame("done", count=self._count)
+
+
+def waiting_models(service: Service) -> ASGIResponse:
+    """Returns the list of models before the model is loaded, with the engine's state."""
+    model = {"object": "model", "id": service.model_name, "engine_state": service.state}
+    return ASGIResponse(body=msgspec.json.encode({"object": "list", "data": [model]}), media_type="application/json")

@@ -8,15 +8,29 @@ import msgspec
 
 from weft import InvalidRequestError
 
+Accepts = Callable[[Any], bool]
+"""Returns whether a value disables the feature."""
+
 
 class Neutral(NamedTuple):
     """Marks a schema's field as unsupported, in `Annotated`. A class that supports an inherited one declares it again without."""
 
-    accepts: Callable[[Any], bool]
-    """Returns whether a value disables the feature."""
+    accepts: Accepts
 
 
 EMPTY = Neutral(lambda value: not value)
+
+
+TEXT_ONLY: Mapping[str, Accepts] = {
+    "explain_cache": lambda value: value is False,
+    "n_probs": lambda value: value == 0,
+    "post_sampling_probs": lambda value: value is False,
+    "response_fields": lambda value: not value,
+    "return_progress": lambda value: value is False,
+    "return_tokens": lambda value: value is False,
+    "timings_per_token": lambda value: value is False,
+}
+"""Fields that have no effect on events which consist of text."""
 
 
 def only_fields(**neutral: tuple[Any, ...]) -> Neutral:
@@ -55,7 +69,7 @@ def refuse_unsupported(body: msgspec.Struct) -> None:
         raise _refusal(name)
 
 
-def refuse(body: msgspec.Struct, table: Mapping[str, Callable[[Any], bool]]) -> None:
+def refuse(body: msgspec.Struct, table: Mapping[str, Accepts]) -> None:
     """Raises [`InvalidRequestError`] for the first field of a table whose value is not neutral. Missing fields are skipped."""
     for name, is_neutral in table.items():
         value = getattr(body, name, None)

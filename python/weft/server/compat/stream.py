@@ -1,25 +1,48 @@
-"""`/stream`: a prompt and its completion as plain text, one token per line. No I/O here."""
+"""`/stream`: a prompt and its completion as plain text, one token per line."""
 
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from litestar.params import FromQuery, JSONBody
 
 from weft import Event, Finished, InvalidRequestError, Token
 from weft.fields.excerpt import excerpt
-from weft.server.compat.schemas import StreamBody
-from weft.server.errors import ErrorBody, describe
+from weft.server.api import Api
+from weft.server.compat.prompt_files import restore_or_save
+from weft.server.context import ContextDependency
+from weft.server.errors import NOT_SUPPORTED, ErrorBody, describe
 from weft.server.inference.submission import Submission
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.streaming import ndjson
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming import ndjson, sse
+from weft.server.streaming.responses import Answer, StreamedResponse, StreamEncoder
+from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
+
+api = Api("other servers")
 
 DEFAULT_LIMIT = 32
 """Default maximum of generated tokens."""
 
 MAX_CACHE_ID = 2**63 - 1
+
+
+class StreamBody(msgspec.Struct):
+    """`POST /stream`. Missing fields have the server's defaults."""
+
+    prompt: str | None = None
+    num_predict: int | None = None
+    """Maximum tokens after the prompt; defaults to 32."""
+    n_batch: int | None = None
+    """Maximum prompt tokens computed per step."""
+    top_k: int | None = None
+    top_p: float | None = None
+    repeat_penalty: float | None = None
+    temp: float | None = None
+    cache: int = 0
+    """Number of the file that stores the computed prompt; 0 for none. Files are in the folder of `--slot-save-path`, or with
+    `--compat stream` in the user's cache directory."""
 
 
 def submission(data: StreamBody, settings: Settings) -> Submission:
@@ -84,3 +107,22 @@ class LineEncoder(StreamEncoder):
         if isinstance(event, Token | Finished) and event.text:
             texts.append(event.text)
         return [self._write(text) for text in texts]
+
+
+@api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
+async def stream(
+    data: JSONBody[StreamBody],
+    context: ContextDependency,
+    format: FromQuery[str | None] = None,  # noqa: A002
+) -> Answer[str]:
+    """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
+    service = context.service
+    content_type, write = line_form(format)
+    parsed = submission(data, service.settings)
+    if data.cache:
+        require_trusted_sender("the field cache")
+        await restore_or_save(service, data.cache, data.prompt or "")
+    generation = await service.submit(parsed)
+    headers = sse.HEADERS | {"content-type": content_type}
+    form = LineEncoder(data.prompt or "", write)
+    return Answer(StreamedResponse(generation, form, None, headers=headers, failure=failure))
