@@ -104,7 +104,8 @@ RULES = {
         ),
     ),
     "schemas name only what dialects share": Rule(
-        "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
+        "python/weft/server/*/schemas.py",
+        r"\bweft\.(?!(infill|settings\.system_prompt|server\.(request_fields|response_fields))\b)",
     ),
     "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
     "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),

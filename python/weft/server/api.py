@@ -48,7 +48,7 @@ class Api:
 
         Args:
             method: The method.
-            paths: Paths, in the order of the OpenAPI document.
+            paths: Paths, sorted in the OpenAPI document.
             summary: Summary of the operation.
             errors: Errors in addition to those of the whole API.
             needs_model: Whether a request loads the model, or postpones its unloading.
@@ -58,7 +58,7 @@ class Api:
 
         def add(function: Callable[..., object]) -> HTTPRouteHandler:
             handler = route(
-                paths,
+                list(paths),
                 http_method=method,
                 status_code=status_code,
                 responses={**self._errors, **errors},
@@ -67,7 +67,7 @@ class Api:
                 **more,
             )(function)
             self._handlers.append(handler)
-            self._paths += paths
+            self._paths += sorted(paths)
             return handler
 
         return add
