@@ -11,9 +11,7 @@ from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, Infill
 from weft.server.request_fields import media, neutral, prompts, reasoning, requests
 from weft.server.response_fields.probabilities import CompletionProbability, completion_probability
 from weft.server.response_fields.progress import RunningReports
-from weft.server.response_fields.projection import projected
-from weft.server.response_fields.result import Branches
-from weft.server.response_fields.results import BranchResults
+from weft.server.response_fields.result import Branches, BranchResults, projected
 from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled, list_of_pieces

@@ -1,28 +1,27 @@
 """OpenAI's completions: conversion of bodies to requests, and of events to chunks and choices. No I/O here."""
 
+from collections.abc import Sequence
+
 import msgspec
 
-from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Token
+from weft import Finished, InvalidRequestError, PromptLogprobs, Token
 from weft._native import CompactLogprobs
-from weft.server.inference.generation import Generation, token_logprobs
+from weft.server.inference.generation import Generation
 from weft.server.inference.submission import Gap, Submission
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.openai.answer import Format, ResponseContext, Verbose
+from weft.server.openai.answer import ChoiceEncoder, Verbose
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
-from weft.server.openai.schemas import Choice, Chunk, CreateCompletion, Logprobs
+from weft.server.openai.schemas import Choice, CreateCompletion, Logprobs
 from weft.server.request_fields import neutral, reasoning, requests
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 from weft.server.response_fields.result import branch_score
 from weft.server.service import Service
 from weft.server.streaming import sse
 from weft.server.streaming.json_chunks import filled
-from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
-
-_FORMAT = Format("cmpl", "text_completion", "text_completion")
 
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
@@ -64,21 +63,17 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})
 
 
-class CompletionEncoder(StreamEncoder):
-    """Encodes completions: in chunks, or as one object.
+class CompletionEncoder(ChoiceEncoder):
+    """Encodes completions. A stream has a chunk per token that adds text or logprobs; with `echo`, the prompt comes first."""
 
-    A stream has a chunk per token that adds text or logprobs, one at the end of each branch, and `[DONE]` last. Text that is
-    withheld until a branch's end has its own chunk before the end. With `echo`, the prompt is the first chunk of each branch.
-    """
+    names = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         # 0 requests the sampled token only.
         with_top = data.logprobs != 0
-        self._context = ResponseContext(_FORMAT, data, generation, service, with_top=with_top)
+        super().__init__(data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
         self._offsets: dict[int, Offsets] = {}
-        self._started: set[int] = set()
-        """Branches of a stream that have begun."""
         n_selected = len(data.branches or ()) or requests.n_completions(data, service.settings)
         self._best = BestOf(n_selected, generation.requests[0].n)
         # With `best_of`, tokens have logprobs even if the client did not request them.
@@ -95,76 +90,42 @@ class CompletionEncoder(StreamEncoder):
         self._verbose: dict[int, Verbose] = {}
         """Results of branches that may come first."""
 
-    def frames(self, prompt: int, event: Event) -> list[bytes]:
-        """Returns the frames of the next event; the frame of the prompt itself is in chunks."""
-        match event:
-            case Progress():
-                return list(map(sse.frame, self._context.progress(prompt, event, lambda index: Choice("", index, None, None))))
-            case PromptLogprobs():
-                self._add_prompt_logprobs(prompt, event)
-                return []
-        index = self._context.index(prompt, event)
-        chunks = self._text(prompt, index, event)
-        if isinstance(event, Finished):
-            choice = Choice("", index, None, event.finish_reason, branch_score(event))
-            chunks.append(self._context.ending(prompt, event, choice))
-        return [*self._opening(prompt, index), *map(sse.frame, chunks)]
+    def _empty(self, index: int, finished: Finished | None = None) -> Choice:
+        if finished is None:
+            return Choice("", index, None, None)
+        return Choice("", index, None, finished.finish_reason, branch_score(finished))
 
     def _opening(self, prompt: int, index: int) -> list[bytes]:
-        if self._echo is None or index in self._started:
+        """Returns the prompt, if it is echoed; the frame is in chunks."""
+        if self._echo is None:
             return []
-        self._started.add(index)
         text, logprobs = self._echoed(prompt)
         if logprobs is None:
-            return [sse.frame(self._context.chunk(Choice(text, index, None, None)))]
-        return filled(sse.frame(self._context.chunk(Choice(text, index, logprobs.gaps, None))), *logprobs.fillings())
+            return [sse.frame(self._chunk(Choice(text, index, None, None)))]
+        return filled(sse.frame(self._chunk(Choice(text, index, logprobs.gaps, None))), *logprobs.fillings())
 
-    def _text(self, prompt: int, index: int, event: Token | Finished) -> list[Chunk]:
-        sampled = token_logprobs(event) if isinstance(event, Token) else None
-        if not event.text and sampled is None:
-            return []
-        logprobs = None if sampled is None else self._token_lists(prompt, index, sampled)
-        chunk = self._context.chunk(Choice(event.text, index, logprobs, None))
-        n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
-        chunk.timings = self._context.timings(prompt, event.index, n_predicted)
-        return [chunk]
+    def _pieces(self, prompt: int, index: int, event: Token | Finished, logprobs: CompactLogprobs | None) -> Sequence[Choice]:
+        if logprobs is None:
+            return [Choice(event.text, index, None, None)] if event.text else ()
+        return [Choice(event.text, index, self._token_lists(prompt, index, logprobs), None)]
 
-    def end(self) -> bytes:
-        """Returns the usage if requested, and `[DONE]`."""
-        return self._context.end()
-
-    def add(self, prompt: int, event: Event) -> int:
-        """Adds the next event. Returns the number of bytes by which memory use grew."""
-        match event:
-            case Progress():
-                return 0
-            case PromptLogprobs():
-                return self._add_prompt_logprobs(prompt, event)
-            case Finished():
-                return self._finish(prompt, event)
-            case _:
-                return self._take(prompt, event)
-
-    def _take(self, prompt: int, token: Token) -> int:
-        index, sampled = self._context.index(prompt, token), token_logprobs(token)
+    def _take(self, prompt: int, index: int, token: Token, logprobs: CompactLogprobs | None) -> int:
         self._texts.setdefault(index, []).append(token.text)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if sampled is not None and self._best.chooses:
-            self._best.take(index, sampled.chosen.logprob)
+        if logprobs is not None and self._best.chooses:
+            self._best.take(index, logprobs.chosen.logprob)
         includes_logprobs = self._includes_logprobs or index >= self._n_asked
-        if sampled is not None and includes_logprobs:
-            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, sampled))
+        if logprobs is not None and includes_logprobs:
+            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, logprobs))
         if self._may_be_first(index):
-            n_bytes += self._context.add_verbose(prompt, token, with_probability=includes_logprobs)
+            n_bytes += self._add_verbose(prompt, token, with_probability=includes_logprobs)
         return n_bytes
 
     def _may_be_first(self, index: int) -> bool:
         """Returns whether `__verbose` may describe this branch."""
         return index < self._n_firsts
 
-    def _finish(self, prompt: int, finished: Finished) -> int:
-        self._context.finish(prompt, finished)
-        index = self._context.index(prompt, finished)
+    def _finish(self, prompt: int, index: int, finished: Finished) -> int:
         text, logprobs = self._echoed(prompt)
         written = "".join([*self._texts.pop(index, []), finished.text])
         if (token_logprobs := self._logprobs.pop(index, None)) is not None:
@@ -174,22 +135,21 @@ class CompletionEncoder(StreamEncoder):
         gaps = None if logprobs is None else logprobs.gaps
         self._choices.append(Choice(text + written, index, gaps, finished.finish_reason, branch_score(finished)))
         if self._may_be_first(index):
-            self._verbose[index] = self._context.verbose(prompt, finished)
+            self._verbose[index] = self._verbose_of(prompt, finished)
         return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
         """Returns the JSON in chunks, once every branch has finished."""
         selected = self._best.select(self._choices)
         verbose, probabilities = self._verbose[selected[0][0]]
-        frame = self._context.whole([choice for _, choice in selected], verbose)
+        frame = self._whole([choice for _, choice in selected], verbose)
         return filled(frame, *(one for index, _ in selected for one in self._gaps.get(index, ())), probabilities)
 
     def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
         """Returns the beginning of each branch's text."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
-    def _add_prompt_logprobs(self, prompt: int, event: PromptLogprobs) -> int:
-        """Adds logprobs of a prompt's tokens. Returns the number of bytes by which memory use grew."""
+    def _take_prompt_logprobs(self, prompt: int, event: PromptLogprobs) -> int:
         return 0 if self._echo is None else self._echo.take(prompt, event)
 
     def _token_lists(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
@@ -199,7 +159,7 @@ class CompletionEncoder(StreamEncoder):
         return Logprobs(
             tokens=[chosen.text],
             token_logprobs=[chosen.logprob],
-            top_logprobs=[top_logprobs_by_text(token) if self._context.with_top(index) else {}],
+            top_logprobs=[top_logprobs_by_text(token) if self._includes_top(index) else {}],
             text_offset=[offsets.next(chosen.bytes)],
-            content=[self._context.token(index, token)],
+            content=[self._token(index, token)],
         )

@@ -1,16 +1,21 @@
 """llama-server's result of a finished branch, in `/completion` and, as `__verbose`, in OpenAI's responses."""
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import cast
+from functools import cache
+from typing import Any, cast
 
 import msgspec
 
 from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
 from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Generation
+from weft.server.inference.generation import Generation, token_logprobs
+from weft.server.memory_budget import TOKEN_BYTES
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
+from weft.server.streaming.json_chunks import GAP, json_list
 
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
@@ -136,3 +141,69 @@ class Branches:
             whole = cast("str | Sequence[int] | MixedPrompt", given)
             self._prompts[prompt] = whole if isinstance(whole, str) else self._engine.detokenize(whole)
         return self._prompts[prompt]
+
+
+class BranchResults:
+    """Texts, tokens and probabilities of unfinished branches, from which their results are made."""
+
+    def __init__(self, data: CompletionFields, branches: Branches) -> None:
+        self._branches = branches
+        self._with_tokens = data.return_tokens is True
+        self._post_sampling = data.post_sampling_probs is True
+        self._texts: defaultdict[int, list[str]] = defaultdict(list)
+        self._tokens: defaultdict[int, list[int]] = defaultdict(list)
+        self._probabilities: defaultdict[int, list[bytes]] = defaultdict(list)
+        """Encoded immediately, because encoding a million entries at the end would block the event loop."""
+
+    def add(self, prompt: int, token: Token, *, with_probability: bool = True) -> int:
+        """Adds a token of a branch. Returns the number of bytes by which memory use grew."""
+        index = self._branches.index(prompt, token)
+        self._texts[index].append(token.text)
+        if self._with_tokens:
+            self._tokens[index].append(token.token)
+        n_bytes = TOKEN_BYTES + len(token.text)
+        if with_probability and (logprobs := token_logprobs(token)) is not None:
+            self._probabilities[index].append(logprobs.completion_json(self._post_sampling))
+            n_bytes += len(self._probabilities[index][-1])
+        return n_bytes
+
+    def finish(self, prompt: int, finished: Finished) -> tuple[Any, list[bytes]]:
+        """Returns the result of a branch, or the requested parts, with a gap for its probabilities; and the gap's contents."""
+        index = self._branches.index(prompt, finished)
+        probabilities = self._probabilities.pop(index, None)
+        result = self._branches.result(
+            prompt,
+            finished,
+            content="".join([*self._texts.pop(index, []), finished.text]),
+            tokens=self._tokens.pop(index, []),
+            probabilities=None if probabilities is None else GAP,
+        )
+        return projected(result, self._branches.generation), json_list(probabilities or ())
+
+
+def projected(result: CompletionResult, generation: Generation) -> Any:  # noqa: ANN401 (a result, or parts of one)
+    """Returns the parts of a result by requested path, or the whole result if there are no paths. Missing parts are omitted."""
+    paths = generation.submission.response_fields
+    if not paths:
+        return result
+    schema = result.generation_settings.json_schema
+    of_schema = {} if isinstance(schema, msgspec.UnsetType) else generation.schema_parts.of(schema)
+    parts = {path: of_schema[path] if path in of_schema else _part(result, path.split("/")) for path in paths}
+    return {path: part for path, part in parts.items() if part is not msgspec.UNSET}
+
+
+def _part(value: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401 (any JSON)
+    for key in keys:
+        if isinstance(value, msgspec.Struct):
+            value = getattr(value, _fields(type(value)).get(key, ""), msgspec.UNSET)
+        elif isinstance(value, dict):
+            value = value.get(key, msgspec.UNSET)
+        else:  # Encoded lists cannot be indexed, and schemas are handled separately.
+            return msgspec.UNSET
+    return value
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Returns the attributes of a struct by their JSON names."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
