@@ -153,6 +153,11 @@ class Service:
         return self.settings.model_name or Path(self.engine.path).name
 
     @property
+    def quantization(self) -> str:
+        """Types of the model's weights: llama.cpp's description without the architecture and the size."""
+        return " ".join(self.engine.model.description.split(" ")[2:])
+
+    @property
     def pooling(self) -> str:
         """How embeddings of tokens are combined to one of their text."""
         return self.engine.embedding_stats().pooling

@@ -1,7 +1,6 @@
 """`/embedding` and `/rerank` in llama-server's formats. No I/O here."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,8 +12,6 @@ from weft.server.llamacpp import schemas
 from weft.server.request_fields import adapters, media, prompts
 from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.streaming.json_chunks import json_list
-
-IncludedT = TypeVar("IncludedT")
 
 
 def texts(data: schemas.EmbeddingBody) -> tuple[str, list[SentPrompt]]:
@@ -44,21 +41,8 @@ def _write(vectors: CompactEmbeddings) -> list[bytes]:
     return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
 
 
-class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed rerank request."""
-
-    query: str
-    name: str
-    """Name of the texts in the body."""
-    texts: Sequence[str]
-    n_top: int
-    """Maximum number of results."""
-    returns_texts: bool
-    is_tei: bool
-
-
-def parse_rerank(data: schemas.RerankBody) -> RerankRequest:
-    """Returns the rerank request of a body."""
+def texts_to_rank(data: schemas.RerankBody) -> tuple[str, str, list[str]]:
+    """Returns the query, the name of the field with the texts, and the texts."""
     if data.truncate:
         raise InvalidRequestError("truncate", "truncate is not supported: no text is ever cut; leave it out")
     adapters.refuse_adapters(data.lora)
@@ -69,34 +53,22 @@ def parse_rerank(data: schemas.RerankBody) -> RerankRequest:
         raise InvalidRequestError(name, "documents must be given, as a list of one string or more")
     if data.top_n is not None and data.top_n < 0:
         raise InvalidRequestError("top_n", f"top_n is {data.top_n}; it must be 0 or more")
-    return RerankRequest(
-        query=data.query,
-        name=name,
-        texts=[document.text if isinstance(document, schemas.Document) else document for document in given],
-        n_top=len(given) if data.top_n is None else data.top_n,
-        returns_texts=bool(data.return_text or data.return_documents),
-        is_tei=data.texts is not None,
-    )
+    return data.query, name, [one.text if isinstance(one, schemas.Document) else one for one in given]
 
 
-def written(request: RerankRequest, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
-    """Returns a function that encodes the scores."""
+def ranking(data: schemas.RerankBody, texts: Sequence[str], model_name: str) -> Encoder:
+    """Returns a function that encodes the scores of the texts."""
+    returns_texts = bool(data.return_text or data.return_documents)
 
     def write(vectors: CompactEmbeddings) -> list[bytes]:
         scores = memoryview(vectors.data()).cast("f").tolist()
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.n_top]
-        if request.is_tei:
-            rows = [schemas.RankedByTei(index, scores[index], _if_requested(request, request.texts[index])) for index in order]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: data.top_n]
+        if data.texts is not None:
+            rows = [schemas.RankedByTei(i, scores[i], texts[i] if returns_texts else msgspec.UNSET) for i in order]
             return [msgspec.json.encode(rows)]
-        ranked = [
-            schemas.Ranked(index, scores[index], _if_requested(request, schemas.Document(request.texts[index])))
-            for index in order
-        ]
+        documents = [schemas.Document(texts[i]) if returns_texts else msgspec.UNSET for i in order]
+        ranked = [schemas.Ranked(i, scores[i], document) for i, document in zip(order, documents, strict=True)]
         n_tokens = sum(vectors.n_tokens)
         return [msgspec.json.encode(schemas.RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
 
     return write
-
-
-def _if_requested(request: RerankRequest, value: IncludedT) -> IncludedT | msgspec.UnsetType:
-    return value if request.returns_texts else msgspec.UNSET

@@ -27,13 +27,13 @@ def properties(service: Service) -> schemas.Properties:
         n_ctx=limits.n_ctx,
         model_alias=service.model_name,
         model_path=model.path,
-        model_ftype=_file_type(model),
+        model_ftype=service.quantization,
         modalities=schemas.Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
         media_marker=MEDIA_MARKER,
         chat_template=service.chat.source,
         chat_template_caps=_capabilities(service),
-        bos_token=_spelling(model, model.bos_token),
-        eos_token=_spelling(model, model.eos_token),
+        bos_token=spelling(model, model.bos_token) or "",
+        eos_token=spelling(model, model.eos_token) or "",
         build_info=service.build,
         is_sleeping=False,
         endpoint_slots=settings.slots_endpoint,
@@ -121,10 +121,6 @@ def _capabilities(service: Service) -> dict[str, bool]:
     }
 
 
-def _file_type(model: Model) -> str:
-    """Returns the quantization: llama.cpp's description without the architecture and the size."""
-    return " ".join(model.description.split(" ")[2:])
-
-
-def _spelling(model: Model, token: int | None) -> str:
-    return "" if token is None else model.token_bytes(token).decode(errors="replace")
+def spelling(model: Model, token: int | None) -> str | None:
+    """Returns the text of a token; None if the vocabulary does not have it."""
+    return None if token is None else model.token_bytes(token).decode(errors="replace")

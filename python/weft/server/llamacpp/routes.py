@@ -124,11 +124,9 @@ async def rerank(
 ) -> Answer[schemas.RankedList | list[schemas.RankedByTei]]:
     """Ranks texts by relevance to a query, most relevant first."""
     service = context.service
-    parsed = embeddings.parse_rerank(data)
-    write = embeddings.written(parsed, service.model_name)
-    return Answer(
-        AwaitedChunks(partial(run.rank, service, parsed.query, parsed.texts, write, name=parsed.name), service.collected)
-    )
+    query, name, texts = embeddings.texts_to_rank(data)
+    write = embeddings.ranking(data, texts, service.model_name)
+    return Answer(AwaitedChunks(partial(run.rank, service, query, texts, write, name=name), service.collected))
 
 
 @api.route("POST", "/apply-template", summary="Render a chat", errors=NOT_SUPPORTED, purpose=Purpose.TEXT)
@@ -165,7 +163,7 @@ async def slots(
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
-    if _is_on(fail_on_no_slot) and places.are_all_busy(listed):
+    if _is_on(fail_on_no_slot) and all(slot.is_processing for slot in listed):
         raise SlotsBusyError
     return listed
 
@@ -183,8 +181,8 @@ async def slot_action(
     action: FromQuery[str | None] = None,
 ) -> Answer[schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased]:
     """Saves a slot to a file (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
-    parsed = places.slot_action(id_slot, action, data)
-    return Answer(AwaitedResponse(partial(places.act, context.service.slot_files, parsed)))
+    slot, filename = places.slot_number(id_slot, action), None if data is None else data.filename
+    return Answer(AwaitedResponse(partial(places.act, context.service.slot_files, slot, action, filename)))
 
 
 @api.route("GET", "/metrics", summary="Read metrics", errors=NOT_SUPPORTED, needs_model=False, media_type=metrics.CONTENT_TYPE)

@@ -1,7 +1,6 @@
 """`/slots`: state of the slots, and actions on them. No I/O here."""
 
 import re
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -17,6 +16,8 @@ from weft.server.service import Service
 from weft.server.slot_files import SlotFiles
 
 NO_SLOT = "no slot available"
+
+ACTIONS = ("save", "restore", "erase")
 
 NO_TASK = -1
 """`id_task` of an idle slot."""
@@ -83,11 +84,6 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot |
     )
 
 
-def are_all_busy(listed: list[schemas.Slot | schemas.FullSlot]) -> bool:
-    """Returns whether a request would have to wait for a slot."""
-    return all(slot.is_processing for slot in listed)
-
-
 def health(service: Service, *, include_slots: bool, is_2024: bool) -> schemas.Health:
     """Returns the number of idle and busy slots. With `is_2024`, the status also reports if all are busy."""
     stats = service.snapshot(of_engine)
@@ -100,43 +96,29 @@ def health(service: Service, *, include_slots: bool, is_2024: bool) -> schemas.H
     )
 
 
-class Action(StrEnum):
-    """An action on a slot."""
-
-    SAVE = "save"
-    RESTORE = "restore"
-    ERASE = "erase"
-
-
-class SlotAction(msgspec.Struct, frozen=True):
-    """A requested action on a slot."""
-
-    slot: int
-    action: Action
-    filename: str | None
-
-
-def slot_action(id_slot: str, action: str | None, data: schemas.SlotActionBody | None) -> SlotAction:
-    """Parses a call of `/slots/{id_slot}`, without checking that the slot and the file exist."""
+def slot_number(id_slot: str, action: str | None) -> int:
+    """Parses a call of `/slots/{id_slot}`, without checking that the slot exists."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
         raise InvalidRequestError("id_slot", f"{excerpt(id_slot)} is no number of a slot")
-    if action not in list(Action):
-        raise InvalidRequestError("action", f"the action is {excerpt(action)}; it must be one of {', '.join(Action)}")
-    return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
+    if action not in ACTIONS:
+        raise InvalidRequestError("action", f"the action is {excerpt(action)}; it must be one of {', '.join(ACTIONS)}")
+    return int(id_slot)
 
 
-async def act(files: SlotFiles, parsed: SlotAction) -> schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased:
-    """Performs an action on a slot, and returns the response."""
-    slot, name = parsed.slot, parsed.filename or ""
+async def act(
+    files: SlotFiles, slot: int, action: str | None, filename: str | None
+) -> schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased:
+    """Performs one of `ACTIONS` on a slot, and returns the response."""
+    name = filename or ""
     try:
-        match parsed.action:
-            case Action.SAVE:
-                file = await files.save(slot, parsed.filename)
+        match action:
+            case "save":
+                file = await files.save(slot, filename)
                 return schemas.SlotSaved(slot, name, file.n_tokens, file.n_bytes, schemas.SaveTimings(file.ms))
-            case Action.RESTORE:
-                file = await files.restore(slot, parsed.filename)
+            case "restore":
+                file = await files.restore(slot, filename)
                 return schemas.SlotRestored(slot, name, file.n_tokens, file.n_bytes, schemas.RestoreTimings(file.ms))
-            case Action.ERASE:
+            case _:
                 return schemas.SlotErased(slot, await files.erase(slot))
     except InvalidRequestError as error:
         raise InvalidRequestError("id_slot", error.message) if error.param == "slot" else error from None

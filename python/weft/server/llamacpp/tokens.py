@@ -8,6 +8,7 @@ import msgspec
 from weft import InvalidRequestError, Model
 from weft._native import TokenIds
 from weft.server.inference.submission import Piece
+from weft.server.llamacpp.properties import spelling
 from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo
 from weft.server.service import Service
 from weft.server.streaming.json_chunks import GAP, filled, json_text
@@ -43,16 +44,12 @@ def tokenizer_info(service: Service) -> TokenizerInfo:
     """Returns the properties of the served model's tokenizer."""
     model = service.engine.model
     return TokenizerInfo(
-        bos_token=_spelling(model, model.bos_token),
-        eos_token=_spelling(model, model.eos_token),
+        bos_token=spelling(model, model.bos_token),
+        eos_token=spelling(model, model.eos_token),
         add_bos_token=bool(service.engine.tokenize("")),
         chat_template=service.chat.source,
         model_max_length=service.engine.limits.n_ctx_slot,
     )
-
-
-def _spelling(model: Model, token: int | None) -> str | None:
-    return None if token is None else model.token_bytes(token).decode(errors="replace")
 
 
 def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes]:

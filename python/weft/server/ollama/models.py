@@ -90,8 +90,7 @@ def _details(service: Service) -> ModelDetails:
         family=family,
         families=[family],
         parameter_size=_short(model.n_params),
-        # Quantization: llama.cpp's description without the architecture and the size.
-        quantization_level=" ".join(model.description.split(" ")[2:]),
+        quantization_level=service.quantization,
     )
 
 

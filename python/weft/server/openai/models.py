@@ -19,8 +19,7 @@ def model(service: Service) -> ModelCard:
         n_embd=served.n_embd,
         n_params=served.n_params,
         size=served.size_bytes,
-        # Quantization: llama.cpp's description without the architecture and the size.
-        ftype=" ".join(served.description.split(" ")[2:]),
+        ftype=service.quantization,
     )
     now = datetime.now(UTC).replace(microsecond=0)
     reads = {"text": True, "image": served.modalities.vision, "audio": served.modalities.audio}
