@@ -15,7 +15,7 @@ from tests.server.live import LiveServer
 from tests.server.matchers import COUNT, LOGPROB, Json
 from weft.server import create_app
 from weft.server.score_api import scoring
-from weft.server.score_api.translate import LOWEST
+from weft.server.score_api.scoring import LOWEST
 from weft.settings import Settings
 
 ENDS = [" there was a little girl", " there was", " zebra"]

@@ -31,7 +31,7 @@ from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import api as llamacpp_api
 from weft.server.llamacpp.streams import api as streams_api
-from weft.server.ollama import errors as ollama
+from weft.server.ollama import answer as ollama
 from weft.server.ollama import models as ollama_models
 from weft.server.ollama.routes import api as ollama_api
 from weft.server.openai import models

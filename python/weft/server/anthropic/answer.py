@@ -8,8 +8,7 @@ import msgspec
 from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
 from weft.server.anthropic.schemas import CreateMessage, MessageObject, TextBlock, ThinkingBlock, ToolUseBlock, Usage
-from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Generation
+from weft.server.inference.generation import Generation, end_reason, stop_string
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.service import Service
 from weft.server.streaming import sse

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -17,7 +17,6 @@ from weft.chat.answer.parts import PLAIN, AnswerForm, Part
 from weft.chat.branch_texts import BranchTexts
 from weft.chat.pending_forks import PendingForks
 from weft.request.branches import branch_requests
-from weft.server.inference.end_reason import end_reason
 from weft.server.inference.schema_parts import SchemaParts
 from weft.server.inference.submission import Submission
 from weft.server.inference.usage_counters import UsageCounters
@@ -335,3 +334,19 @@ def _weight(event: Event) -> int:
             return 1 + sum(1 + len(one) for one in prompt_logprobs(event) if one is not None)
         case _:
             return 1
+
+
+EndReason = Literal["end", "stop", "length", "context_full", "cancelled"]
+"""`stop` by whether an end token or a stop string ended the text, and `length` by whether the context was full."""
+
+
+def end_reason(finished: Finished) -> EndReason:
+    """Returns why a branch ended."""
+    if finished.finish_reason == "stop":
+        return "end" if stop_string(finished) is None else "stop"
+    return "context_full" if finished.is_context_full else finished.finish_reason
+
+
+def stop_string(finished: Finished) -> str | None:
+    """Returns the stop string that ended a branch, or None."""
+    return finished.stop_reason if isinstance(finished.stop_reason, str) else None

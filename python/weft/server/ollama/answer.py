@@ -11,11 +11,11 @@ import msgspec
 from weft import Event, Finished, MixedPrompt, Token
 from weft._native import TokenIds
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.server.errors import ErrorObject, describe, errors_with, message_with_param
 from weft.server.inference.chat import drop_stop_string
-from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Generation, token_logprobs
+from weft.server.inference.generation import Generation, end_reason, stop_string, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
-from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer
+from weft.server.ollama.schemas import AssistantMessage, Call, CallFunction, ChatAnswer, GenerateAnswer, OllamaError
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.probabilities import TokenProbability, token_probability
 from weft.server.service import Service
@@ -232,3 +232,17 @@ class AnswerEncoder(StreamEncoder):
                 drop_stop_string(self._service, self._context, self._n_prompt, stop)
             ending["context"] = msgspec.Raw(TokenIds(self._context).json())
         return ending
+
+
+ERRORS = errors_with(OllamaError)
+"""Errors that any route may return, for the OpenAPI document."""
+
+
+def shape(described: ErrorObject) -> Mapping[str, Any]:
+    """Returns the fields of an error body."""
+    return {"error": message_with_param(described)}
+
+
+def failure(error: Exception) -> bytes:
+    """Returns the last line of a failed stream."""
+    return ndjson.line(shape(describe(error)))

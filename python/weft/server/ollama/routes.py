@@ -21,7 +21,6 @@ from weft.server.inference.generation import Generation
 from weft.server.inference.submission import Gap, SentPrompt, size_of
 from weft.server.memory_budget import Reservation
 from weft.server.ollama import answer, models, schemas, translate
-from weft.server.ollama.errors import ERRORS, failure
 from weft.server.request_fields import prompts, requests
 from weft.server.service import Service
 from weft.server.streaming import ndjson
@@ -37,7 +36,7 @@ RELEASE = "0.33.0"
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
 
-api = Api("Ollama", ERRORS)
+api = Api("Ollama", answer.ERRORS)
 
 
 @api.route("POST", "/api/generate", summary="Generate a completion")
@@ -113,7 +112,7 @@ def _answer(
     if not parsed.fields.stream:
         return Answer(CollectedResponse(generation, encoder, service.collected))
     # Lines of JSON cannot include comments.
-    return Answer(StreamedResponse(generation, encoder, None, headers=ndjson.HEADERS, failure=failure))
+    return Answer(StreamedResponse(generation, encoder, None, headers=ndjson.HEADERS, failure=answer.failure))
 
 
 def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:

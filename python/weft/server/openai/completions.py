@@ -12,8 +12,7 @@ from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai.answer import ChoiceEncoder, Verbose
 from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
-from weft.server.openai.logprob_lists import LogprobLists
-from weft.server.openai.offsets import Offsets
+from weft.server.openai.logprob_lists import LogprobLists, Offsets
 from weft.server.openai.schemas import Choice, CreateCompletion, Logprobs
 from weft.server.request_fields import neutral, reasoning, requests
 from weft.server.response_fields.probabilities import top_logprobs_by_text

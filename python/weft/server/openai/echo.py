@@ -9,8 +9,7 @@ from weft._native import CompactLogprobs, TokenIds
 from weft.server.inference.generation import Generation, prompt_logprobs
 from weft.server.inference.submission import Piece
 from weft.server.media.files import MediaPrompt
-from weft.server.openai.logprob_lists import LogprobLists
-from weft.server.openai.offsets import Offsets
+from weft.server.openai.logprob_lists import LogprobLists, Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 

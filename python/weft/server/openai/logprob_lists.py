@@ -1,5 +1,6 @@
 """OpenAI's lists of logprobs, encoded incrementally, since encoding them at the end would take long."""
 
+import codecs
 from typing import Any, Self, cast
 
 from weft.server.openai.schemas import Logprobs
@@ -35,3 +36,26 @@ class LogprobLists:
     def fillings(self) -> list[list[bytes]]:
         """Returns the contents of the gaps, in order."""
         return [json_list(self._parts[name]) for name in _NAMES]
+
+
+class Offsets:
+    """Character offsets of a branch's tokens in its text.
+
+    Computed from the tokens' own bytes, because an event's text may include withheld text of earlier tokens. A token that begins
+    within a character has that character's offset.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n = start
+
+    def next(self, spelling: bytes) -> int:
+        """Returns the offset of the next token, given its bytes."""
+        offset = self._n
+        self._n += len(self._decoder.decode(spelling))
+        return offset
+
+    @property
+    def end(self) -> int:
+        """End of the text, counting complete characters."""
+        return self._n

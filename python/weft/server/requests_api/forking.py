@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
-from weft import InvalidRequestError, Request
+from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Token
 from weft.server.executor import Purpose
-from weft.server.inference.generation import Generation
+from weft.server.inference.generation import Generation, end_reason, stop_string
 from weft.server.inference.submission import ForkSubmission
+from weft.server.requests_api.schemas import ForkEnd, ForkEvent
+from weft.server.response_fields.timings import timings
 from weft.server.service import Service
+from weft.server.streaming import sse
+from weft.server.streaming.responses import StreamEncoder
 from weft.work.threads import LONG_TEXT
 
 MAX_REPARSED = 65_536
@@ -109,3 +113,40 @@ def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
     """Closes a stream of forks whose client has disconnected."""
     if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Generation):
         made.close()
+
+
+class ForkEncoder(StreamEncoder):
+    """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
+
+    def __init__(self, generation: Generation) -> None:
+        generation.accepts_forks = True
+        self._id: str | msgspec.UnsetType = generation.id
+
+    def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """Returns the frame of the next event, if it is of a fork."""
+        return [] if isinstance(event, Progress | PromptLogprobs) else [sse.frame(self._payload(event))]
+
+    def _payload(self, event: Token | Finished) -> ForkEvent | ForkEnd:
+        name, self._id = self._id, msgspec.UNSET
+        if isinstance(event, Finished):
+            usage = event.usage
+            return ForkEnd(
+                id=name,
+                index=event.index,
+                content=event.text,
+                reason=end_reason(event),
+                stopping_word=stop_string(event) or "",
+                truncated=event.is_truncated,
+                tokens_predicted=usage.n_predicted,
+                tokens_evaluated=usage.n_prompt,
+                tokens_computed=usage.n_computed,
+                timings=timings([usage]),
+            )
+        return ForkEvent(
+            id=name,
+            index=event.index,
+            content=event.text,
+            tokens=[event.token],
+            id_slot=event.slot,
+            tokens_predicted=event.n_predicted,
+        )

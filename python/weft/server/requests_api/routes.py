@@ -15,7 +15,7 @@ from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import ForkSubmission
 from weft.server.requests_api import translate
-from weft.server.requests_api.forked import ForkEncoder
+from weft.server.requests_api.forking import ForkEncoder
 from weft.server.requests_api.forking import fork as fork_branch
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.service import Service

@@ -8,8 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
-from weft.server.inference.end_reason import end_reason, stop_string
-from weft.server.inference.generation import Generation, token_logprobs
+from weft.server.inference.generation import Generation, end_reason, stop_string, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.response_fields.probabilities import CompletionProbability

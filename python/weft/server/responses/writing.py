@@ -11,8 +11,7 @@ from weft import ContextOverflowError, Event, Finished, InvalidRequestError, Pro
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part
 from weft.chat.answer.parts import Reasoning as ReasoningPart
 from weft.server.errors import describe
-from weft.server.inference.end_reason import stop_string
-from weft.server.inference.generation import Generation, token_logprobs
+from weft.server.inference.generation import Generation, stop_string, token_logprobs
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.responses import events, schemas
