@@ -40,8 +40,7 @@ from weft.server.score_api import scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
 from weft.serving import endpoint, handles
-from weft.settings import volatile
-from weft.settings.server import MAX_THREADS_HTTP
+from weft.settings import MAX_THREADS_HTTP, volatile
 from weft.tree import tree
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@ from weft.cli.config_file import Entry, entries
 from weft.cli.flags_without_setting import ACCEPTED, Accepted
 from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings, spellings_of
 from weft.settings import Settings, table
-from weft.settings.flags import Flag, negated, row
+from weft.settings.flags import Flag, negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
@@ -41,7 +41,7 @@ POSITIONAL = ""
 ARGS = ("--args",)
 """Flag whose value is a text of more flags."""
 
-CONFIG = row("--config FNAME", env="LLAMA_ARG_CONFIG", help="TOML file of settings")
+CONFIG = Flag("--config FNAME", env="LLAMA_ARG_CONFIG", help="TOML file of settings")
 
 HELP = ("-h", "--help", "--usage")
 HELP_ALL = ("--help-all",)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.settings import GROUPS
-from weft.settings.flags import Flag, row
-from weft.settings.values import text, whole
+from weft.settings.flags import Flag
+from weft.settings.values import whole
 
 __all__ = ["BENCH", "CHAT", "COMMANDS", "PLAN", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
 
@@ -85,10 +85,10 @@ CHAT = Command(
     (*LOADING, "sampling (defaults of requests)", "chat"),
     ("verbosity",),
     {
-        "url": row("--url URL", parse=text, help="server to chat with, in place of a model in this process"),
-        "key": row("--api-key KEY", parse=text, env="LLAMA_API_KEY", help="API key of the server"),
-        "served_model": row("--served-model NAME", parse=text, help="model of the server (default: its first one)"),
-        "system": row("-sys, --system TEXT", parse=text, help="system message (default: none)"),
+        "url": Flag("--url URL", help="server to chat with, in place of a model in this process"),
+        "key": Flag("--api-key KEY", env="LLAMA_API_KEY", help="API key of the server"),
+        "served_model": Flag("--served-model NAME", help="model of the server (default: its first one)"),
+        "system": Flag("-sys, --system TEXT", help="system message (default: none)"),
     },
 )
 BENCH = Command(
@@ -100,10 +100,10 @@ BENCH = Command(
     LOADING,
     (),
     {
-        "streams": row("--streams N,N", parse=_list_of(whole(1, 254)), help="numbers of concurrent streams (default: 1,8,32)"),
-        "n_prompt": row("--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"),
-        "n_decode": row("--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"),
-        "json": row(constants={"--json": True}, help="print JSON instead of a table"),
+        "streams": Flag("--streams N,N", parse=_list_of(whole(1, 254)), help="numbers of concurrent streams (default: 1,8,32)"),
+        "n_prompt": Flag("--prompt-tokens", parse=whole(1), help="tokens of each prompt (default: 512, or what fits)"),
+        "n_decode": Flag("--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"),
+        "json": Flag(constants={"--json": True}, help="print JSON instead of a table"),
     },
 )
 PLAN = Command(
@@ -117,7 +117,7 @@ PLAN = Command(
     ),
     None,
     (),
-    {"json": row(constants={"--json": True}, help="print JSON instead of a table")},
+    {"json": Flag(constants={"--json": True}, help="print JSON instead of a table")},
 )
 TOP = Command(
     "top",

@@ -1,56 +1,176 @@
-"""Settings of the server, with flags, environment variables, ranges and defaults, in one table.
+"""Settings of the server, with flags, environment variables, ranges and defaults.
 
-The spellings are llama-server's, so its command lines work unchanged. `weft.cli.flags_without_setting` has llama-server's flags
-that have no effect here. Settings of the engine are in `Settings.engine` and sampling defaults in `Settings.sampling`; this
-package only adds their spellings.
+The spellings are llama-server's, so its command lines work unchanged; `weft.cli.flags_without_setting` has its flags that have no
+effect here. To add a setting:
 
-Each module of this package has a part of `Settings`. All parts but `ChatSettings` are only used as base classes, so they have no
-own constructor, comparison or representation.
+1. Add its field, with type and default, to `Settings` below, or to `ChatSettings` in `chat.py` if it is about chats. A setting of
+   the engine is a field of `EngineConfig` in `weft/config.py` instead (and of `rust/config`), a sampling parameter one of
+   `Sampling` in `weft/sampling_fields.py`; each has its description and its bounds there.
+2. If its text is neither any word, nor a switch, nor a number within such bounds, give it a parser: `parsed(default, parser)` at
+   the field, with a function of `values.py` or one of your own; for the engine and for sampling, an entry in `engine.py`.
+3. Add its spellings, its variable and its description to `flags.json`, in the group and at the place where `--help-all` shows it.
+   The fields of an entry are described by `Words` in `flags.py`.
+4. If `--help` shows it too, add its name to `COMMON` in `weft/cli/help.py`.
+5. Use it where it has its effect: `settings.NAME`. Parsing, completion and the configuration file know it by now.
+6. Print its page: `python scripts/flag_table.py > docs/reference/flags.md`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from operator import add
+from typing import Any, Literal
+
+import msgspec
 
 from weft.config import EngineConfig
-from weft.hub.source import Source, file_name
+from weft.hub.source import Source, docker_name, file_name, http_address, repo_name
 from weft.sampling_fields import Sampling
-from weft.settings.access import AccessSettings
+from weft.settings.access import host_names, key_list, media_host, origins
 from weft.settings.chat import ChatSettings
-from weft.settings.compute import STEPS
-from weft.settings.context import CACHE, ContextSettings
-from weft.settings.embeddings import POOLING, EmbeddingSettings
-from weft.settings.flags import Flag
-from weft.settings.log import LogSettings
-from weft.settings.media import PROJECTOR, MediaSettings
-from weft.settings.model import LOADING, ModelSettings
-from weft.settings.overrides import OVERRIDES
-from weft.settings.positions import POSITIONS
-from weft.settings.sampling import DRAWING, SamplingSettings
-from weft.settings.server import ServerSettings
-from weft.settings.threads import THREADS
+from weft.settings.engine import TEXTS
+from weft.settings.flags import Flag, FlagAlias, completed, parsed, read_words
+from weft.settings.presets import PRESETS
+from weft.settings.values import (
+    at_most,
+    boolean,
+    file,
+    file_text,
+    folder,
+    items,
+    json_text,
+    on_off_auto,
+    one_of,
+    prefix,
+    some,
+    unset_at,
+    unset_below,
+    whole,
+)
 
-__all__ = ["GROUPS", "Settings", "table"]
+__all__ = ["GROUPS", "MAX_THREADS_HTTP", "Settings", "table"]
+
+MAX_THREADS_HTTP = 256
+"""Maximum threads for connections."""
+
+
+def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*first, *second]))
+
+
+def _sorted_union(first: Iterable[str], second: Iterable[str] = ()) -> tuple[str, ...]:
+    return tuple(sorted({*first, *second}))
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def _grammar(given: str) -> str | None:
+    return given or None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(
-    LogSettings,
-    AccessSettings,
-    ServerSettings,
-    ChatSettings,
-    EmbeddingSettings,
-    SamplingSettings,
-    ContextSettings,
-    MediaSettings,
-    ModelSettings,
-):
+class Settings(ChatSettings):
     """Settings of the server. `None` leaves the choice to the engine."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Settings of the engine."""
     sampling: Sampling = field(default_factory=Sampling)
     """Default sampling parameters of requests."""
+
+    model: str | None = None
+    hf_repo: str | None = parsed(None, repo_name)
+    hf_file: str | None = None
+    hf_token: str | None = None
+    model_url: str | None = parsed(None, http_address)
+    docker_repo: str | None = parsed(None, docker_name)
+    offline: bool = False
+    preset: str | None = parsed(None, constants={f"--{name}": name for name in PRESETS})
+    alias: str | None = parsed(None, lambda names: next(iter(items(names)), None), join=lambda first, second: first or second)
+    aliases: tuple[str, ...] = parsed((), also=(FlagAlias(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),), join=_union)
+    lora_init_without_apply: bool = False
+
+    mmproj_url: str | None = parsed(None, http_address)
+    mmproj_auto: bool = True
+    media_path: str | None = parsed(None, folder)
+    allow_media_urls: tuple[str, ...] = parsed((), some("there must be at least one host", media_host), separator=",", join=add)
+
+    cache_prompt: bool = True
+    context_shift: bool = False
+    n_keep: int | None = parsed(0, unset_at(-1, whole(0), "keeps the whole prompt"))
+    restore_prompt: str | None = parsed(None, file)
+    slot_save_path: str | None = parsed(None, folder)
+
+    n_predict: int | None = parsed(None, unset_at(-1, whole(0), "(the default) sets no limit but the context"))
+    stop: tuple[str, ...] = parsed((), lambda given: (given,), join=add)
+    seed: int | None = parsed(None, unset_at(-1, whole(0, 2**32 - 1), "(the default) draws a new one for each request"))
+    # A grammar and a schema exclude each other; the last one given applies.
+    grammar: str | None = parsed(
+        None,
+        _grammar,
+        also=(
+            FlagAlias(("--grammar-file",), file_text(_grammar)),
+            FlagAlias(("-j", "--json-schema", "-jf", "--json-schema-file"), _nothing),
+        ),
+    )
+    json_schema: str | None = parsed(
+        None,
+        json_text,
+        also=(
+            FlagAlias(("-jf", "--json-schema-file"), file_text(json_text)),
+            FlagAlias(("--grammar", "--grammar-file"), _nothing),
+        ),
+    )
+    escape: bool = True
+
+    embd_normalize: int = parsed(2, whole(-1))
+    embeddings: bool = False
+    reranking: bool = False
+
+    hosts: tuple[str, ...] = parsed(("127.0.0.1",), some("there must be at least one address", str), separator=",")
+    port: int = parsed(8080, whole(0, 65_535))
+    reuse_port: bool = False
+    compat: Literal["", "srb", "parallel", "stream"] = parsed("", one_of("srb", "parallel", "stream"))
+    n: int | None = parsed(None, whole(1, 256))
+    timeout_s: int = parsed(3600, whole(1))
+    threads_http: int | None = parsed(None, unset_below(1, whole(1, MAX_THREADS_HTTP), "or less is 1 thread"))
+    tags: tuple[str, ...] = parsed((), lambda text: _sorted_union(items(text)), join=_sorted_union, separator=",")
+    max_body: int | None = parsed(None, whole(1024))
+    ping_s: float | None = parsed(30, unset_at(-1, whole(1), "never sends one"))
+    sleep_idle_s: int | None = parsed(None, unset_at(-1, whole(1), "(the default) never unloads the model"))
+    api_prefix: str = parsed("", prefix)
+    static_path: str | None = parsed(None, folder)
+    ui: bool = True
+    slots_endpoint: bool = True
+    props_endpoint: bool = False
+    metrics: bool = False
+
+    api_keys: tuple[str, ...] = parsed((), key_list, join=add)
+    api_key_file: str | None = parsed(None, file)
+    ssl_key_file: str | None = parsed(None, file)
+    ssl_cert_file: str | None = parsed(None, file)
+    allowed_hosts: tuple[str, ...] = parsed((), host_names, join=add, separator=",")
+    cors_origins: tuple[str, ...] = parsed(("*",), origins, separator=",")
+    cors_methods: str = "GET, POST, DELETE, OPTIONS"
+    cors_headers: str = "*"
+    cors_credentials: bool = True
+
+    verbosity: int = parsed(3, at_most(5, whole(0)))
+    log_format: Literal["text", "json"] = parsed(
+        "text",
+        one_of("text", "json"),
+        also=(FlagAlias((), lambda is_json: "json" if boolean(is_json) else "text", env="LLAMA_ARG_LOG_JSONL"),),
+    )
+    log_file: str | None = None
+    log_disable: bool = False
+    log_colors: Literal["auto", "on", "off"] = parsed("auto", on_off_auto)
+    log_prefix: bool = True
+    log_timestamps: bool = True
+
+    @property
+    def is_verbose(self) -> bool:
+        """True if everything is logged."""
+        return self.verbosity >= 5
 
     @property
     def source(self) -> Source | None:
@@ -95,28 +215,32 @@ class Settings(
         return cls(engine=EngineConfig(**parts["engine"]), sampling=Sampling(**parts["sampling"]), **parts[""])
 
 
-_PART_OF = {**dict.fromkeys(EngineConfig.__struct_fields__, "engine"), **dict.fromkeys(Sampling.__struct_fields__, "sampling")}
+_STRUCTS: Mapping[str, type[msgspec.Struct]] = {"engine": EngineConfig, "sampling": Sampling}
+
+_PART_OF = {name: part for part, struct in _STRUCTS.items() for name in struct.__struct_fields__}
 """Part of the settings for fields that `Settings` does not have itself."""
 
 
-def _flags(part: type) -> dict[str, Flag]:
-    return {each.name: each.metadata["flag"] for each in fields(part)}
+def _flags() -> Iterator[tuple[str, dict[str, Flag]]]:
+    """Yields each group with its flags: the words of `flags.json` with the parsers of the fields."""
+    own = {each.name: {"parse": boolean if each.type is bool else str, **each.metadata} for each in fields(Settings)}
+    values = {**TEXTS, **own}
+    flags = {
+        group: {name: Flag(**{**msgspec.structs.asdict(each), **values.get(name, {})}) for name, each in words.items()}
+        for group, words in read_words().items()
+    }
+    by_name = {name: flag for group in flags.values() for name, flag in group.items()}
+    for group, members in flags.items():
+        yield (
+            group,
+            {
+                name: completed(flag, _STRUCTS[_PART_OF[name]], name, by_name) if name in _PART_OF else flag
+                for name, flag in members.items()
+            },
+        )
 
 
-GROUPS: Mapping[str, Mapping[str, Flag]] = {
-    "model": _flags(ModelSettings) | LOADING | OVERRIDES,
-    "images and audio": _flags(MediaSettings) | PROJECTOR,
-    "context and slots": CACHE | _flags(ContextSettings),
-    "positions": POSITIONS,
-    "compute": STEPS,
-    "threads": THREADS,
-    "sampling (defaults of requests)": _flags(SamplingSettings) | DRAWING,
-    "embeddings and reranking": _flags(EmbeddingSettings) | POOLING,
-    "chat": _flags(ChatSettings),
-    "server": _flags(ServerSettings),
-    "access": _flags(AccessSettings),
-    "log": _flags(LogSettings),
-}
+GROUPS: Mapping[str, Mapping[str, Flag]] = dict(_flags())
 """Flags of the settings by group, in the order of `--help`."""
 
 _TABLE: Mapping[str, Flag] = {name: flag for group in GROUPS.values() for name, flag in group.items()}

@@ -1,13 +1,12 @@
-"""Access settings: API keys, TLS, host names and CORS."""
+"""Texts of access settings: API keys, host names and origins."""
 
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
-from weft.settings.flags import flag
-from weft.settings.values import file, items, together
+from weft.settings.values import items
 
-__all__ = ["ANY_HOST", "AccessSettings", "browser_origin"]
+__all__ = ["ANY_HOST", "browser_origin", "host_names", "key_list", "media_host", "origins"]
 
 ANY_HOST = "*"
 """Value of `--allowed-hosts` that matches every host."""
@@ -19,7 +18,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_PORT = 65_535
 
 
-def _keys(text: str) -> tuple[str, ...]:
+def key_list(text: str) -> tuple[str, ...]:
+    """Parses comma-separated keys."""
     keys = items(text)
     if not keys:
         # An empty shell variable must not open a server that is meant to be protected.
@@ -27,7 +27,8 @@ def _keys(text: str) -> tuple[str, ...]:
     return keys
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def host_names(text: str) -> tuple[str, ...]:
+    """Parses comma-separated host names without ports."""
     hosts = tuple(host.lower().rstrip(".") for host in items(text))
     for host in hosts:
         if not _HOST.fullmatch(host):
@@ -35,8 +36,23 @@ def _hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
-def _origins(text: str) -> tuple[str, ...]:
+def origins(text: str) -> tuple[str, ...]:
+    """Parses comma-separated origins."""
     return tuple(map(browser_origin, items(text)))
+
+
+def media_host(name: str) -> str:
+    """Parses a host with an optional port."""
+    if name == "*":
+        return name
+    try:
+        parts = urlsplit(f"//{name}")
+        is_host = parts.netloc == name and parts.hostname is not None and "@" not in name and (parts.port or 1) > 0
+    except ValueError:
+        is_host = False
+    if not is_host:
+        raise ValueError(f"{name!r} is no host, as example.org or 10.0.0.7:8000")
+    return name.lower()
 
 
 def browser_origin(text: str) -> str:
@@ -68,71 +84,3 @@ def _browser_host(host: str) -> str | None:
         return name if _HOST.fullmatch(name := host.encode("idna").decode("ascii")) and name != ANY_HOST else None
     except ValueError:
         return None
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class AccessSettings:
-    """Settings of access to the server."""
-
-    api_keys: tuple[str, ...] = flag(
-        (),
-        "--api-key KEY",
-        parse=_keys,
-        join=together,
-        env="LLAMA_API_KEY",
-        help="comma-separated API keys, one of which every request must have; may be given several times (default: none)",
-    )
-    api_key_file: str | None = flag(
-        None,
-        "--api-key-file FNAME",
-        parse=file,
-        env="LLAMA_ARG_API_KEY_FILE",
-        help="file of more API keys, one per line; lines that begin with # are comments",
-    )
-    ssl_key_file: str | None = flag(
-        None,
-        "--ssl-key-file FNAME",
-        parse=file,
-        env="LLAMA_ARG_SSL_KEY_FILE",
-        help="PEM file of the private key; with --ssl-cert-file, the server uses TLS",
-    )
-    ssl_cert_file: str | None = flag(
-        None, "--ssl-cert-file FNAME", parse=file, env="LLAMA_ARG_SSL_CERT_FILE", help="PEM file of the certificate"
-    )
-    allowed_hosts: tuple[str, ...] = flag(
-        (),
-        "--allowed-hosts HOSTS",
-        parse=_hosts,
-        join=together,
-        separator=",",
-        env="LLAMA_ARG_ALLOWED_HOSTS",
-        help="comma-separated host names that requests may use, in addition to IP addresses and localhost; '*' is any (default:"
-        " none on a loopback address, else any)",
-    )
-    cors_origins: tuple[str, ...] = flag(
-        ("*",),
-        "--cors-origins ORIGINS",
-        parse=_origins,
-        separator=",",
-        env="LLAMA_ARG_CORS_ORIGINS",
-        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither"
-        " read nor change data of other clients (default: *)",
-    )
-    cors_methods: str = flag(
-        "GET, POST, DELETE, OPTIONS",
-        "--cors-methods METHODS",
-        env="LLAMA_ARG_CORS_METHODS",
-        help="HTTP methods that pages of other origins may use (default: GET, POST, DELETE, OPTIONS)",
-    )
-    cors_headers: str = flag(
-        "*",
-        "--cors-headers HEADERS",
-        env="LLAMA_ARG_CORS_HEADERS",
-        help="request headers that pages of other origins may send (default: *)",
-    )
-    cors_credentials: bool = flag(
-        True,
-        constants={"--cors-credentials": True, "--no-cors-credentials": False},
-        env="LLAMA_ARG_CORS_CREDENTIALS",
-        help="allow pages of the listed origins to send credentials (default: yes)",
-    )

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,7 +13,7 @@ import msgspec
 from weft.fields.meta import FieldMeta
 from weft.settings.values import boolean, number, one_of, whole
 
-__all__ = ["Flag", "FlagAlias", "field_flags", "flag", "negated", "row"]
+__all__ = ["Flag", "FlagAlias", "Words", "completed", "field_parser", "negated", "parsed", "read_words"]
 
 
 class FlagAlias(msgspec.Struct, frozen=True):
@@ -27,28 +29,46 @@ class FlagAlias(msgspec.Struct, frozen=True):
     env: str | None = None
 
 
-class Flag(msgspec.Struct, frozen=True):
-    """Spellings and parser of one setting."""
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spellings and description of a setting; an entry of `flags.json`."""
 
-    names: tuple[str, ...] = ()
-    """Spellings that take a value."""
-    help: str = ""
-    constants: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    usage: str = ""
+    """Spellings that take a value, and the name of the value if it is not N: `-m, --model FNAME`."""
+    constants: dict[str, Any] = {}
     """Spellings that take no value, with the value that each sets."""
-    also: tuple[FlagAlias, ...] = ()
-    """Other ways to set it: older names, and flags that set several settings. Not shown by `--help`."""
-    metavar: str = "N"
-    parse: Callable[[str], Any] = str
-    """Converts text to a value; raises ValueError that describes valid values."""
+    hidden: dict[str, Any] = {}
+    """The same, separated by commas and not shown by `--help`: older names, and flags that set several settings."""
     bare: Any = None
     """Value if a spelling that takes a value is used without one; None if a value is required."""
+    unset: str = ""
+    """llama-server's text for the default, if the default is None and the text has no other meaning."""
     env: str | None = None
+    """Environment variable."""
+    help: str = ""
+    """Description with the default; derived from `FieldMeta` if it is left out."""
+
+
+class Flag(Words, frozen=True):
+    """Spellings, description and parser of one setting."""
+
+    parse: Callable[[str], Any] = str
+    """Converts text to a value; raises ValueError that describes valid values."""
     join: Callable[[Any, Any], Any] | None = None
     """Combines the values of a setting that is given twice; None if the last one applies."""
     separator: str | None = None
     """Separator of list elements in the text."""
-    unset: str = ""
-    """llama-server's text for the default, if the default is None and the text has no other meaning."""
+    also: tuple[FlagAlias, ...] = ()
+    """Spellings and variables with other parsers. Not shown by `--help`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Spellings that take a value."""
+        return tuple(name.partition(" ")[0] for name in self.usage.split(", ")) if self.usage else ()
+
+    @property
+    def metavar(self) -> str:
+        """Name of the value."""
+        return self.usage.rpartition(", ")[2].partition(" ")[2] or "N"
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -61,57 +81,65 @@ class Flag(msgspec.Struct, frozen=True):
         for name, value in self.constants.items():
             yield FlagAlias((name,), None, value)
         yield from self.also
+        for spellings, value in self.hidden.items():
+            yield FlagAlias(tuple(spellings.split(", ")), None, value)
 
 
-def row(usage: str = "", **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
-    """Returns a flag. The default parser of switches is `boolean`.
+def read_words() -> dict[str, dict[str, Words]]:
+    """Returns the content of `flags.json`: the words of each setting, by group, in the order of `--help`."""
+    content = Path(__file__).with_name("flags.json").read_bytes()
+    return msgspec.json.decode(content, type=dict[str, dict[str, Words]])
+
+
+def parsed(default: object, parse: Callable[[str], Any] = str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
+    """Returns a dataclass field of the settings whose text is not just a word or a switch.
 
     Args:
-        usage: Spellings that take a value, and the name of the value, as `--help` shows them: "-c, --ctx-size N".
-        **about: Other fields of `Flag`.
+        default: Default of the field.
+        parse: See `Flag`.
+        **about: Other fields of `Flag` that are not words.
     """
-    *names, last = usage.split(", ")
-    last, _, metavar = last.partition(" ")
-    if metavar:
-        about["metavar"] = metavar
-    values = about.get("constants", {}).values()
-    if values and all(isinstance(value, bool) for value in values):
-        about.setdefault("parse", boolean)
-    return Flag((*names, last) if usage else (), **about)
-
-
-def flag(default: object, usage: str = "", **about: Any) -> Any:  # noqa: ANN401 (a field of any type)
-    """Returns a dataclass field of the settings, with its flag, as by `row`, as metadata."""
-    metadata = {"flag": row(usage, **about)}
+    metadata = {"parse": parse, **about}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def field_flags(struct: type[msgspec.Struct], **flags: Flag) -> dict[str, Flag]:
-    """Completes the flags of fields of another struct.
+def completed(flag: Flag, struct: type[msgspec.Struct], name: str, flags: Mapping[str, Flag]) -> Flag:
+    """Completes the flag of a field of another struct.
 
-    Parsers and descriptions that are not given are derived from the fields' types, bounds and defaults. A field name in backticks
-    becomes the flag of that field.
+    A parser and a description that are not given are derived from the field's type, bounds and default. A field name in backticks
+    becomes its spelling in `flags`.
     """
-    fields = {field.name: field for field in msgspec.structs.fields(struct)}
-    return {name: _completed(flag, fields[name], flags) for name, flag in flags.items()}
-
-
-def _completed(flag: Flag, field: msgspec.structs.FieldInfo, flags: Mapping[str, Flag]) -> Flag:
-    annotation, meta = get_args(field.type)
-    kinds = get_args(annotation)
-    kind = kinds[0] if NoneType in kinds else annotation
+    kind, meta, default = _fields(struct)[name]
     derived: dict[str, Any] = {}
     if flag.parse is str:
         derived["parse"] = _parser(kind, meta)
     if flag.metavar == "N" and get_origin(kind) is Literal:
-        derived["metavar"] = f"[{'|'.join(get_args(kind))}]"
+        derived["usage"] = f"{flag.usage} [{'|'.join(get_args(kind))}]"
     if not flag.help:
-        default = _default(flag, meta, field.default)
-        text = meta.text + (f" (default: {default})" if default else "")
+        default_text = _default(flag, meta, default)
+        text = meta.text + (f" (default: {default_text})" if default_text else "")
         derived["help"] = re.sub(r"`(\w+)`", lambda name: flags[name[1]].spellings[-1], text)
     return msgspec.structs.replace(flag, **derived)
+
+
+def field_parser(struct: type[msgspec.Struct], name: str) -> Callable[[str], Any]:
+    """Returns the parser of the type and the bounds of a struct's field, for values other than None."""
+    kind, meta, _ = _fields(struct)[name]
+    return _parser(kind, meta)
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> Mapping[str, tuple[Any, FieldMeta, object]]:
+    """Returns the type of each field without None, its metadata and its default."""
+
+    def read(field: msgspec.structs.FieldInfo) -> tuple[Any, FieldMeta, object]:
+        annotation, meta = get_args(field.type)
+        kinds = get_args(annotation)
+        return kinds[0] if NoneType in kinds else annotation, meta, field.default
+
+    return {field.name: read(field) for field in msgspec.structs.fields(struct)}
 
 
 def _parser(kind: Any, meta: FieldMeta) -> Callable[[str], Any]:  # noqa: ANN401 (an annotation)

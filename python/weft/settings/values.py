@@ -4,13 +4,9 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-
-from msgspec import Struct
-
-from weft.fields.meta import field_meta
 
 __all__ = [
     "at_most",
@@ -23,20 +19,16 @@ __all__ = [
     "json_object",
     "json_text",
     "layers",
-    "merged",
     "number",
     "on_off_auto",
     "one_of",
     "optional",
     "prefix",
     "some",
-    "text",
-    "together",
     "unescaped",
     "unset_at",
     "unset_below",
     "whole",
-    "within",
 ]
 
 T = TypeVar("T")
@@ -58,12 +50,6 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-def within(struct: type[Struct], name: str) -> Callable[[str], int]:
-    """Returns a parser of integers within the bounds of a struct's field."""
-    meta = field_meta(struct)[name]
-    return whole(int(meta.low), int(meta.high))
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Callable[[str], float]:
@@ -167,11 +153,6 @@ def folder(text: str) -> str:
     return text
 
 
-def text(given: str) -> str:
-    """Returns any text unchanged."""
-    return given
-
-
 def items(given: str) -> tuple[str, ...]:
     """Parses a comma-separated list; skips empty items, and strips spaces.
 
@@ -199,7 +180,7 @@ def file(given: str) -> str:
     return given
 
 
-def file_text(parse: Callable[[str], Any] = text) -> Callable[[str], Any]:
+def file_text(parse: Callable[[str], Any] = str) -> Callable[[str], Any]:
     """Returns a parser of a file's path that applies `parse` to its content."""
 
     def parse_file(name: str) -> Any:  # noqa: ANN401 (the result of `parse`)
@@ -256,20 +237,10 @@ def biases(given: str) -> tuple[tuple[int, float], ...]:
     try:
         amount = float(bias)
     except ValueError:
-        raise ValueError(f"{bias!r} in {given!r} is not a number") from None
+        amount = math.nan
     if math.isnan(amount):
         raise ValueError(f"{bias!r} in {given!r} is not a number")
     return ((int(token), -amount if sign == "-" else amount),)
-
-
-def together(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Combines the values of a setting that is given twice by concatenating them."""
-    return first + second
-
-
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Combines the values of a setting that is given twice by merging them; the second has priority."""
-    return {**first, **second}
 
 
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}

@@ -1,0 +1,211 @@
+"""Texts of the engine's settings and of sampling parameters: parsers, where those of the fields' types are not sufficient."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from operator import add
+from typing import Any
+
+from weft.config import MAX_THREADS, EngineConfig
+from weft.sampling_fields import SAMPLERS, samplers_of_letters, samplers_of_names
+from weft.settings.flags import FlagAlias, field_parser
+from weft.settings.values import (
+    biases,
+    boolean,
+    items,
+    layers,
+    number,
+    on_off_auto,
+    one_of,
+    optional,
+    some,
+    unset_at,
+    unset_below,
+    whole,
+)
+
+__all__ = ["TEXTS"]
+
+_INT_BITS = 32
+
+_load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
+
+
+def _is_load_mode(*modes: str) -> Callable[[str], bool]:
+    return lambda mode: _load_mode(mode) in modes
+
+
+def _devices(names: str) -> tuple[str, ...]:
+    devices = some("there must be at least one device, or 'none'", str)(names)
+    return () if devices == ("none",) else devices
+
+
+def _shares(proportions: str) -> tuple[float, ...]:
+    # llama.cpp accepts slashes as separators too.
+    shares = tuple(map(number(low=0), items(proportions.replace("/", ","))))
+    if not any(shares):
+        raise ValueError(f"{proportions!r} gives no GPU a share")
+    return shares
+
+
+def _scaled_adapter(pair: str) -> tuple[str, float]:
+    path, colon, scale = pair.rpartition(":")
+    if not (path and colon):
+        raise ValueError(f"{pair!r} is no file with its scale, as FILE:0.5")
+    return path, number()(scale)
+
+
+def _truth(given: str) -> bool:
+    if given not in ("true", "false"):
+        raise ValueError(f"{given!r} is not true or false")
+    return given == "true"
+
+
+_TYPES: Mapping[str, Callable[[str], bool | int | float | str]] = {
+    "int": whole(-(2 ** (_INT_BITS - 1)), 2**_INT_BITS - 1),
+    "float": number(),
+    "bool": _truth,
+    "str": str,
+}
+
+
+def _kv_override(given: str) -> tuple[str, bool | int | float | str]:
+    key, equals, typed = given.partition("=")
+    kind, colon, value = typed.partition(":")
+    if not (key and equals and colon and kind in _TYPES):
+        raise ValueError(f"{given!r} is no key with a value, as KEY=int:1, KEY=float:0.5, KEY=bool:true or KEY=str:text")
+    return key, _TYPES[kind](value)
+
+
+def _tensor_override(given: str) -> tuple[str, str]:
+    pattern, equals, memory = given.rpartition("=")
+    if not (pattern and equals and memory):
+        raise ValueError(f"{given!r} is no pattern with a memory, as PATTERN=CPU")
+    return pattern, memory
+
+
+def _is_on_gpu(device: str) -> bool:
+    if device != "none":
+        raise ValueError(f"{device!r} cannot be asked for: llama.cpp takes the first GPU there is, and 'none' is the CPU")
+    return False
+
+
+def _mask(text: str) -> tuple[int, ...]:
+    digits = text.removeprefix("0x")
+    if not re.fullmatch(rf"[0-9a-fA-F]{{1,{MAX_THREADS // 4}}}", digits):
+        raise ValueError(f"{text!r} is not a mask of at most {MAX_THREADS // 4} hexadecimal digits")
+    if not (mask := int(digits, 16)):
+        raise ValueError(f"{text!r} leaves no processor")
+    return tuple(cpu for cpu in range(MAX_THREADS) if mask >> cpu & 1)
+
+
+def _range(text: str) -> tuple[int, ...]:
+    """Parses llama-server's ranges; either end may be left out."""
+    if (match := re.fullmatch(r"\s*([0-9]*)-([0-9]*)\s*", text)) is None:
+        raise ValueError(f"{text!r} is not a range of processors, as 0-3")
+    cpu = whole(0, MAX_THREADS - 1)
+    first, last = cpu(match[1] or "0"), cpu(match[2] or str(MAX_THREADS - 1))
+    if first > last:
+        raise ValueError(f"{text!r} ends before it begins")
+    return tuple(range(first, last + 1))
+
+
+def _union(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted({*first, *second}))
+
+
+def _chain(names: str) -> tuple[str, ...]:
+    return samplers_of_names(name for name in names.split(";") if name.strip())
+
+
+def _of(name: str) -> Callable[[str], Any]:
+    return field_parser(EngineConfig, name)
+
+
+def _is_0(text: str) -> bool:
+    return number()(text) == 0
+
+
+def _is_negative(text: str) -> bool:
+    return number()(text) < 0
+
+
+_frequency_scale = _of("rope_freq_scale")
+_tokens = unset_at(0, _of("n_ctx"), "leaves it to the model")
+_threads = unset_below(1, _of("n_threads"), "or less is as many as suit the machine")
+
+TEXTS: Mapping[str, Mapping[str, Any]] = {
+    "n_gpu_layers": {"parse": layers},
+    "use_mmap": {
+        "parse": _is_load_mode("auto", "mmap", "mmap+mlock"),
+        "also": (FlagAlias((), boolean, env="LLAMA_ARG_MMAP"),),
+    },
+    "use_mlock": {
+        "also": (
+            FlagAlias(("-lm", "--load-mode"), _is_load_mode("mlock", "mmap+mlock"), env="LLAMA_ARG_LOAD_MODE"),
+            FlagAlias((), boolean, env="LLAMA_ARG_MLOCK"),
+        )
+    },
+    "direct_io": {
+        "also": (
+            FlagAlias(("-lm", "--load-mode"), _is_load_mode("dio"), env="LLAMA_ARG_LOAD_MODE"),
+            FlagAlias((), boolean, env="LLAMA_ARG_DIO"),
+        )
+    },
+    "devices": {"parse": _devices, "separator": ","},
+    "tensor_split": {"parse": _shares, "separator": ","},
+    "lora": {
+        "parse": some("there must be at least one file", lambda path: (path, 1.0)),
+        "join": add,
+        "also": (
+            FlagAlias(("--lora-scaled",), some("there must be at least one file with its scale, as FILE:0.5", _scaled_adapter)),
+        ),
+    },
+    "kv_overrides": {
+        "parse": some("there must be at least one key with a value, as KEY=int:1", _kv_override),
+        "join": add,
+        "separator": ",",
+    },
+    "tensor_overrides": {
+        "parse": some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
+        "join": add,
+        "separator": ",",
+    },
+    "mmproj_offload": {"also": (FlagAlias(("-mmdev", "--mmproj-device"), _is_on_gpu, env="MTMD_BACKEND_DEVICE"),)},
+    "n_ctx": {"parse": _tokens, "also": (FlagAlias(("--num-ctx-tokens",), _tokens),)},
+    "n_slots": {"parse": unset_at(-1, _of("n_slots"), "(the default) leaves it to the server")},
+    "rope_freq_scale": {
+        "parse": optional(_frequency_scale, _is_0, "0 leaves it to the model"),
+        "also": (FlagAlias(("--rope-scale",), lambda text: 1 / _frequency_scale(text), env="LLAMA_ARG_ROPE_SCALE"),),
+    },
+    "rope_freq_base": {"parse": optional(_of("rope_freq_base"), _is_0, "0 leaves it to the model")},
+    "yarn_orig_ctx": {"parse": unset_below(1, _of("yarn_orig_ctx"), "or less leaves it to the model")},
+    "n_threads": {"parse": _threads, "also": (FlagAlias(("--num-threads",), _threads),)},
+    "n_threads_batch": {"parse": _threads},
+    "flash_attention": {"parse": on_off_auto},
+    "max_token_gap_ms": {"parse": number(above=0)},
+    "cpus": {"parse": _mask, "join": _union, "also": (FlagAlias(("-Cr", "--cpu-range"), _range),)},
+    "cpus_batch": {"parse": _mask, "join": _union, "also": (FlagAlias(("-Crb", "--cpu-range-batch"), _range),)},
+    "pooling": {"also": (FlagAlias((), lambda text: "rank" if boolean(text) else None, env="LLAMA_ARG_RERANKING"),)},
+    "samplers": {
+        "parse": _chain,
+        "separator": ";",
+        "help": "sampler chain, separated by ; --sampler-seq takes letters instead, as edskypmxt"
+        f" (default: {';'.join(SAMPLERS)})",
+        "also": (FlagAlias(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
+    },
+    "dry_sequence_breakers": {
+        "parse": lambda given: () if given == "none" else (given,),
+        "join": lambda first, second: second and first + second,
+    },
+    "adaptive_target": {"parse": number(high=1)},
+    "logit_bias": {"parse": biases, "join": add},
+    **{
+        f"image_{end}_tokens": {"parse": unset_at(-1, _of(f"image_{end}_tokens"), "(the default) leaves it to the projector")}
+        for end in ("min", "max")
+    },
+    **{
+        f"yarn_{name}": {"parse": optional(_of(f"yarn_{name}"), _is_negative, "a negative number leaves it to the model")}
+        for name in ("ext_factor", "attn_factor", "beta_slow", "beta_fast")
+    },
+}
+"""Fields of `Flag` that are not words, by setting."""
