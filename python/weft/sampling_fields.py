@@ -1,8 +1,8 @@
 """Sampling parameters: the single table from which other interfaces are derived.
 
-Each field has a description, a range, and its command-line spellings. Requests inherit the fields, request bodies of all API
-dialects accept them, settings provide their defaults and responses report them; the references of flags and of request fields use
-this table.
+Each field has a description and a range. Requests inherit the fields, request bodies of all API dialects accept them, settings
+provide their defaults and responses report them; the references of flags and of request fields use this table. Command-line
+spellings are in `weft/settings/flags.json`.
 """
 
 import math
@@ -26,10 +26,6 @@ LEAST, MOST = -(2**31), 2**31 - 1
 class ParameterMeta(FieldMeta, frozen=True):
     """Metadata of one sampling parameter."""
 
-    flags: tuple[str, ...] = ()
-    """Command-line spellings, as in llama-server."""
-    env: str | None = None
-    """Environment variable that has the same effect as the flags."""
     held: tuple[float, float] | None = None
     """Range to which values of request bodies are clamped, where llama-server clamps rather than rejects them."""
 
@@ -42,194 +38,102 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         Sequence[str],
         ParameterMeta(
             "sampler chain, in order: names of SAMPLERS, adaptive_p and infill, repeats allowed. Samplers that are not named are "
-            "off. Also accepts llama-server's other spellings (top-k, topk, typical_p, nucleus, temp) and llama.cpp's letters",
-            flags=("--samplers",),
+            "off. Also accepts llama-server's other spellings (top-k, topk, typical_p, nucleus, temp) and llama.cpp's letters"
         ),
     ] = SAMPLERS
     temperature: Annotated[
-        float,
-        ParameterMeta(
-            "temperature, which divides the logits; 0 or less is greedy",
-            flags=("--temp", "--temperature"),
-            env="LLAMA_ARG_TEMPERATURE",
-            held=(0.0, math.inf),
-        ),
+        float, ParameterMeta("temperature, which divides the logits; 0 or less is greedy", held=(0.0, math.inf))
     ] = 0.8
     dynatemp_range: Annotated[
-        float,
-        ParameterMeta(
-            "range of the dynamic temperature around its value, higher when the model is less certain; 0 is off",
-            flags=("--dynatemp-range",),
-        ),
+        float, ParameterMeta("range of the dynamic temperature around its value, higher when the model is less certain; 0 is off")
     ] = 0.0
-    dynatemp_exponent: Annotated[
-        float, ParameterMeta("exponent of the dynamic temperature's entropy", flags=("--dynatemp-exp",))
-    ] = 1.0
+    dynatemp_exponent: Annotated[float, ParameterMeta("exponent of the dynamic temperature's entropy")] = 1.0
     top_k: Annotated[
-        int,
-        ParameterMeta(
-            "number of most likely tokens to keep; 0 or less keeps all",
-            low=LEAST,
-            high=MOST,
-            flags=("--top-k",),
-            env="LLAMA_ARG_TOP_K",
-            held=(0, MOST),
-        ),
+        int, ParameterMeta("number of most likely tokens to keep; 0 or less keeps all", low=LEAST, high=MOST, held=(0, MOST))
     ] = 40
     top_p: Annotated[
         float,
         ParameterMeta(
-            "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all",
-            flags=("--top-p",),
-            env="LLAMA_ARG_TOP_P",
-            held=(0.0, 1.0),
+            "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all", held=(0.0, 1.0)
         ),
     ] = 0.95
     min_p: Annotated[
-        float,
-        ParameterMeta(
-            "keep tokens with at least this fraction of the highest probability; 0 keeps all",
-            flags=("--min-p",),
-            env="LLAMA_ARG_MIN_P",
-            held=(0.0, 1.0),
-        ),
+        float, ParameterMeta("keep tokens with at least this fraction of the highest probability; 0 keeps all", held=(0.0, 1.0))
     ] = 0.05
     typical_p: Annotated[
         float,
         ParameterMeta(
-            "locally typical sampling: keep tokens of about average surprise, up to this sum of probabilities; 1 keeps all",
-            flags=("--typical", "--typical-p"),
+            "locally typical sampling: keep tokens of about average surprise, up to this sum of probabilities; 1 keeps all"
         ),
     ] = 1.0
     top_n_sigma: Annotated[
         float,
         ParameterMeta(
-            "keep tokens whose logits are at most this many standard deviations below the highest; 0 or less keeps all",
-            flags=("--top-nsigma", "--top-n-sigma"),
+            "keep tokens whose logits are at most this many standard deviations below the highest; 0 or less keeps all"
         ),
     ] = -1.0
-    tfs_z: Annotated[
-        float,
-        ParameterMeta("tail-free sampling: cut off the flat tail of the distribution; 1 keeps all", flags=("--tfs", "--tfs-z")),
-    ] = 1.0
+    tfs_z: Annotated[float, ParameterMeta("tail-free sampling: cut off the flat tail of the distribution; 1 keeps all")] = 1.0
     xtc_probability: Annotated[
-        float,
-        ParameterMeta(
-            "probability of removing the most likely tokens (XTC), 0 (never) to 1 (always)",
-            flags=("--xtc-probability",),
-            held=(0.0, 1.0),
-        ),
+        float, ParameterMeta("probability of removing the most likely tokens (XTC), 0 (never) to 1 (always)", held=(0.0, 1.0))
     ] = 0.0
     xtc_threshold: Annotated[
         float,
         ParameterMeta(
-            "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off",
-            flags=("--xtc-threshold",),
-            held=(0.0, 1.0),
+            "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off", held=(0.0, 1.0)
         ),
     ] = 0.1
-    min_keep: Annotated[int, ParameterMeta("minimum tokens that each filter keeps", low=0, high=MOST, flags=("--min-keep",))] = 0
+    min_keep: Annotated[int, ParameterMeta("minimum tokens that each filter keeps", low=0, high=MOST)] = 0
     repeat_penalty: Annotated[
         float,
         ParameterMeta(
-            "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off",
-            above=0,
-            flags=("--repeat-penalty",),
-            env="LLAMA_ARG_REPEAT_PENALTY",
+            "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off", above=0
         ),
     ] = 1.0
     repeat_last_n: Annotated[
-        int,
-        ParameterMeta(
-            "window of the three penalties in tokens; 0 is off, -1 is the whole context",
-            low=-1,
-            high=MOST,
-            flags=("--repeat-last-n",),
-            env="LLAMA_ARG_REPEAT_LAST_N",
-        ),
+        int, ParameterMeta("window of the three penalties in tokens; 0 is off, -1 is the whole context", low=-1, high=MOST)
     ] = 64
-    presence_penalty: Annotated[
-        float,
-        ParameterMeta(
-            "subtracted once from the logit of each token in the penalty window",
-            flags=("--presence-penalty",),
-            env="LLAMA_ARG_PRESENCE_PENALTY",
-        ),
-    ] = 0.0
+    presence_penalty: Annotated[float, ParameterMeta("subtracted once from the logit of each token in the penalty window")] = 0.0
     frequency_penalty: Annotated[
-        float,
-        ParameterMeta(
-            "subtracted from the logit of a token for each time it occurs in the penalty window",
-            flags=("--frequency-penalty",),
-            env="LLAMA_ARG_FREQUENCY_PENALTY",
-        ),
+        float, ParameterMeta("subtracted from the logit of a token for each time it occurs in the penalty window")
     ] = 0.0
-    penalize_nl: Annotated[
-        bool, ParameterMeta("apply the penalties to newlines too", flags=("--penalize-nl", "--no-penalize-nl"))
-    ] = True
+    penalize_nl: Annotated[bool, ParameterMeta("apply the penalties to newlines too")] = True
     dry_multiplier: Annotated[
-        float,
-        ParameterMeta(
-            "strength of the DRY penalty on tokens that would extend a repetition; 0 is off", flags=("--dry-multiplier",)
-        ),
+        float, ParameterMeta("strength of the DRY penalty on tokens that would extend a repetition; 0 is off")
     ] = 0.0
     dry_base: Annotated[
-        float,
-        ParameterMeta(
-            "base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off", flags=("--dry-base",)
-        ),
+        float, ParameterMeta("base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off")
     ] = 1.75
-    dry_allowed_length: Annotated[
-        int,
-        ParameterMeta("length in tokens up to which DRY allows repetitions", low=0, high=MOST, flags=("--dry-allowed-length",)),
-    ] = 2
+    dry_allowed_length: Annotated[int, ParameterMeta("length in tokens up to which DRY allows repetitions", low=0, high=MOST)] = 2
     dry_penalty_last_n: Annotated[
         int,
-        ParameterMeta(
-            "window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context",
-            low=-1,
-            high=MOST,
-            flags=("--dry-penalty-last-n",),
-        ),
+        ParameterMeta("window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context", low=-1, high=MOST),
     ] = 64
     dry_sequence_breakers: Annotated[
-        Sequence[str],
-        ParameterMeta("texts that end a repetition for DRY; at most 64, of 1,024 bytes each", flags=("--dry-sequence-breaker",)),
+        Sequence[str], ParameterMeta("texts that end a repetition for DRY; at most 64, of 1,024 bytes each")
     ] = ("\n", ":", '"', "*")
     mirostat: Annotated[
-        int,
-        ParameterMeta(
-            "version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", low=0, high=2, flags=("--mirostat",)
-        ),
+        int, ParameterMeta("version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", low=0, high=2)
     ] = 0
-    mirostat_tau: Annotated[float, ParameterMeta("Mirostat's target entropy, in bits per token", flags=("--mirostat-ent",))] = 5.0
-    mirostat_eta: Annotated[float, ParameterMeta("Mirostat's learning rate", flags=("--mirostat-lr",))] = 0.1
+    mirostat_tau: Annotated[float, ParameterMeta("Mirostat's target entropy, in bits per token")] = 5.0
+    mirostat_eta: Annotated[float, ParameterMeta("Mirostat's learning rate")] = 0.1
     adaptive_target: Annotated[
         float,
         ParameterMeta(
-            "target probability of sampled tokens, 0 to 1, if the chain has adaptive_p; below 0 is off",
-            flags=("--adaptive-target",),
-            held=(-math.inf, 1.0),
+            "target probability of sampled tokens, 0 to 1, if the chain has adaptive_p; below 0 is off", held=(-math.inf, 1.0)
         ),
     ] = -1.0
     adaptive_decay: Annotated[
         float,
-        ParameterMeta(
-            "decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 - decay) tokens",
-            low=0,
-            high=0.99,
-            flags=("--adaptive-decay",),
-        ),
+        ParameterMeta("decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 - decay) tokens", low=0, high=0.99),
     ] = 0.9
     logit_bias: Annotated[
         Sequence[tuple[int, float]] | Mapping[int, float],
         ParameterMeta(
             "values to add to the logits of tokens, as pairs or a mapping; minus infinity bans a token. At most as many as the "
-            "vocabulary's size",
-            flags=("-l", "--logit-bias"),
+            "vocabulary's size"
         ),
     ] = ()
-    ignore_eos: Annotated[bool, ParameterMeta("ban all end tokens", flags=("--ignore-eos",), env="LLAMA_ARG_IGNORE_EOS")] = False
+    ignore_eos: Annotated[bool, ParameterMeta("ban all end tokens")] = False
 
 
 def parameter_meta() -> Mapping[str, ParameterMeta]:
