@@ -13,7 +13,7 @@ import sys
 import tempfile
 import tomllib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,10 @@ from typing import Any, NamedTuple
 import httpx
 
 import weft
+from scripts.field_table import default_of, values_of
+from weft.sampling_fields import parameter_meta
 from weft.server import create_app
+from weft.server.field_texts import FieldText, field_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference" / "http"
@@ -434,27 +437,58 @@ def _type_of(schema: dict[str, JSON]) -> str:
     return " or ".join(one for one in kind if one != "null") if isinstance(kind, list) else str(kind)
 
 
-def _body_of(operation: Operation) -> dict[str, JSON]:
-    """Returns the properties of the request's body."""
+def _body_of(operation: Operation) -> tuple[str, dict[str, JSON]]:
+    """Returns the name of the schema of the request's body, empty if there is none, and its properties."""
     schema = operation.spec.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     schema = next((one for one in schema.get("oneOf", []) if "$ref" in one), schema)
     schema = schema["items"] if schema.get("type") == "array" else schema
     name = schema.get("$ref", "").rpartition("/")[2]
-    found: dict[str, JSON] = document()["components"]["schemas"][name]["properties"] if name else {}
-    return found
+    return name, document()["components"]["schemas"][name]["properties"] if name else {}
 
 
-def _rows(schemas: dict[str, JSON], meanings: dict[str, list[str]]) -> Iterator[str]:
+def described(operation: Operation, names: Sequence[str]) -> dict[str, FieldText]:
+    """Returns the descriptions of fields of the operation's body.
+
+    Raises:
+        KeyError: A field has no description.
+    """
+    body, _ = _body_of(operation)
+    return {name: _described(body, name) for name in names}
+
+
+def _described(body: str, name: str) -> FieldText:
+    text = field_text(body, name)
+    if text is None:
+        raise KeyError(f"weft/server/field_texts.toml does not describe {name} of {body}")
+    if text.values or name not in parameter_meta():
+        return text
+    return FieldText(text.meaning, values_of(parameter_meta()[name]), default_of(name))
+
+
+def _rows(schemas: dict[str, JSON], texts_of: dict[str, FieldText]) -> Iterator[str]:
     yield "| field | type | default | range | meaning |"
     yield "| --- | --- | --- | --- | --- |"
-    for name, (written, values, meaning) in meanings.items():
+    for name, text in texts_of.items():
         schema = schemas[name]
-        default = f"`{json.dumps(schema['default'])}`" if schema.get("default") not in (None, "") else written
-        yield f"| `{name}` | {_type_of(schema)} | {default} | {values} | {meaning} |"
+        default = f"`{json.dumps(schema['default'])}`" if schema.get("default") not in (None, "") else _with_minus(text.default)
+        yield f"| `{name}` | {_type_of(schema)} | {default} | {_with_minus(text.values)} | {_sentence(name, text.meaning)} |"
 
 
-def _meanings(names: Sequence[str], own: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: own[name] if name in own else texts()["fields"][name] for name in names}
+def _sentence(name: str, meaning: str) -> str:
+    # A name such as vLLM keeps its first letter.
+    text = _with_minus(meaning if meaning[1:2].isupper() else meaning[:1].upper() + meaning[1:])
+    link = texts()["links"].get(name)
+    return f"{text} ({link})." if link else f"{text}."
+
+
+def _with_minus(text: str) -> str:
+    """Returns the text with minus signs before numbers outside of code."""
+    return re.sub(r"(`[^`]*`)|(?<!\w)-(?=\d)", lambda found: found[1] or "−", text)
+
+
+def _parameters(names: Iterable[str], own: dict[str, list[str]]) -> dict[str, FieldText]:
+    written = {name: own[name] if name in own else texts()["parameters"][name] for name in names}
+    return {name: FieldText(meaning.rstrip("."), values, default) for name, (default, values, meaning) in written.items()}
 
 
 def _section(key: str) -> Iterator[str]:
@@ -469,15 +503,13 @@ def _section(key: str) -> Iterator[str]:
     parameters = {one["name"]: one["schema"] for one in operation.spec.get("parameters", [])}
     if parameters:
         yield "Parameters:"
-        yield "\n".join(_rows(parameters, _meanings(list(parameters), written.get("parameters", {})))).replace(
-            "| field", "| name"
-        )
-    body = _body_of(operation)
+        yield "\n".join(_rows(parameters, _parameters(parameters, written.get("parameters", {})))).replace("| field", "| name")
+    _, body = _body_of(operation)
     if body:
         show = written["show"]
         if show:
             yield "Fields of the body:"
-            yield "\n".join(_rows(body, _meanings(show, written.get("fields", {}))))
+            yield "\n".join(_rows(body, described(operation, show)))
         if others := [name for name in body if name not in show]:
             link = f"Described in [request fields](../request-fields.md): {', '.join(f'`{name}`' for name in others)}."
             if len(others) > 8:

@@ -116,13 +116,13 @@ def _sampling() -> Iterator[str]:
     yield "| field | type | range | default | effect |"
     yield "| --- | --- | --- | --- | --- |"
     bodies = get_type_hints(CompletionFields)
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
     for name, meta in parameter_meta().items():
         text = meta.text + (f"; {OVER_HTTP[name]}" if name in OVER_HTTP else "")
-        yield f"| `{name}` | {_either(json_types(bodies[name]))} | {_values(meta)} | {_default(defaults[name])} | {text} |"
+        yield f"| `{name}` | {_either(json_types(bodies[name]))} | {values_of(meta)} | {default_of(name)} | {text} |"
 
 
-def _values(meta: ParameterMeta) -> str:
+def values_of(meta: ParameterMeta) -> str:
+    """Returns the values of a sampling parameter, with the word `clamped` if others become a bound."""
     if meta.held is not None:
         return f"{_range(*meta.held)}; clamped"
     return f"above {meta.above:g}" if meta.above > -math.inf else _range(meta.low, meta.high)
@@ -136,7 +136,9 @@ def _range(low: float, high: float) -> str:
     return f"{low:g} or more" if has_low else f"{high:g} or less" if has_high else "any"
 
 
-def _default(value: object) -> str:
+def default_of(name: str) -> str:
+    """Returns the default of a sampling parameter."""
+    [value] = [field.default for field in msgspec.structs.fields(Sampling) if field.name == name]
     if isinstance(value, tuple):
         return " ".join(f"`{part!r}`".replace("'", "") if part != "\n" else "`\\n`" for part in value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import io
 import json
+import re
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -44,13 +46,34 @@ def test_each_example_has_an_answer_of_success_but_where_models_would_change() -
     assert refused == ["POST /api/pull", "DELETE /api/delete"]
 
 
-def test_no_field_is_described_that_an_operation_does_not_have() -> None:
+def test_no_parameter_is_described_that_an_operation_does_not_have() -> None:
     for operation in api_pages.operations():
         [key] = set(operation.keys) & set(api_pages.texts()["operations"])
         written = api_pages.texts()["operations"][key]
-        assert set(written.get("fields", {})) <= set(written.get("show", [])), key
         parameters = {parameter["name"] for parameter in operation.spec.get("parameters", [])}
         assert set(written.get("parameters", {})) <= parameters, key
+
+
+def test_pages_and_the_openapi_document_describe_fields_by_the_same_words() -> None:
+    described = 0
+    for operation in api_pages.operations():
+        [key] = set(operation.keys) & set(api_pages.texts()["operations"])
+        page = (api_pages.PAGES / f"{operation.page}.md").read_text(encoding="utf-8")
+        for name, text in api_pages.described(operation, api_pages.texts()["operations"][key].get("show", [])).items():
+            words = re.sub(r"(?<![`\w])-(?=\d)", "−", text.meaning[1:])
+            assert re.search(rf"^\| `{name}` \| .*{re.escape(words)}[. ]", page, re.MULTILINE), (key, name)
+            described += 1
+    assert described > 150
+
+
+def test_every_described_field_is_one_of_a_body() -> None:
+    described = tomllib.loads((api_pages.ROOT / "python/weft/server/field_texts.toml").read_text(encoding="utf-8"))
+    schemas = api_pages.document()["components"]["schemas"]
+    common = described.pop("common")
+    assert [
+        f"{body}.{name}" for body, texts in described.items() for name in texts if name not in schemas[body]["properties"]
+    ] == []
+    assert common.keys() - {name for schema in schemas.values() for name in schema.get("properties", {})} == set()
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)

@@ -46,7 +46,7 @@ def _make(app: Litestar, request: Request[Any, Any, Any]) -> bytes:
     for body in _body_names(document):
         for field, about in schemas[body]["properties"].items():
             if (text := field_text(body, field)) is not None:
-                about["description"] = text
+                about["description"] = text.description
     return JsonRenderPlugin.render_json(request, document)
 
 
