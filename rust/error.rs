@@ -41,7 +41,7 @@ pub enum Error {
         n_ctx: usize,
     },
     /// A queue limit is reached.
-    #[error("the queue is full ({n_waiting} {unit}); retry later")]
+    #[error("the queue is full ({n_waiting} {}); retry later", if *n_waiting == 1 { unit.trim_end_matches('s') } else { unit })]
     QueueFull {
         n_waiting: usize,
         /// Unit: requests, or bytes of images and audio.

@@ -109,7 +109,7 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
         pytest.param(
             'lora-base = "a.gguf"',
-            "lora-base is not supported: GGUF adapters need no base model of their own; pass the adapter with --lora and its base"
+            "lora-base is not supported: GGUF adapters need no separate base model; pass the adapter with --lora and its base"
             " model with -m",
             id="what is missing",
         ),

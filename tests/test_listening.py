@@ -118,7 +118,7 @@ def test_a_socket_where_somebody_listens_is_left_alone(tmp_path: Path, claims: E
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path, claims: ExitStack) -> None:
     path = tmp_path / "notes.sock"
     path.write_text("mine")
-    with pytest.raises(CannotListenError, match="it is no socket"):
+    with pytest.raises(CannotListenError, match="it is not a socket"):
         claimed(claims, hosts=(str(path),))
     assert path.read_text() == "mine"
 

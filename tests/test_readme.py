@@ -62,7 +62,7 @@ async def test_its_count_of_shared_prompt_tokens_is_so() -> None:
         assert (completion.n_computed, completion.n_cached) == (int(counts[2]), int(counts[3]))
 
 
-SKIPPED = {".git", ".venv", "target", "dist", "node_modules", "__pycache__"}
+SKIPPED = {".git", ".venv", "target", "dist", "site", "node_modules", "__pycache__"}
 
 FROM_AN_INDEX = re.compile(
     # A command that installs it.

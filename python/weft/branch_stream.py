@@ -118,7 +118,7 @@ class BranchStream:
         append: str | list[int] | None = None,
         **options: "Unpack[SamplingOptions]",
     ) -> "Stream":
-        """Returns forks of the branch as a stream of their own; see `Stream.fork_stream`."""
+        """Returns forks of the branch as a separate stream; see `Stream.fork_stream`."""
         return await self._stream.fork_stream(self.index, n=n, at=at, unit=unit, append=append, **options)
 
     def _take(self, event: Token | Finished) -> None:

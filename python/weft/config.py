@@ -272,7 +272,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_freq_scale: Annotated[
         float | None,
         FieldMeta(
-            "RoPE frequency scale: 0.25 extends the context to four times that of training", 1e-4, 1e4, unset="the model's own"
+            "RoPE frequency scale: 0.25 extends the context to four times the training length", 1e-4, 1e4, unset="the model's own"
         ),
     ] = None
     yarn_orig_ctx: Annotated[
@@ -334,7 +334,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     poll: Annotated[
         int | None,
         FieldMeta(
-            "busy-waiting of idle threads before they sleep: 0 is none, 1 a few milliseconds, 100 the longest",
+            "busy-waiting of idle threads before they sleep: 0 disables it, 1 is a few milliseconds, 100 the longest",
             0,
             100,
             unset="1, and 0 for embeddings",

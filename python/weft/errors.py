@@ -114,7 +114,8 @@ class QueueFullError(WeftError):
     """Unit of `n_waiting`."""
 
     def __str__(self) -> str:
-        return f"the queue is full ({self.n_waiting} {self.unit}); retry later"
+        unit = self.unit.removesuffix("s") if self.n_waiting == 1 else self.unit
+        return f"the queue is full ({self.n_waiting} {unit}); retry later"
 
 
 @dataclass(eq=False, repr=False)
@@ -205,7 +206,7 @@ class TreeFullError(WeftError):
     """Unit of the limit, `max_nodes` or `max_bytes`."""
 
     def __str__(self) -> str:
-        return f"the tree may hold at most {self.limit} {self.unit} (max_{self.unit}); drop nodes, or let it hold more"
+        return f"the tree may hold at most {self.limit} {self.unit} (max_{self.unit}); drop nodes, or raise this limit"
 
 
 class TreeFileError(_FileError):

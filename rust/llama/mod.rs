@@ -253,7 +253,7 @@ fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: Me
         return Err(format!("{} models have a recurrent state or a sliding window", model.architecture()));
     }
     if model.n_positions() > 1 || model.projector().is_some() {
-        return Err("images have positions of their own".to_owned());
+        return Err("the positions of images have several dimensions".to_owned());
     }
     context.try_group(spare, model.bos_token().unwrap_or(0))
 }

@@ -97,7 +97,7 @@ def test_what_has_another_hash_is_thrown_away(hub: FakeHub, tmp_path: Path) -> N
 @pytest.mark.parametrize(("locked", "name", "said"), [(True, MODEL, "401"), (False, "ai/none", "404")])
 def test_what_is_not_there_and_what_may_not_be_read_is_told(hub: FakeHub, locked: bool, name: str, said: str) -> None:
     hub.locked = locked
-    why = rf"/v2/ai/\w+ has no such image, or lets only those read it who log in, which is not supported \({said} \w+"
+    why = rf"/v2/ai/\w+ has no such image, or requires a login, which is not supported \({said} \w+"
     with pytest.raises(weft.ModelLoadError, match=why):
         weft.hub.model(docker=name)
 
@@ -125,7 +125,7 @@ def test_a_tag_whose_note_is_damaged_is_as_if_it_were_not_there(hub: FakeHub) ->
 @pytest.mark.parametrize("asked", ["realm=", "realm", 'realm="https://[x/"'])
 def test_a_registry_that_does_not_say_where_tokens_are_is_told(hub: FakeHub, asked: str) -> None:
     hub.challenge = f"Bearer {asked}"
-    with pytest.raises(weft.ModelLoadError, match=re.escape(f"wants a token, and where from cannot be read: {asked!r}")):
+    with pytest.raises(weft.ModelLoadError, match=re.escape(f"requires a token, but names no valid issuer: {asked!r}")):
         weft.hub.model(docker=MODEL)
 
 
@@ -141,7 +141,7 @@ def test_where_tokens_are_may_have_a_query_of_its_own(hub: FakeHub) -> None:
         ({"layers": []}, "no layer of the image is a GGUF file"),
         ({"layers": [{"mediaType": "gguf", "digest": "sha256:../../x"}]}, "'sha256:../../x', which is no SHA-256"),
         ({"layers": [{"mediaType": "gguf", "digest": f"sha256:{'a' * 64}"}] * 2}, "2 layers of the image are GGUF files"),
-        ({"layers": 7}, "answers what is no manifest: Expected `array`, got `int`"),
+        ({"layers": 7}, "does not return a manifest: Expected `array`, got `int`"),
     ],
 )
 def test_a_manifest_without_one_model_is_told(hub: FakeHub, manifest: object, why: str) -> None:

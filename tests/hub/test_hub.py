@@ -168,9 +168,9 @@ TOKEN = r"-hft/--hf-token or HF_TOKEN"
         (
             "user/gated",
             None,
-            rf"its owners let in only those who have agreed .* at http.*/user/gated; then give a token by {TOKEN}",
+            rf"access requires agreement to its owners' terms at http.*/user/gated; then give a token by {TOKEN}",
         ),
-        ("user/gated", "right", r"its owners .*/user/gated; and the token must be of a user who has"),
+        ("user/gated", "right", r"access requires agreement .*/user/gated; and the token must be of a user who has"),
         ("user/private:Q2_K", "right", "it has no Q2_K; there are Q8_0"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_disk_without_room_is_said_before_anything_comes(hub: FakeHub, monkeyp
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
-        weft.ModelLoadError, match=r"of its 65\.5 kB, 65\.5 kB have still to be written to .*, where 1\.0 kB are free"
+        weft.ModelLoadError, match=r"of its 65\.5 kB, 65\.5 kB must still be downloaded to .*, where 1\.0 kB are free"
     ):
         weft.hub.model(REPO)
     assert hub.n_sent == 0

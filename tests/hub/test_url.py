@@ -98,7 +98,7 @@ def test_where_the_server_is_down_what_is_cached_is_taken(hub: FakeHub) -> None:
 
 def test_a_page_is_no_model_and_is_not_downloaded(hub: FakeHub, tmp_path: Path) -> None:
     hub.files["/m.gguf"] = b"<!doctype html>" + DATA
-    with pytest.raises(weft.ModelLoadError, match=re.escape("no GGUF file: it begins with b'<!doctype ht'")):
+    with pytest.raises(weft.ModelLoadError, match=re.escape("a GGUF file; its content begins with b'<!doctype ht'")):
         weft.hub.model(url=f"{hub.url}/m.gguf")
     assert incomplete(tmp_path) == []
 

@@ -334,7 +334,7 @@ async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
 
 TOO_MANY = {
     "code": 429,
-    "message": "the bodies that are being sent have come to 100000 bytes, the most that is held; try again later",
+    "message": "request bodies that are being received take 100000 bytes, which is the limit; try again later",
     "type": "rate_limit_error",
 }
 

@@ -43,8 +43,7 @@ async def test_an_answer_that_comes_to_too_much_is_ended(route: str, monkeypatch
     monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 16_384)
     engine = ScriptedEngine([*LONG, [finished(0)], []])
     answer, app = await ask(engine, route)
-    most = "more than 16384 bytes, the most that is collected"
-    message = f"the answer has come to {most}; ask for it with stream, or for less"
+    message = "the answer exceeds 16384 bytes; set stream, or request fewer tokens, completions or log-probabilities"
     error = {"code": 400, "message": message, "type": "invalid_request_error", "param": "stream"}
     assert (answer.status_code, answer.json()["error"]) == (400, error)
     assert [stream.is_closed for stream in engine.streams] == [True]
@@ -96,7 +95,7 @@ async def test_all_of_them_together_are_bounded_but_small_ones_are_not_refused(
     assert held > 0
     start, end = await ask_and_stay()
     assert (start["status"], dict(start["headers"])[b"retry-after"]) == (429, b"1")
-    assert b"ask with stream, or try again later" in end["body"]
+    assert b"set stream, or try again later" in end["body"]
     assert app.service.collected.n_bytes == held
     # A small one has its room in any case.
     assert (await ask_and_stay())[0]["status"] == 200

@@ -185,7 +185,7 @@ async def test_who_does_not_come_back_frees_the_slot() -> None:
         assert not made.is_ended, "somebody is there"
     await wait_until(lambda: made.is_ended)
     assert answer.is_closed
-    assert made.kept() == b"a" + b"the stream was ended: nobody has read it for 0.02 s"
+    assert made.kept() == b"a" + b"the stream was ended because no client read it for 0.02 s"
 
 
 async def test_of_a_long_stream_the_last_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ async def test_a_reader_who_is_too_slow_is_told(monkeypatch: pytest.MonkeyPatch)
         sent.append(message)
 
     await RecordingResponse(made)({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
-    assert b"no longer kept" in sent[-1]["body"]
+    assert b"no longer stored" in sent[-1]["body"]
 
 
 def numbered(number: int, n_more: int) -> bytes:

@@ -413,7 +413,7 @@ def test_a_number_that_leaves_a_setting_unset_is_named_where_another_one_is_refu
         ("-C 0xg", {}, "argument -C/--cpu-mask: '0xg' is not a mask of at most 128 hexadecimal digits"),
         ("-C 0", {}, "argument -C/--cpu-mask: '0' leaves no processor"),
         ("-Cr 3", {}, "argument -Cr/--cpu-range: '3' is not a range of processors, as 0-3"),
-        ("-Cr 3-1", {}, "argument -Cr/--cpu-range: '3-1' ends before it begins"),
+        ("-Cr 3-1", {}, "argument -Cr/--cpu-range: '3-1' is reversed: its first number is the larger one"),
         ("-Crb 0-512", {}, "argument -Crb/--cpu-range-batch: 512 is not in 0 to 511"),
         ("--prio 4", {}, "argument --prio: 4 is not in -1 to 3"),
         ("--poll-batch 101", {}, "argument --poll-batch: 101 is not in 0 to 100"),

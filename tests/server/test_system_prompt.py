@@ -200,7 +200,7 @@ async def test_where_the_one_before_cannot_be_computed_again_it_is_followed_all_
             patched.setattr(engine, "pin", pin_until_many_wait)
             wrong = {"system_prompt": two, "prompt": "a", "lora": [{"id": 7, "scale": 1}]}
             assert (await client.post("/completion", json=wrong)).status_code == 400
-        assert "the system prompt is still used, but could not be pinned again: the queue is full (1 requests)" in caplog.text
+        assert "the system prompt is still used, but could not be pinned again: the queue is full (1 request)" in caplog.text
         assert await engine.prefixes() == []
         assert (await client.get("/props")).json()["system_prompt"] == one
         assert (await complete(client, prompt=" Once"))["prompt"] == "<s>" + one + " Once"

@@ -181,7 +181,7 @@ class _Registry:
             given = parse_keqv_list(parse_http_list(asked))
             realm = urlsplit(given.pop("realm", ""))
         except (ValueError, IndexError):
-            raise Unavailable(f"{self.url} wants a token, and where from cannot be read: {asked!r}") from None
+            raise Unavailable(f"{self.url} requires a token, but names no valid issuer: {asked!r}") from None
         if realm.scheme not in ("https", urlsplit(self.url).scheme):
             return False
         wanted = urlencode({"scope": f"repository:{self.repo}:pull", **given})
@@ -202,7 +202,7 @@ def _get_json(url: str, headers: dict[str, str], kind: type[Response]) -> Respon
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"{url.partition('?')[0]} answers what is no {kind.__name__.strip('_').lower()}: {error}") from None
+        raise Unavailable(f"{url.partition('?')[0]} does not return a {kind.__name__.strip('_').lower()}: {error}") from None
 
 
 def _reason(error: Exception, registry: _Registry) -> str:
@@ -213,4 +213,4 @@ def _reason(error: Exception, registry: _Registry) -> str:
     if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (401, 403, 404):
         return reason(error, where=where)
     said = f"{error.response.status_code} {error.response.reason_phrase}".strip()
-    return f"{where} has no such image, or lets only those read it who log in, which is not supported ({said})"
+    return f"{where} has no such image, or requires a login, which is not supported ({said})"

@@ -115,7 +115,7 @@ def _n_to_keep(partial: Path, remote: Remote) -> int:
 def _check_room(folder: Path, n_total: int, n_more: int) -> None:
     if (free := shutil.disk_usage(folder).free) < n_more:
         raise Unavailable(
-            f"of its {size_text(n_total)}, {size_text(n_more)} have still to be written to {folder},"
+            f"of its {size_text(n_total)}, {size_text(n_more)} must still be downloaded to {folder},"
             f" where {size_text(free)} are free"
         )
 
@@ -152,7 +152,7 @@ def _check(remote: Remote, partial: Path) -> None:
     n = partial.stat().st_size
     if remote.size is not None and n != remote.size:
         partial.unlink()
-        raise Unavailable(f"{remote.name} was to have {remote.size} bytes, and {n} have come")
+        raise Unavailable(f"{remote.name} has {remote.size} bytes, but only {n} were received")
     if remote.sha256 is not None:
         with partial.open("rb") as file:
             came = hashlib.file_digest(file, "sha256").hexdigest()

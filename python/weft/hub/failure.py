@@ -48,7 +48,7 @@ def reason(error: Exception, *, where: str, has_token: bool = False) -> str:
         return str(error)
     if isinstance(error, GatedRepoError):
         then = "and the token must be of a user who has" if has_token else f"then give a token by {TOKEN}"
-        return f"its owners let in only those who have agreed to their terms at {where}; {then}"
+        return f"access requires agreement to its owners' terms at {where}; {then}"
     if isinstance(error, HfHubHTTPError):
         response = error.response
         said = f"{response.status_code} {response.reason_phrase}".strip()

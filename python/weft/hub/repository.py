@@ -75,7 +75,7 @@ def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: Dow
     info = HfApi(token=source.token).model_info(repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     files = {file.rfilename: file for file in info.siblings or ()}
     if info.sha is None or HASH.fullmatch(info.sha) is None:
-        raise Unavailable("the hub does not tell its commit")
+        raise Unavailable("the hub does not report its commit")
     names: tuple[str, ...] = choose(files, quant, source.file)
     if (projector := _projector(names[0], files, source)) is not None:
         names = (*names, projector)

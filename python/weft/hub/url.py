@@ -97,7 +97,7 @@ def _probe(url: str, headers: dict[str, str]) -> Remote:
             if len(beginning) >= len(MAGIC):
                 break
         if not beginning.startswith(MAGIC):
-            raise Unavailable(f"what is there is no GGUF file: it begins with {bytes(beginning[:12])!r}")
+            raise Unavailable(f"the URL does not return a GGUF file; its content begins with {bytes(beginning[:12])!r}")
         length = response.headers.get("Content-Length", "")
         return Remote(
             name=file_name(url),

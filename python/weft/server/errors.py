@@ -206,15 +206,16 @@ class AnswersTooLargeError(ServerError, status=429, reason=Reason.ANSWER_TOO_LAR
     """Responses that are not streamed exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
-        most = f"{n_bytes} bytes, the most that is collected"
-        super().__init__(f"the answers that are not streamed have come to {most}; ask with stream, or try again later")
+        super().__init__(
+            f"answers that are not streamed take {n_bytes} bytes, which is the limit; set stream, or try again later"
+        )
 
 
 class BodiesTooLargeError(ServerError, status=429, reason=Reason.TOO_MANY_BODIES):
     """Bodies that are being received or wait to be decoded exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
-        super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
+        super().__init__(f"request bodies that are being received take {n_bytes} bytes, which is the limit; try again later")
 
 
 class NoSuchItemError(ServerError, status=404, reason=Reason.NO_ROUTE):
@@ -232,14 +233,14 @@ class OffsetLostError(ServerError, status=400, reason=Reason.INVALID_FIELD, para
     """The requested offset of a stream has been dropped from its buffer."""
 
     def __init__(self, offset: int, n_dropped: int) -> None:
-        super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
+        super().__init__(f"the stream's byte {offset} is no longer stored; the first stored byte is {n_dropped}")
 
 
 class UnreadStreamError(ServerError, status=408, reason=Reason.CLIENT_LEFT):
     """A stream was cancelled because no client read it for the grace period."""
 
     def __init__(self, grace_s: float) -> None:
-        super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
+        super().__init__(f"the stream was ended because no client read it for {grace_s:g} s")
 
 
 class StreamEndedError(ServerError, status=409, reason=Reason.CLIENT_LEFT):
@@ -253,7 +254,7 @@ class StreamsFullError(ServerError, status=429, reason=Reason.QUEUE_FULL):
     """The number of resumable streams has reached its limit."""
 
     def __init__(self, n_streams: int) -> None:
-        super().__init__(f"{n_streams} streams are being written that can be resumed, which is the limit; try again later")
+        super().__init__(f"{n_streams} resumable streams are running, which is the limit; try again later")
 
 
 class SlotFileError(ServerError, status=500, reason=None):
@@ -274,8 +275,8 @@ def _overflow(error: ContextOverflowError) -> dict[str, Any]:
 
 
 def _too_large(error: AnswerTooLargeError) -> dict[str, Any]:
-    most = f"more than {error.max_bytes} bytes, the most that is collected"
-    return {"message": f"the answer has come to {most}; ask for it with stream, or for less", "param": "stream"}
+    message = f"the answer exceeds {error.max_bytes} bytes; set stream, or request fewer tokens, completions or log-probabilities"
+    return {"message": message, "param": "stream"}
 
 
 class _Row(NamedTuple):

@@ -113,7 +113,7 @@ def _claim_path(address: Address, claims: ExitStack) -> None:
 def _remove_abandoned(path: Path) -> None:
     """Removes a socket file whose process no longer exists."""
     if not stat.S_ISSOCK(path.stat().st_mode):
-        raise FileExistsError(errno.EEXIST, "there is a file of this name, and it is no socket")
+        raise FileExistsError(errno.EEXIST, "a file of this name exists, and it is not a socket")
     with unix_socket() as probe:
         if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

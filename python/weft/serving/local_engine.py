@@ -19,7 +19,7 @@ __all__ = ["model_name", "model_path", "new_engine"]
 def new_engine(
     settings: Settings, *, has_bar: bool = True, on_fetching: "Callable[[Progress], object]" = lambda _: None
 ) -> Engine:
-    """Returns an engine for the settings, not started: with a local model or one that it downloads.
+    """Returns an engine for the settings, not started. Its model is a local file or a download.
 
     Args:
         settings: The settings.

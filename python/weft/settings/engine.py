@@ -105,7 +105,7 @@ def _range(text: str) -> tuple[int, ...]:
     cpu = whole(0, MAX_THREADS - 1)
     first, last = cpu(match[1] or "0"), cpu(match[2] or str(MAX_THREADS - 1))
     if first > last:
-        raise ValueError(f"{text!r} ends before it begins")
+        raise ValueError(f"{text!r} is reversed: its first number is the larger one")
     return tuple(range(first, last + 1))
 
 

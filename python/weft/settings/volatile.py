@@ -98,7 +98,7 @@ def _n_ways_of(kind: Any, about: Any) -> int:  # noqa: ANN401 (an operation and 
             # If alternatives begin with different letters, the next character selects one.
             return max(each) if _are_told_apart(about[1]) else sum(each)
         case _constants.ASSERT | _constants.ASSERT_NOT | _constants.GROUPREF | _constants.GROUPREF_EXISTS:
-            raise ValueError("a pattern may not look around or back: nobody can tell how long that takes")
+            raise ValueError("a pattern may not use lookaround or backreferences, whose running time is unbounded")
     return 1
 
 

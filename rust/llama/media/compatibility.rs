@@ -21,7 +21,7 @@ pub(super) fn check(file: &Metadata) -> Result<(), String> {
     let is_one_of = |names: &[&str]| kinds.iter().find(|kind| names.contains(&kind.as_str()));
     if let Some(kind) = is_one_of(&CONTEXT_DEPENDENT) {
         return Err(format!(
-            "projectors of the type {kind} are not supported: their encoding of an image depends on the text before it"
+            "projectors of the type {kind} are not supported: their encoding of an image depends on the preceding text"
         ));
     }
     let Some(stack) = file.u32("clip.audio.projector.stack_factor") else { return Ok(()) };

@@ -179,7 +179,7 @@ impl Base {
         let architecture = file.string("general.architecture").unwrap_or_default();
         if architecture != self.architecture {
             return Err(format!(
-                "it was trained for the architecture {architecture:?}; that of this model is {:?}",
+                "it was trained for the architecture {architecture:?}, and this model has {:?}",
                 self.architecture
             ));
         }

@@ -347,7 +347,7 @@ fn files_that_do_not_fit_the_model_are_rejected_by_name() {
     let cases: Vec<(Toy, &str)> = vec![
         (
             Toy::new("qwen2").change(matrix, N_EMBD, N_EMBD),
-            "trained for the architecture \"qwen2\"; that of this model is \"llama\"",
+            "trained for the architecture \"qwen2\", and this model has \"llama\"",
         ),
         (without(&[("general.architecture", "llama")]), "its general.type is \"\", not \"adapter\""),
         (without(&[("general.type", "adapter"), ("adapter.type", "ia3")]), "its adapter.type is \"ia3\", not \"lora\""),

@@ -49,7 +49,7 @@ class EngineState(StrEnum):
 
 
 class Lifecycle:
-    """Loads, unloads and reloads the model, with what is kept beside it: chat template, cache, pins and system prompt."""
+    """Loads, unloads and reloads the model and its chat template, cache, pins and system prompt."""
 
     def __init__(
         self,

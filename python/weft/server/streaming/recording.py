@@ -191,7 +191,7 @@ class Recording:
 
     def _cancel_unread(self) -> None:
         if self._n_readers == 0 and not self.is_ended and self._grace_s is not None:
-            logger.info("a stream ends that nobody has read for %g s", self._grace_s)
+            logger.info("a stream ends because no client read it for %g s", self._grace_s)
             self._failure = UnreadStreamError(self._grace_s)
             self._writing.cancel()
 
