@@ -54,6 +54,15 @@ async def test_the_page_and_its_files_need_no_key(settings: dict[str, Any]) -> N
     assert answers["/docs"].headers["referrer-policy"] == "no-referrer"
 
 
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+async def test_a_trailing_slash_leads_to_the_page(prefix: str) -> None:
+    async with serving(api_prefix=prefix, api_keys=(KEY,)) as client:
+        redirect = await client.get(f"{prefix}/docs/", follow_redirects=False)
+        page = await client.get(f"{prefix}/docs/")
+    assert redirect.status_code == 308
+    assert (page.status_code, page.url.path) == (200, f"{prefix}/docs")
+
+
 async def test_the_page_is_served_while_the_model_is_loaded() -> None:
     engine = ScriptedEngine()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:

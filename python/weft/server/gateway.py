@@ -24,7 +24,7 @@ from weft.server.errors import (
     StillLoadingError,
     TextsWaitingError,
 )
-from weft.server.page import DOCS, PATHS, SCRIPT, docs_file, page, script
+from weft.server.page import DOCS, DOCS_FOLDER, PATHS, SCRIPT, docs_file, page, script
 from weft.server.request_line import RequestLine
 from weft.server.service import Service
 from weft.server.static import Files
@@ -133,7 +133,7 @@ class Gateway:
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """Returns the response to a request that needs no route, or None."""
         is_get = scope["method"] in ("GET", "HEAD")
-        if is_get and path in (*PATHS, SCRIPT, *DOCS) and (answer := await self._page(path)) is not None:
+        if is_get and path in (*PATHS, SCRIPT, *DOCS, DOCS_FOLDER) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self.service.lifecycle.refusal()) is not None:
             if is_get and path in srb.MODEL_PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
@@ -155,7 +155,7 @@ class Gateway:
         found = None if self._files is None else await self._files.answer(path)
         if found is not None:
             return found
-        if path in DOCS:
+        if path in DOCS or path == DOCS_FOLDER:
             return docs_file(path)
         if not self._settings.ui:
             return None

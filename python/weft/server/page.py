@@ -19,6 +19,9 @@ SCRIPT = "/completion.js"
 DOCS = {"/docs": "text/html", "/docs.css": "text/css", "/docs.js": "text/javascript"}
 """Media types of the documentation page and its files, by path. The page builds its content from `/openapi.json`."""
 
+DOCS_FOLDER = "/docs/"
+"""Path that leads to the documentation page."""
+
 
 def page(settings: Settings) -> ASGIResponse:
     """Returns the page: several chats with `--compat parallel`, else one prompt and its branches."""
@@ -33,7 +36,10 @@ def script() -> ASGIResponse:
 
 @cache
 def docs_file(path: str) -> ASGIResponse:
-    """Returns one of the files in `DOCS`."""
+    """Returns one of the files in `DOCS`, or a redirect from `DOCS_FOLDER`."""
+    if path == DOCS_FOLDER:
+        # Relative: a proxy or --api-prefix may put a path before this one.
+        return ASGIResponse(status_code=308, headers={"location": "../docs"})
     name = path.strip("/")
     if path != "/docs":
         return ASGIResponse(body=text_of(name), media_type=DOCS[path], headers=_HEADERS)
