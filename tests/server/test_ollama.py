@@ -341,7 +341,7 @@ REFUSED = [
     ({"options": {"num_thread": 3}}, "options.num_thread"),
     ({"options": {"use_mmap": False}}, "options.use_mmap"),
     ({"options": {"num_batch": 0}}, "options.num_batch"),
-    ({"options": {"num_predict": -3}}, "options.num_predict"),
+    ({"options": {"num_predict": -3}}, "options.num_predict is -3; it must be -2 or more"),
     ({"options": {"num_keep": -3}}, "options.num_keep"),
     ({"options": {"top_k": "a"}}, "options.top_k"),
     ({"options": {"mirostat": 7}}, "options.mirostat"),

@@ -36,6 +36,9 @@ _SENT_AS = {name: f"options.{option}" for name, option in _OPTIONS.items()} | {
     "image_data": "images",
 }
 
+_UNTIL_CONTEXT_IS_FULL = -2
+"""Value of `num_predict`, equivalent to -1 here."""
+
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h)")
@@ -144,7 +147,10 @@ def _check_options(options: schemas.Options, n_ctx: int) -> None:
 
 def _written(options: schemas.Options) -> dict[str, Any]:
     fields = {name: getattr(options, name) for name in _OPTIONS}
-    if fields["n_predict"] == -2:
+    limit = options.n_predict
+    if limit is not None and limit < _UNTIL_CONTEXT_IS_FULL:
+        raise InvalidRequestError("options", f"options.num_predict is {limit}; it must be {_UNTIL_CONTEXT_IS_FULL} or more")
+    if limit == _UNTIL_CONTEXT_IS_FULL:
         fields["n_predict"] = -1
     return fields
 
