@@ -1,10 +1,9 @@
 //! Admission order of requests. Pure: requests in, the next one out; no clock, no cache, no model.
 //!
 //! The cost of a lookup depends on the number of open requests, about the number of slots, and of priorities, but not on the
-//! number of waiting requests: each of those is in an index by the condition it waits for.
+//! number of waiting requests, which are in an index by the condition they wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use crate::engine::cache_manager::guards::ReservationGuard;
@@ -24,19 +23,51 @@ pub(crate) struct PreemptedSequence {
     pub(crate) n_held: u32,
 }
 
-/// The condition that a request waits for, which selects its index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The condition that a request waits for: its key in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum WaitState {
-    /// No branch was ever in a slot, and one could start.
-    NotStarted,
-    AwaitingPrefix(AwaitedPrefix),
+    /// This sequence computes a prefix of the prompt.
+    AwaitingPrefix(SchedulingKey),
+    /// No branch was ever in a slot, and one could start. With the priority, and whether there are several completions.
+    NotStarted(i32, bool),
     AwaitingSlot(u32),
-    /// At least one branch waits; the others have started, or the logits after the prompt are stored.
-    Open,
+    /// At least one branch waits; the others have started, or the logits after the prompt are stored. With the priority.
+    Open(i32),
     /// Every branch was in a slot, or the parameters of the branches are not known yet.
     Started,
     /// The stream ends with an error: no branch starts any more.
     Failed,
+}
+
+impl WaitState {
+    /// Precedes the states after [`WaitState::AwaitingPrefix`].
+    const AFTER_PREFIXES: Self = Self::NotStarted(i32::MIN, false);
+
+    fn of(group: &RequestGroup) -> Self {
+        let priority = group.request.priority;
+        if group.is_unbuilt() && group.prompt_logits.is_some() {
+            // No branch starts yet, but its prompt's cells are held.
+            return Self::Open(priority);
+        }
+        if !group.has_waiting() {
+            return Self::Started;
+        }
+        match (group.has_started || group.prompt_logits.is_some(), group.required_slot()) {
+            (false, None) => Self::NotStarted(priority, group.branches.len() > 1),
+            (false, Some(slot)) => Self::AwaitingSlot(slot),
+            (true, _) => Self::Open(priority),
+        }
+    }
+
+    /// Returns the position of a group among those that wait for the same: by the awaited length, or the most senior first.
+    fn order_of(self, group: &RequestGroup) -> (i64, u64) {
+        let rank = match self {
+            Self::AwaitingPrefix(_) => group.awaited_prefix.map_or(0, |prefix| prefix.n_tokens.into()),
+            Self::NotStarted(..) | Self::AwaitingSlot(_) => rank(group.last_served, group.request.priority),
+            Self::Open(_) | Self::Started | Self::Failed => 0,
+        };
+        (rank, group.group_id)
+    }
 }
 
 #[derive(Default)]
@@ -45,14 +76,7 @@ pub(crate) struct Queue {
     groups: BTreeMap<u64, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
     streams: Index<u64, u64>,
-    /// Groups by priority and by whether they have several completions; least recently served first.
-    not_started: Index<(i32, bool), (u64, u64)>,
-    /// Groups by the awaited sequence and the awaited number of tokens.
-    awaiting_prefix: BTreeSet<(SchedulingKey, u32, u64)>,
-    /// Groups by required slot, most senior first.
-    awaiting_slot: Index<u32, (i64, u64)>,
-    /// Groups by priority.
-    open: Index<i32, u64>,
+    waiting: Index<WaitState, (i64, u64)>,
     /// Most senior first.
     preempted: Vec<PreemptedSequence>,
     n_starts: u64,
@@ -72,9 +96,8 @@ impl Queue {
     pub(crate) fn push(&mut self, mut group: RequestGroup) {
         group.arrived = self.n_starts;
         group.last_served = group.arrived;
-        let group_id = group.group_id;
-        let state = wait_state_of(&group);
-        self.index(&group, state);
+        let (group_id, state) = (group.group_id, WaitState::of(&group));
+        insert(&mut self.waiting, state, state.order_of(&group));
         if group.request_id != group_id {
             self.streams.entry(group.request_id).or_insert_with(|| BTreeSet::from([group.request_id])).insert(group_id);
         }
@@ -111,10 +134,10 @@ impl Queue {
     /// Changes a request and its wait state to the one that `change` returns; a request that has failed stays so.
     fn update(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> WaitState) -> &mut RequestGroup {
         let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
-        self.unindex(&group, old);
+        remove(&mut self.waiting, old, &old.order_of(&group));
         let new = change(&mut group);
         let state = if old == WaitState::Failed { old } else { new };
-        self.index(&group, state);
+        insert(&mut self.waiting, state, state.order_of(&group));
         &mut self.groups.entry(group_id).or_insert((group, state)).0
     }
 
@@ -125,14 +148,16 @@ impl Queue {
     /// alternate. At different priorities, the senior one is next; see
     /// [`STARTS_PER_PRIORITY`](crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY).
     pub(crate) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
-        // A request with several completions does not start while too many are open.
-        let may_start = |&(&(priority, is_several), _): &(&(i32, bool), _)| !is_several || self.may_open(priority);
-        let not_started = self.not_started.iter().filter(may_start).filter_map(|(_, waiting)| Some(waiting.first()?.1));
-        let awaiting_slot = self.awaiting_slot.iter().filter(|&(&slot, _)| is_free(slot));
-        let awaiting_slot = awaiting_slot.filter_map(|(_, waiting)| Some(waiting.first()?.1));
-        let open = self.open.values().flatten().copied().filter(|&group_id| self.group(group_id).can_start());
+        let may_start = |state: WaitState| match state {
+            // A request with several completions does not start while too many are open.
+            WaitState::NotStarted(priority, is_several) => !is_several || self.may_open(priority),
+            WaitState::AwaitingSlot(slot) => is_free(slot),
+            WaitState::AwaitingPrefix(_) | WaitState::Open(_) | WaitState::Started | WaitState::Failed => false,
+        };
+        let firsts = self.waiting.iter().filter(|&(&state, _)| may_start(state)).filter_map(|(_, waiting)| waiting.first());
+        let open = self.open_from(i32::MIN).flatten().filter(|&&(_, group_id)| self.group(group_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
-        for group_id in not_started.chain(awaiting_slot).chain(open) {
+        for &(_, group_id) in firsts.chain(open) {
             let group = self.group(group_id);
             let key = (self.n_running_of(group.request_id), group.last_served, group_id);
             let best_of_priority = best.entry(group.request.priority).or_insert(key);
@@ -144,44 +169,54 @@ impl Queue {
 
     /// Returns true if another request of `priority` may be open. Requests of lower priority do not count, up to a limit.
     fn may_open(&self, priority: i32) -> bool {
-        let n_open = |of: std::ops::RangeFrom<i32>| self.open.range(of).map(|(_, open)| open.len()).sum::<usize>();
-        n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
+        let n_open = |priority| self.open_from(priority).map(BTreeSet::len).sum::<usize>();
+        n_open(priority) < self.max_open && n_open(i32::MIN) < MAX_OPEN_FACTOR * self.max_open
+    }
+
+    /// Returns the open groups of each priority from `priority` on.
+    fn open_from(&self, priority: i32) -> impl Iterator<Item = &BTreeSet<(i64, u64)>> {
+        self.waiting.range(WaitState::Open(priority)..WaitState::Started).map(|(_, open)| open)
     }
 
     pub(crate) fn highest_waiting(&self) -> Option<i32> {
-        let awaiting_slot = self.awaiting_slot.values().filter_map(BTreeSet::first);
-        let awaiting_slot = awaiting_slot.map(|&(_, group_id)| self.group(group_id).request.priority);
-        let not_started = self.not_started.keys().next_back().map(|&(priority, _)| priority);
-        awaiting_slot.chain(not_started).chain(self.open.keys().next_back().copied()).max()
+        let priority_of = |(state, waiting): (&WaitState, &BTreeSet<(i64, u64)>)| match state {
+            WaitState::NotStarted(priority, _) | WaitState::Open(priority) => Some(*priority),
+            WaitState::AwaitingSlot(_) => Some(self.group(waiting.first()?.1).request.priority),
+            WaitState::AwaitingPrefix(_) | WaitState::Started | WaitState::Failed => None,
+        };
+        self.waiting.iter().filter_map(priority_of).max()
     }
 
     pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
         self.update(group_id, |group| {
             group.awaited_prefix = Some(awaited_prefix);
-            WaitState::AwaitingPrefix(awaited_prefix)
+            WaitState::AwaitingPrefix(awaited_prefix.provider)
         });
     }
 
     /// Returns the requests that wait until `owner` has computed exactly `n_tokens` tokens.
     pub(crate) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
-        let blocked = self.awaiting_prefix.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
-        blocked.map(|&(_, _, group_id)| self.group(group_id))
+        let n_tokens = i64::from(n_tokens);
+        let blocked = self.waiting.get(&WaitState::AwaitingPrefix(owner)).into_iter();
+        let blocked = blocked.flat_map(move |blocked| blocked.range((n_tokens, 0)..=(n_tokens, u64::MAX)));
+        blocked.map(|&(_, group_id)| self.group(group_id))
     }
 
     pub(crate) fn n_blocked(&self) -> usize {
-        self.awaiting_prefix.len()
+        self.waiting.range(..WaitState::AFTER_PREFIXES).map(|(_, blocked)| blocked.len()).sum()
     }
 
     /// `n_computed` returns the computed tokens of a sequence, `None` if it does not run.
     pub(crate) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
-        let mut next = self.awaiting_prefix.first().copied();
-        while let Some((owner, ..)) = next {
-            let n_computed = n_computed(owner).unwrap_or(u32::MAX);
-            let unblocked = self.awaiting_prefix.range((owner, 0, 0)..=(owner, n_computed, u64::MAX));
-            for group_id in unblocked.map(|&(_, _, group_id)| group_id).collect::<Vec<u64>>() {
-                self.update(group_id, |group| wait_state_of(group));
+        let mut unblocked = Vec::new();
+        for (state, blocked) in self.waiting.range(..WaitState::AFTER_PREFIXES) {
+            if let WaitState::AwaitingPrefix(owner) = *state {
+                let n_computed = n_computed(owner).map_or(i64::MAX, i64::from);
+                unblocked.extend(blocked.range(..=(n_computed, u64::MAX)).map(|&(_, group_id)| group_id));
             }
-            next = self.awaiting_prefix.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
+        }
+        for group_id in unblocked {
+            self.update(group_id, |group| WaitState::of(group));
         }
     }
 
@@ -202,7 +237,7 @@ impl Queue {
             group.has_started = true;
             group.last_served = n_starts;
             group.awaited_prefix = None;
-            wait_state_of(group)
+            WaitState::of(group)
         });
         group.take_permit_if_started()
     }
@@ -211,7 +246,7 @@ impl Queue {
         self.update(group_id, |group| {
             group.branches.fill(BranchState::Waiting);
             group.has_started = false;
-            wait_state_of(group)
+            WaitState::of(group)
         });
     }
 
@@ -222,7 +257,7 @@ impl Queue {
     pub(crate) fn finish_all(&mut self, group_id: u64) -> Option<QueuePermit> {
         let group = self.update(group_id, |group| {
             group.branches.fill(BranchState::Finished);
-            wait_state_of(group)
+            WaitState::of(group)
         });
         group.take_permit_if_started()
     }
@@ -231,7 +266,7 @@ impl Queue {
     pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
         let group = self.update(group_id, |group| {
             group.set(index, BranchState::Finished);
-            wait_state_of(group)
+            WaitState::of(group)
         });
         group.take_permit_if_started()
     }
@@ -247,7 +282,7 @@ impl Queue {
         self.update(group_id, |group| {
             group.awaited_prefix = None;
             group.keep_prompt(|| Arc::clone(logits));
-            wait_state_of(group)
+            WaitState::of(group)
         });
     }
 
@@ -257,7 +292,7 @@ impl Queue {
         self.update(group_id, |group| {
             group.set_branch_specs(branch_specs);
             let awaited_prefix = state.filter(|state| matches!(state, WaitState::AwaitingPrefix(_)));
-            awaited_prefix.unwrap_or_else(|| wait_state_of(group))
+            awaited_prefix.unwrap_or_else(|| WaitState::of(group))
         });
     }
 
@@ -267,13 +302,13 @@ impl Queue {
 
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         let (group, state) = self.groups.remove(&group_id)?;
-        self.unindex(&group, state);
+        remove(&mut self.waiting, state, &state.order_of(&group));
         remove(&mut self.streams, group.request_id, &group_id);
         Some(group)
     }
 
     pub(crate) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
-        self.open.values().flatten().map(|&group_id| self.group(group_id))
+        self.open_from(i32::MIN).flatten().map(|&(_, group_id)| self.group(group_id))
     }
 
     /// Returns the requests whose prompts are held on one of `ids`, including failed requests. O(number of requests).
@@ -317,36 +352,6 @@ impl Queue {
     pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<PreemptedSequence> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.group_id == group_id).collect()
     }
-
-    fn index(&mut self, group: &RequestGroup, state: WaitState) {
-        let (priority, group_id) = (group.request.priority, group.group_id);
-        match state {
-            WaitState::NotStarted => {
-                insert(&mut self.not_started, (priority, group.branches.len() > 1), (group.last_served, group_id));
-            }
-            WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.insert((prefix.provider, prefix.n_tokens, group_id));
-            }
-            WaitState::AwaitingSlot(slot) => insert(&mut self.awaiting_slot, slot, seniority_of(group)),
-            WaitState::Open => insert(&mut self.open, priority, group_id),
-            WaitState::Started | WaitState::Failed => {}
-        }
-    }
-
-    fn unindex(&mut self, group: &RequestGroup, state: WaitState) {
-        let (priority, group_id) = (group.request.priority, group.group_id);
-        match state {
-            WaitState::NotStarted => {
-                remove(&mut self.not_started, (priority, group.branches.len() > 1), &(group.last_served, group_id));
-            }
-            WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.remove(&(prefix.provider, prefix.n_tokens, group_id));
-            }
-            WaitState::AwaitingSlot(slot) => remove(&mut self.awaiting_slot, slot, &seniority_of(group)),
-            WaitState::Open => remove(&mut self.open, priority, &group_id),
-            WaitState::Started | WaitState::Failed => {}
-        }
-    }
 }
 
 type Index<K, V> = BTreeMap<K, BTreeSet<V>>;
@@ -360,25 +365,6 @@ fn remove<K: Ord + Copy, V: Ord>(index: &mut Index<K, V>, key: K, value: &V) {
     values.remove(value);
     if values.is_empty() {
         index.remove(&key);
-    }
-}
-
-fn seniority_of(group: &RequestGroup) -> (i64, u64) {
-    (rank(group.last_served, group.request.priority), group.group_id)
-}
-
-fn wait_state_of(group: &RequestGroup) -> WaitState {
-    if group.is_unbuilt() && group.prompt_logits.is_some() {
-        // No branch starts yet, but its prompt's cells are held.
-        return WaitState::Open;
-    }
-    if !group.has_waiting() {
-        return WaitState::Started;
-    }
-    match (group.has_started || group.prompt_logits.is_some(), group.required_slot()) {
-        (false, None) => WaitState::NotStarted,
-        (false, Some(slot)) => WaitState::AwaitingSlot(slot),
-        (true, _) => WaitState::Open,
     }
 }
 
@@ -501,12 +487,7 @@ mod tests {
             assert_eq!(queue.remove(group_id).map(|group| group.group_id), Some(group_id));
         }
         assert!(queue.is_empty() && queue.remove(0).is_none() && queue.next(|_| true).is_none());
-        assert!(
-            queue.not_started.is_empty()
-                && queue.awaiting_prefix.is_empty()
-                && queue.open.is_empty()
-                && queue.awaiting_slot.is_empty()
-        );
+        assert!(queue.waiting.is_empty());
     }
 
     #[test]
