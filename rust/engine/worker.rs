@@ -110,9 +110,17 @@ impl<R: Runner> Worker<R> {
         None
     }
 
-    /// Handles commands and answers queries; blocks while there is no work. Returns the start of the step, `None` for none.
+    /// Handles commands and answers queries; waits while there is no work. Returns the start of the step, `None` to stop.
     fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        let started_at = self.take_commands(sleep)?;
+        self.scheduler.begin_step();
+        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
+            match self.commands.recv_timeout(sleep) {
+                Ok(command) => self.handle_command(command).then_some(())?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        let started_at = self.take_commands()?;
         let mut n_left = self.queries.take_budget();
         if self.queries.are_waiting() && n_left > 0 {
             self.output.wake_all();
@@ -127,49 +135,40 @@ impl<R: Runner> Worker<R> {
         Some(started_at)
     }
 
-    /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
-    /// limit of a step, later commands wait for the next step.
-    fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        self.scheduler.begin_step();
-        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
-            match self.commands.recv_timeout(sleep) {
-                Ok(command) => self.handle_command(command).then_some(())?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
-            }
-        }
+    /// Handles the commands that have arrived, and further ones until there is a request. Once the prompts of forks fill the copying
+    /// limit of a step, later commands wait for the next step. Returns as [`Worker::receive`].
+    fn take_commands(&mut self) -> Option<Instant> {
         let mut started_at = self.stopwatch.begin(self.cache.take_copy_time());
-        loop {
-            if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
-                return Some(started_at);
-            }
-            let command = match self.commands.try_recv() {
-                Ok(command) => command,
+        while !(self.scheduler.is_busy() && hooks::is_step_full(self.scheduler.features())) {
+            match self.commands.try_recv() {
+                Ok(command) => self.handle_command(command).then_some(())?,
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if self.scheduler.is_busy() => return Some(started_at),
-                Err(TryRecvError::Empty) if self.queries.are_waiting() => {
-                    self.output.wake_all();
-                    let query = self.queries.next().expect("one is waiting");
-                    answer(&mut self.scheduler, &mut self.cache, self.stopwatch.times(), query);
-                    continue;
-                }
-                Err(TryRecvError::Empty) if self.cache.use_idle_time(|ids, reason| self.scheduler.fail_lost(ids, reason)) => {
-                    started_at = self.stopwatch.begin(self.cache.take_copy_time());
-                    continue;
-                }
-                Err(TryRecvError::Empty) => {
-                    self.output.wake_all();
-                    self.scheduler.record_evictions(self.cache.take_evicted());
-                    publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
-                    #[cfg(test)]
-                    self.check_idle();
-                    let command = self.commands.recv().ok()?;
-                    started_at = self.stopwatch.begin(self.cache.take_copy_time());
-                    command
-                }
-            };
-            self.handle_command(command).then_some(())?;
+                Err(TryRecvError::Empty) if self.scheduler.is_busy() => break,
+                Err(TryRecvError::Empty) => started_at = self.spend_idle_time(started_at)?,
+            }
         }
+        Some(started_at)
+    }
+
+    /// Without requests: answers a query, or else moves cells, or else waits for a command. Returns the start of a step that would
+    /// follow, `None` to stop.
+    fn spend_idle_time(&mut self, started_at: Instant) -> Option<Instant> {
+        if let Some(query) = self.queries.next() {
+            self.output.wake_all();
+            answer(&mut self.scheduler, &mut self.cache, self.stopwatch.times(), query);
+            return Some(started_at);
+        }
+        let mut command = None;
+        if !self.cache.use_idle_time(|ids, reason| self.scheduler.fail_lost(ids, reason)) {
+            self.output.wake_all();
+            self.scheduler.record_evictions(self.cache.take_evicted());
+            publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
+            #[cfg(test)]
+            self.check_idle();
+            command = Some(self.commands.recv().ok()?);
+        }
+        let started_at = self.stopwatch.begin(self.cache.take_copy_time());
+        command.is_none_or(|command| self.handle_command(command)).then_some(started_at)
     }
 
     fn schedule(&mut self, budget: &mut AdmissionBudget) {
