@@ -1,6 +1,6 @@
 //! Handles fork commands: the shared text of a branch becomes the prompt of a new group.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::engine::features::forks::ForkRegistry;
@@ -72,27 +72,21 @@ pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u3
 fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, build: ForkBuild) {
     let ForkBuild { answer, stage } = build;
     let progress = match stage {
-        BuildStage::Searching(search) => continue_search(scheduler, runner, search).map(ForkProgress::Unfinished),
+        BuildStage::Searching(search) => continue_search(scheduler, runner, search).map(ControlFlow::Continue),
         BuildStage::Replaying(replay) => {
             let group_id = replay.group_id;
-            let progress = continue_replay(scheduler, runner, replay);
-            if progress.is_err() {
-                scheduler.abandon(group_id);
-            }
-            progress
+            continue_replay(scheduler, runner, replay).inspect_err(|_| scheduler.abandon(group_id))
         }
     };
     match progress {
-        Ok(ForkProgress::Unfinished(stage)) => scheduler.features_mut().forks.push_front(request_id, ForkBuild { answer, stage }),
-        Ok(ForkProgress::Done(outcome)) => answer.send(Ok(outcome)),
+        Ok(ControlFlow::Continue(stage)) => scheduler.features_mut().forks.push_front(request_id, ForkBuild { answer, stage }),
+        Ok(ControlFlow::Break(result)) => answer.send(Ok(result)),
         Err(error) => answer.send(Err(error)),
     }
 }
 
-enum ForkProgress {
-    Unfinished(BuildStage),
-    Done(ForkResult),
-}
+/// The next stage of a build, or its result.
+type ForkProgress = ControlFlow<ForkResult, BuildStage>;
 
 fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
     if search.spec.own_stream.as_ref().unwrap_or(&search.source.sender).is_cancelled() {
@@ -152,7 +146,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
         forks.n_replayed += n_read;
     }
     if !replay.is_complete() {
-        return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));
+        return Ok(ControlFlow::Continue(BuildStage::Replaying(replay)));
     }
     let text_boundary = replay.text_boundary();
     let ForkReplay { cut, group_id, has_own_stream, append, fork_state, branches: fork_branches, .. } = *replay;
@@ -165,7 +159,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     let seed = specs[0].request.seed;
     scheduler.features_mut().forks.set_initial_state(group_id, fork_state);
     scheduler.build_forks(group_id, specs);
-    Ok(ForkProgress::Done(ForkResult { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt, stream: None }))
+    Ok(ControlFlow::Break(ForkResult { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt, stream: None }))
 }
 
 fn find_cut(
