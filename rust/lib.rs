@@ -37,7 +37,7 @@
 //!
 //! | question | answer, in files of [`engine`] |
 //! | --- | --- |
-//! | Who decides that a prompt waits? | `scheduler/admission.rs`: `start` for a new request, `resume` for a preempted sequence |
+//! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the request that is next, all others wait. `scheduler/admission.rs`: `start` lets it wait for a slot, cells or a prefix, `resume` a preempted sequence |
 //! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens` |
 //! | What frees a slot? | `scheduler/lifecycle.rs`, whenever a sequence leaves, by `Slots::take` or `take_all` |
 //! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before it reads its bookkeeping |
@@ -60,15 +60,19 @@
 //! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
 //! To add
-//! - a sampler: a name in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in `python/convert.rs`), its filter in
-//!   `sampling/filters`, and its step in `sampling/chain.rs`;
-//! - a feature of the engine, such as another kind of branch search: a file in `engine/features`, its state in
-//!   `engine/features/state.rs`, and its calls in `engine/features/hooks.rs`. A search follows `features/beams`: its hooks are
-//!   `on_validate`, `n_together`, `on_new_sequence`, `is_vacant`, `sample`, `after_sampling`, `on_preempt`, `end_oversized` and
-//!   `cancel_together`;
-//! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`), its limit in bytes as in `cache/host_cache.rs`,
-//!   stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted as in
-//!   `cache/host_eviction.rs`, and copied by `engine/cache_manager/moves.rs`.
+//! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in
+//!   `python/convert.rs`), its filter in `sampling/filters`, its step in `sampling/chain.rs`, and its cases beside llama.cpp's in
+//!   `llama/sampler_parity`; in Python, its field and its letter in `sampling_fields.py`;
+//! - a feature of the engine: a file in `engine/features`, its state in `engine/features/state.rs`, and its calls in
+//!   `engine/features/hooks.rs`;
+//! - another kind of branch search: its parameters in `request/diversity.rs` (read in `python/diversity.rs`), and a feature as
+//!   `engine/features/beams`, whose hooks are `on_validate`, `n_together`, `on_new_sequence`, `is_vacant`, `sample`,
+//!   `after_sampling`, `on_preempt`, `end_oversized` and `cancel_together`. Its sequences give up cells and fork by `vacate` and
+//!   `fork_to` of `engine/scheduler/placement.rs`;
+//! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`), its limit in bytes as in
+//!   `cache/host_cache.rs`, stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted
+//!   as in `cache/host_eviction.rs`, copied by `engine/cache_manager/moves.rs` in the order of `engine/scheduler/tier_moves.rs`, and
+//!   listed as a [`Tier`](cache::Tier) in `cache/listing.rs` and `cache/blocks.rs`.
 //!
 //! # Glossary
 //!
