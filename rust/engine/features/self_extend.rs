@@ -7,10 +7,10 @@
 use crate::config::{Grouping, Limits};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
-use crate::engine::runner::Runner;
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::RequestGroup;
-use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
 pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
@@ -57,16 +57,17 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
             if !needs_id(cache) {
                 if is_shared {
                     let has_cells = cache.free_cells(n_held, Urgency::Now, || scheduler.release_cells(key)) == n_held;
-                    scheduler.mark_changed();
-                    if !make_private(cache, scheduler.sequence_mut(key), has_cells) {
-                        scheduler.lower_n_cached(key);
-                    }
+                    let running = scheduler.sequence(key);
+                    let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
+                    let is_copied = has_cells && copy_cells(cache, running, own.id());
+                    scheduler.completion_mut(key).features.self_extend = 0;
+                    scheduler.move_to_private(key, own, if is_copied { n_held } else { 0 });
                 }
-                let running = scheduler.sequence_mut(key);
-                let n_due = n_due(grouping, running);
-                let n_before = std::mem::replace(&mut running.sequence.features.self_extend, n_due);
+                let running = scheduler.sequence(key);
+                let (id, n_due) = (running.id(), n_due(grouping, running));
+                let n_before = std::mem::replace(&mut scheduler.completion_mut(key).features.self_extend, n_due);
                 if n_before < n_due {
-                    cache.group(running.id(), n_before..n_due, grouping.n);
+                    cache.group(id, n_before..n_due, grouping.n);
                 }
             }
         }
@@ -75,18 +76,11 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
     }
 }
 
-/// Copies the cells of a sequence to a private path, if it `has_cells` and the memory can. Otherwise they are computed again.
-fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_cells: bool) -> bool {
-    let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
-    let copied =
-        if has_cells { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
-    let is_copied = copied.unwrap_or_else(|error| {
+/// Copies the cells of a sequence, if the memory can. Otherwise they are computed again.
+fn copy_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, to: KvSeqId) -> bool {
+    let copied = cache.copy(running.id(), to, &running.computed_tokens());
+    if let Err(error) = &copied {
         tracing::warn!("the cells of a sequence could not be copied, so they are computed again: {error}");
-        false
-    });
-    (running.path, running.shares_cells, running.sequence.features.self_extend) = (own, false, 0);
-    if !is_copied {
-        (running.n_held, running.phase) = (0, Phase::Prefilling);
     }
-    is_copied
+    copied.is_ok()
 }

@@ -133,7 +133,7 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
     }
     scheduler.record_evictions(cache.take_evicted());
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
-    let path = place(scheduler, cache, &sequence, &matched);
+    let path = place(cache, &sequence, &matched);
     cache.count_hit(&path, &scheduler.queue.group(group_id).prompt[..matched.n_tokens() as usize]);
     let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
     scheduler.start_branches(BranchStart { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
@@ -234,7 +234,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
             // Its reservation ends when it has the awaited prefix.
             (Some((provider, n_tokens)), _) => Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation }),
             (None, Some(matched)) => {
-                let path = place(scheduler, cache, &sequence, &matched);
+                let path = place(cache, &sequence, &matched);
                 scheduler.enter_on(slot, sequence, path, matched);
                 continue;
             }

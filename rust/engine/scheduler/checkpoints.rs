@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::cache::{MIN_SHARED, PrefixMatch, Provenance};
+use crate::cache::{MIN_SHARED, PrefixMatch};
 use crate::config::Checkpoints;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
@@ -185,10 +185,9 @@ fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
 /// Shares the cells at the first of `positions` with a complete window: the new path is idle, and evicted like any other.
 fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, mut positions: RangeInclusive<u32>) {
     let (id, sequence) = (running.id(), &running.sequence);
-    let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request.owner.clone() };
     let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
     while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
-    drop(cache.place_for(provenance, &sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))));
+    drop(cache.place_for(sequence.provenance(), &sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))));
 }
 
 /// Saves states at the ends of prompts, with the logits there, at requested positions, and where a fork may start later.

@@ -95,20 +95,14 @@ impl Scheduler {
         self.queue.group_mut(group_id).release_unneeded_prompt();
     }
 
-    pub(crate) fn fail_sequence(&mut self, key: SchedulingKey, error: Error) {
-        let running = self.slots.take(key);
-        let group_id = running.sequence.group_id;
-        self.drop_sequence(running);
-        self.fail_request(group_id, error);
-    }
-
-    /// As [`Scheduler::fail_sequence`], but the computed tokens stay cached.
+    /// Fails the stream of a running sequence, whose computed tokens stay cached.
     pub(crate) fn fail_computed(&mut self, key: SchedulingKey, error: Error) {
         let mut running = self.slots.take(key);
         self.record_slot_contents(&mut running);
         self.fail_stream(running.sequence.request_id, error);
     }
 
+    /// Fails the streams of these groups, whose running sequences are dropped with their cells.
     pub(crate) fn fail(&mut self, group_ids: &[u64], error: &Error) {
         for &group_id in group_ids {
             for running in self.take_running_of(group_id) {

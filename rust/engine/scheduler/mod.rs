@@ -93,8 +93,9 @@ impl Scheduler {
         self.slots.sequence(key)
     }
 
-    pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
-        self.slots.sequence_mut(key)
+    /// Lends the completion of a running sequence. Its slot, its cells and its phase change by methods of the scheduler.
+    pub(crate) fn completion_mut(&mut self, key: SchedulingKey) -> &mut Sequence {
+        &mut self.slots.sequence_mut(key).sequence
     }
 
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
@@ -172,10 +173,6 @@ impl Scheduler {
 
     pub(crate) fn mark_changed(&mut self) {
         self.has_changed = true;
-    }
-
-    pub(crate) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
-        self.queue.group(self.slots.sequence(key).sequence.group_id)
     }
 
     /// Returns the number of unreserved cells: free and evictable ones, minus those that running sequences will take.

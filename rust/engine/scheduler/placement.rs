@@ -10,6 +10,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::checkpoints::checkpoint_positions;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::Task;
 use crate::sampling::TokenStrings;
@@ -28,14 +29,8 @@ pub(crate) fn new_sequence<R: Runner>(
     sequence
 }
 
-pub(crate) fn place<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &mut CacheManager<R>,
-    sequence: &Sequence,
-    matched: &PrefixMatch,
-) -> PathGuard {
-    let provenance = scheduler.queue.group(sequence.group_id).provenance();
-    let path = cache.place_for(provenance, &sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
+pub(crate) fn place<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence, matched: &PrefixMatch) -> PathGuard {
+    let path = cache.place_for(sequence.provenance(), &sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
     cache.record_start();
     path
 }
@@ -109,6 +104,31 @@ impl Scheduler {
         let n_device = matched.n_device;
         let phase = Phase::for_match(matched, &mut sequence);
         self.enter(slot, sequence, phase, path, n_device);
+    }
+
+    /// Drops the cells of a running sequence, which stays in its slot and waits for a text.
+    pub(crate) fn vacate(&mut self, key: SchedulingKey) {
+        let running = self.slots.sequence_mut(key);
+        running.path.discard();
+        (running.phase, running.n_held) = (Phase::Vacant, 0);
+    }
+
+    /// Gives a vacant sequence a path. If that has `n_held` tokens of another sequence, it decodes after them; with 0 it stays vacant.
+    pub(crate) fn fork_to(&mut self, key: SchedulingKey, path: PathGuard, n_held: u32) {
+        let running = self.slots.sequence_mut(key);
+        let phase = if n_held > 0 { Phase::Decoding } else { Phase::Vacant };
+        (running.path, running.phase, running.n_held) = (path, phase, n_held);
+    }
+
+    /// Moves a running sequence to a private path with copies of its `n_copied` computed tokens; with 0, it computes them again.
+    pub(crate) fn move_to_private(&mut self, key: SchedulingKey, path: PathGuard, n_copied: u32) {
+        self.has_changed = true;
+        let running = self.slots.sequence_mut(key);
+        (running.path, running.shares_cells, running.n_held) = (path, false, n_copied);
+        if n_copied == 0 {
+            running.phase = Phase::Prefilling;
+            self.lower_n_cached(key);
+        }
     }
 
     /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.

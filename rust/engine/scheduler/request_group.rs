@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
+use crate::cache::{AdapterSchedule, AdapterSet};
 use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
 use crate::engine::features::state::{GroupFeatures, SequenceFeatures, SpecFeatures};
@@ -310,10 +310,6 @@ impl RequestGroup {
 
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
         self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.n_tokens.min(n_found))
-    }
-
-    pub(crate) fn provenance(&self) -> Provenance {
-        Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
     }
 
     pub(crate) fn scheduling_key(&self, index: u32) -> SchedulingKey {

@@ -28,7 +28,10 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
                 Err(error) => scheduler.fail_computed(key, error),
             },
             Ok(false) => {}
-            Err(error) => scheduler.fail_sequence(key, error),
+            Err(error) => {
+                let group_id = running.sequence.group_id;
+                scheduler.fail(&[group_id], &error);
+            }
         }
     }
 }

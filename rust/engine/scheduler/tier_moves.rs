@@ -18,9 +18,8 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
         if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.sequence(key)) {
-            let provenance = scheduler.group_of(key).provenance();
             let RunningSequence { path, sequence, n_held, phase, .. } = scheduler.slots.sequence_mut(key);
-            cache.replace(path, &sequence.adapter_schedule, Some(&matched), provenance);
+            cache.replace(path, &sequence.adapter_schedule, Some(&matched), sequence.provenance());
             (*n_held, *phase) = (matched.n_device, Phase::for_match(matched, sequence));
             scheduler.has_changed = true;
         }
@@ -29,7 +28,7 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
                 ReloadOutcome::One => {}
                 ReloadOutcome::None => break,
                 ReloadOutcome::Impossible(error) if scheduler.slots.sequence(key).sequence.is_load() => {
-                    scheduler.fail_sequence(key, error);
+                    scheduler.fail(&[scheduler.slots.sequence(key).sequence.group_id], &error);
                     break;
                 }
                 outcome => {
@@ -113,7 +112,7 @@ impl Scheduler {
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.runs_with(running))
     }
 
-    pub(crate) fn lower_n_cached(&mut self, key: SchedulingKey) {
+    pub(super) fn lower_n_cached(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence_mut(key);
         let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
         if running.sequence.request.task == Task::Complete {

@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::cache::PrefixMatch;
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features::beams::beam::{Beam, FinishedText, ProposedToken, SearchResults};
 use crate::engine::features::beams::selection::{
@@ -22,7 +23,7 @@ use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence};
 use crate::error::Error;
@@ -121,7 +122,7 @@ fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
 }
 
 fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
-    scheduler.sequence_mut(key).sequence.features.beams.as_mut().expect("every sequence of a search is a beam")
+    scheduler.completion_mut(key).features.beams.as_mut().expect("every sequence of a search is a beam")
 }
 
 fn live_of(scheduler: &Scheduler, all: &[SchedulingKey]) -> Vec<SchedulingKey> {
@@ -196,15 +197,12 @@ fn arrange<R: Runner>(
     }
     let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key) == 0).collect();
     for &key in &spare {
-        let running = scheduler.sequence_mut(key);
-        running.path.discard();
-        (running.phase, running.n_held) = (Phase::Vacant, 0);
-        running.sequence.drop_text();
+        scheduler.vacate(key);
+        scheduler.completion_mut(key).drop_text();
     }
     // A pinned prefix that no other sequence holds keeps its id.
     let are_free = cache.free_ids(spare.len(), Urgency::Now, || scheduler.release_junior_holder());
     assert!(are_free, "pinned prefixes leave an id for each slot");
-    let provenance = scheduler.group_of(all[0]).provenance();
     // All forks come before the first token: they share the current cells of their parents.
     let mut has_successor_in_place = vec![false; live.len()];
     let mut slots_of_children = Vec::with_capacity(successors.len());
@@ -216,22 +214,26 @@ fn arrange<R: Runner>(
         }
         let key = spare.pop().expect("there are as many slots as beams");
         let running = scheduler.sequence(parent);
-        let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
-        let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.sequence_mut(key));
-        cache.replace(&mut child.path, &child.sequence.adapter_schedule, Some(&matched), provenance.clone());
-        (child.phase, child.n_held) = (Phase::Decoding, n_held);
-        child.sequence.adopt_prefix(prefix);
+        let (n_held, prefix) = (running.n_held, running.sequence.prefix());
+        let matched = PrefixMatch::on_device(running.id(), n_held);
+        scheduler.fork_to(key, place(cache, scheduler.sequence(key), Some(&matched)), n_held);
+        scheduler.completion_mut(key).adopt_prefix(prefix);
         slots_of_children.push(key);
     }
     for key in spare {
-        let idle = scheduler.sequence_mut(key);
-        cache.replace(&mut idle.path, &idle.sequence.adapter_schedule, None, provenance.clone());
+        scheduler.fork_to(key, place(cache, scheduler.sequence(key), None), 0);
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
-        scheduler.sequence_mut(key).sequence.write(chosen, successor.score, rank, cache.runner());
+        scheduler.completion_mut(key).write(chosen, successor.score, rank, cache.runner());
     }
     Ok(())
+}
+
+/// Gives a beam a path with the cells of `matched`, in place of its own.
+fn place<R: Runner>(cache: &mut CacheManager<R>, beam: &RunningSequence, matched: Option<&PrefixMatch>) -> PathGuard {
+    let Sequence { adapter_schedule, .. } = &beam.sequence;
+    cache.place_for(beam.sequence.provenance(), adapter_schedule, matched).expect("an id was freed for each beam")
 }
 
 /// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
@@ -273,10 +275,11 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
 
 fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &ScoredToken) {
     let n = scheduler.group(group_id).request.n;
-    let RunningSequence { sequence: Sequence { features, request, .. }, slot, .. } = scheduler.sequence_mut(first);
+    let slot = scheduler.sequence(first).slot;
+    let Sequence { features, request, .. } = scheduler.completion_mut(first);
     let Some(results) = features.beams.as_mut().and_then(|beam| beam.results.as_mut()) else { return };
     let text = results.cursor.advance(request, chosen.token, false, runner);
-    let (n_predicted, slot) = (results.cursor.n_published, *slot);
+    let n_predicted = results.cursor.n_published;
     for index in 0..n {
         let (text, logprobs) = (text.clone(), chosen.logprobs.clone());
         let event = TokenEvent { index, token: chosen.token, text, slot, n_predicted, logprobs };
@@ -318,14 +321,14 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
 
 /// Publishes the end of a branch of `n_predicted` tokens; adds the usage of the search, whose first beam is `first`.
 fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, n_predicted: u32, mut ended: Finished) {
-    let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence_mut(first);
+    let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence(first);
     let mut usage = sequence.usage(*n_held, ended.reason == FinishReason::Cancelled);
     if ended.index > 0 {
         (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
     }
     (usage.n_predicted, usage.n_held) = (n_predicted, sequence.n_prompt + n_predicted.saturating_sub(1));
     (ended.slot, ended.usage, ended.is_truncated) = (Some(*slot), usage, ended.reason == FinishReason::ContextFull);
-    hooks::add_reports(&mut sequence.features, &mut ended);
+    hooks::add_reports(&mut scheduler.completion_mut(first).features, &mut ended);
     scheduler.emit(group_id, Event::Finished(ended));
 }
 

@@ -10,6 +10,7 @@ mod tokens;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cache::Provenance;
 use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::{AdapterSchedule, Runner};
@@ -105,6 +106,10 @@ impl Sequence {
 
     pub(crate) fn scheduling_key(&self) -> SchedulingKey {
         self.scheduling_key
+    }
+
+    pub(crate) fn provenance(&self) -> Provenance {
+        Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
     }
 
     pub(crate) fn is_load(&self) -> bool {
