@@ -71,7 +71,7 @@ impl Cells {
         let index = self.head * WORD + bit;
         self.n_used += 1;
         self.n_reached = self.n_reached.max(index + 1);
-        cell_at(index)
+        CellId(u32::try_from(index).expect("the device cache has fewer than 2³² cells"))
     }
 
     pub(super) fn take_all(&mut self, n: usize) -> Vec<CellId> {
@@ -103,10 +103,6 @@ impl Cells {
         }
         (word + 1) * WORD - bits.leading_zeros() as usize
     }
-}
-
-fn cell_at(index: usize) -> CellId {
-    CellId(u32::try_from(index).expect("the device cache has fewer than 2³² cells"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! A log of evicted tokens, for reports of why a prompt had to be computed again.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,18 +27,6 @@ pub struct EvictedRun {
     pub cause: EvictionCause,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct EvictionLog(VecDeque<EvictedRun>);
-
-impl EvictionLog {
-    fn push(&mut self, evicted: EvictedRun) {
-        if self.0.len() == MAX_EVICTED_RUNS {
-            self.0.pop_front();
-        }
-        self.0.push_back(evicted);
-    }
-}
-
 impl KvCache {
     /// Attributes the nodes that the path of `id` computes or shares from now on to a request.
     pub(crate) fn set_provenance(&mut self, id: KvSeqId, provenance: Provenance) {
@@ -47,20 +34,28 @@ impl KvCache {
     }
 
     pub(crate) fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
-        self.eviction_log.0.drain(..)
+        self.eviction_log.drain(..)
     }
 
     pub(super) fn log_eviction(&mut self, node: NodeId, cause: EvictionCause) {
         let node = self.tree.node(node);
         if let Some(Provenance { group_id, .. }) = node.provenance {
-            self.eviction_log.push(EvictedRun { group_id, range: node.start..node.end(), cause });
+            let evicted = EvictedRun { group_id, range: node.start..node.end(), cause };
+            self.push_evicted(evicted);
         }
     }
 
     pub(super) fn log_failure(&mut self, id: KvSeqId) {
         let n_held = self.n_held(id);
         if let Some(group_id) = self.path(id).provenance.as_ref().filter(|_| n_held > 0).map(|by| by.group_id) {
-            self.eviction_log.push(EvictedRun { group_id, range: 0..n_held, cause: EvictionCause::Failed });
+            self.push_evicted(EvictedRun { group_id, range: 0..n_held, cause: EvictionCause::Failed });
         }
+    }
+
+    fn push_evicted(&mut self, evicted: EvictedRun) {
+        if self.eviction_log.len() == MAX_EVICTED_RUNS {
+            self.eviction_log.pop_front();
+        }
+        self.eviction_log.push_back(evicted);
     }
 }

@@ -32,14 +32,13 @@ mod relocation;
 mod tests;
 mod visit_counter;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::request::Token;
 pub use adapter_set::{AdapterSchedule, AdapterSet};
 pub use blocks::{BLOCK, CachedBlock, DigestCursor, MAX_KEY_BYTES, PrefixDigest, block_hashes};
 use cell_runs::CellRuns;
-use eviction_log::EvictionLog;
 pub use eviction_log::{EvictedRun, MAX_EVICTED_RUNS, Provenance};
 use host_cache::HostCache;
 pub use invocation::invoked_at;
@@ -104,7 +103,7 @@ pub struct KvCache {
     is_compacting: bool,
     now: u64,
     counts: TierMetrics,
-    eviction_log: EvictionLog,
+    eviction_log: VecDeque<EvictedRun>,
     key: blocks::HashKey,
 }
 
@@ -138,7 +137,7 @@ impl KvCache {
             is_compacting: false,
             now: 0,
             counts: TierMetrics::default(),
-            eviction_log: EvictionLog::default(),
+            eviction_log: VecDeque::new(),
             key: blocks::HashKey::default(),
         }
     }

@@ -60,15 +60,12 @@ impl KvCache {
             let limit = self.host_cache.size().1.map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
-            (self.max_pinned_bytes(), self.can_hold(n_tokens))
+            // Half of the cells, and the states of the ids that pins may hold.
+            let n_cell_bytes = self.cell_runs.cells().n_total() as u64 * self.kind.bytes_per_token / 2;
+            let limit = n_cell_bytes + self.max_pinned_ids() as u64 * self.kind.bytes_per_state;
+            (limit, self.can_hold(n_tokens))
         };
         if fits { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
-    }
-
-    /// Half of the cells, and the states of the ids that pins may hold.
-    fn max_pinned_bytes(&self) -> u64 {
-        let n_cell_bytes = self.cell_runs.cells().n_total() as u64 * self.kind.bytes_per_token / 2;
-        n_cell_bytes + self.max_pinned_ids() as u64 * self.kind.bytes_per_state
     }
 
     /// Half of the ids, and none that a slot needs: a beam search that starts in all slots at once would block the queue.
