@@ -27,7 +27,6 @@ pub(super) struct FakeState {
     pub(super) n_saves: usize,
     pub(super) n_reloads: usize,
     pub(super) fails_state_io: bool,
-    /// From now on, relocating cells loses them if at least this many sequence ids share them.
     pub(super) min_ids_to_lose: Option<usize>,
 }
 
@@ -111,13 +110,9 @@ impl FakeControl {
         self.lock().n_reloads
     }
 
-    pub fn lose_cells(&self) {
-        self.lock().min_ids_to_lose = Some(1);
-    }
-
-    /// Makes relocation lose cells that several sequence ids share from now on.
-    pub fn lose_shared_cells(&self) {
-        self.lock().min_ids_to_lose = Some(2);
+    /// Makes relocation lose cells that at least `min_ids` sequence ids share from now on.
+    pub fn lose_cells(&self, min_ids: usize) {
+        self.lock().min_ids_to_lose = Some(min_ids);
     }
 
     pub fn slow_reloads(&self, each: Duration) {

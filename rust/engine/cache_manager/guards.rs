@@ -10,12 +10,10 @@ use crate::engine::runner::KvSeqId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     Unpin(KvSeqId),
-    /// All but the first tokens of the path are dropped, if the memory can.
     Truncate(KvSeqId, u32),
     Discard(KvSeqId),
-    /// As `Discard`, if the contents are unknown after a failure.
     DiscardFailed(KvSeqId),
-    /// Reserves the first tokens (`None` for all) under this number.
+    /// With the number of the reservation.
     Reserve(KvSeqId, Option<u32>, u64),
     EndReservation(u64),
 }

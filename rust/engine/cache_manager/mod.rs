@@ -150,7 +150,6 @@ impl<R: Runner> CacheManager<R> {
         self.settled().touch(adapter_schedule, tokens);
     }
 
-    /// Counts a match of `tokens` for the sequence that was placed on `path`.
     pub(crate) fn count_hit(&mut self, path: &PathGuard, tokens: &[Token]) {
         self.settled().count_hit(path.id(), tokens);
     }
@@ -160,7 +159,6 @@ impl<R: Runner> CacheManager<R> {
         self.settled().share_first(id, n_tokens);
     }
 
-    /// Takes cells for the rows of the next decode, which must be free.
     pub(crate) fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         self.settled().extend(rows);
     }
@@ -169,7 +167,6 @@ impl<R: Runner> CacheManager<R> {
         self.settled().take_evicted()
     }
 
-    /// Evicts `tokens` from both tiers, except the first `n_kept` and tokens that something else needs.
     pub(crate) fn erase(&mut self, adapter_schedule: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
         self.settled().erase(adapter_schedule, tokens, n_kept);
     }
@@ -197,28 +194,19 @@ impl<R: Runner> CacheManager<R> {
         matched
     }
 
-    pub(crate) fn can_extend(&mut self, id: KvSeqId, n_held: u32) -> bool {
-        self.flush();
-        self.runner.can_fork(id, n_held, n_held)
-    }
-
-    /// `None` if no id is free.
-    pub(crate) fn place(&mut self, adapter_schedule: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<PathGuard> {
-        let id = self.settled().place(adapter_schedule, matched)?;
-        self.apply_ops();
-        Some(self.released.guard(id))
-    }
-
-    /// As [`CacheManager::place`], and attributes the cells that are computed on the path to a request.
-    pub(crate) fn place_for(
+    /// Attributes the cells that are computed on the path to `provenance`. `None` if no id is free.
+    pub(crate) fn place(
         &mut self,
-        provenance: Provenance,
+        provenance: Option<Provenance>,
         adapter_schedule: &AdapterSchedule,
         matched: Option<&PrefixMatch>,
     ) -> Option<PathGuard> {
-        let path = self.place(adapter_schedule, matched)?;
-        self.kv.set_provenance(path.id(), provenance);
-        Some(path)
+        let id = self.settled().place(adapter_schedule, matched)?;
+        self.apply_ops();
+        if let Some(provenance) = provenance {
+            self.kv.set_provenance(id, provenance);
+        }
+        Some(self.released.guard(id))
     }
 
     /// As [`CacheManager::place`] without a match, for cells that are never shared.
@@ -237,14 +225,13 @@ impl<R: Runner> CacheManager<R> {
         provenance: Provenance,
     ) {
         path.discard();
-        *path = self.place_for(provenance, adapter_schedule, matched).expect("an id is free");
+        *path = self.place(Some(provenance), adapter_schedule, matched).expect("an id is free");
     }
 
     pub(crate) fn pin(&mut self, path: &mut PathGuard) -> Result<PinnedPrefix, Error> {
         self.settled().pin(path.disarm())
     }
 
-    /// Fails if a prefix of `n_tokens` tokens exceeds the limit of pins.
     pub(crate) fn check_pin(&mut self, n_tokens: u32) -> Result<(), Error> {
         self.settled().check_pin(n_tokens)
     }

@@ -187,7 +187,7 @@ fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence
     let (id, sequence) = (running.id(), &running.sequence);
     let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
     while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
-    drop(cache.place_for(sequence.provenance(), &sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))));
+    drop(cache.place(Some(sequence.provenance()), &sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))));
 }
 
 /// Saves states at the ends of prompts, with the logits there, at requested positions, and where a fork may start later.

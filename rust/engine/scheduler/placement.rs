@@ -30,13 +30,14 @@ pub(crate) fn new_sequence<R: Runner>(
 }
 
 pub(crate) fn place<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence, matched: &PrefixMatch) -> PathGuard {
-    let path = cache.place_for(sequence.provenance(), &sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
+    let path =
+        cache.place(Some(sequence.provenance()), &sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
     cache.record_start();
     path
 }
 
 pub(crate) fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
-    cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
+    cache.place(None, &sequence.adapter_schedule, None).expect("an id was freed before")
 }
 
 pub(crate) struct BranchStart {

@@ -58,7 +58,7 @@ pub(super) fn hold_prompts<R: Runner>(queue: &mut Queue, cache: &mut CacheManage
         }
         let group = queue.group_mut(group_id);
         let matched = find_whole(group, cache);
-        let path = matched.and_then(|matched| cache.place(&group.adapter_schedule, Some(&matched)));
+        let path = matched.and_then(|matched| cache.place(None, &group.adapter_schedule, Some(&matched)));
         group.prompt_holder = path.map_or(PromptHolder::Empty, PromptHolder::Path);
     }
 }

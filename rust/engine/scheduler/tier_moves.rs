@@ -9,7 +9,7 @@ use crate::engine::scheduler::resumption::find_awaited;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::tasks::finish_tasks;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::request::Task;
 
 /// Moves cache entries within the time of this step: first reloads for running sequences, then saves of prefix files, then
@@ -25,16 +25,14 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
         }
         while !cache.is_out_of_time() {
             match reload_next(scheduler, cache, key) {
-                ReloadOutcome::One => {}
-                ReloadOutcome::None => break,
-                ReloadOutcome::Impossible(error) if scheduler.slots.sequence(key).sequence.is_load() => {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if scheduler.slots.sequence(key).sequence.is_load() => {
                     scheduler.fail(&[scheduler.slots.sequence(key).sequence.group_id], &error);
                     break;
                 }
-                outcome => {
-                    if let ReloadOutcome::Impossible(error) = outcome {
-                        tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
-                    }
+                Err(error) => {
+                    tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
                     compute_instead(cache, scheduler.slots.sequence_mut(key));
                     scheduler.lower_n_cached(key);
                     break;
@@ -50,43 +48,36 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     hold_prompts(&mut scheduler.queue, cache);
 }
 
-enum ReloadOutcome {
-    One,
-    /// No entry is left, or it must wait.
-    None,
-    /// The entry has no room: its tokens are computed.
-    NoSpace,
-    Impossible(Error),
-}
-
-fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> ReloadOutcome {
+/// Reloads the next entry of a sequence. Returns `false` if there is none, if it must wait, or if its tokens are computed instead.
+fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Result<bool> {
     let running = scheduler.slots.sequence(key);
-    let Some(next) = running.next_reload() else { return ReloadOutcome::None };
+    let Some(next) = running.next_reload() else { return Ok(false) };
     let [n_entry, n_kept] = [&next.range, &next.kept].map(|range| range.end - range.start);
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
     let n_wanted = if running.sequence.is_load() { n_entry } else { n_kept };
     if cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key)) < n_wanted {
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
-            return ReloadOutcome::None;
+            return Ok(false);
         }
         // Even the most senior sequence, or group that runs together, cannot get enough cells: its tokens are computed instead.
         let running = scheduler.slots.sequence(key);
         let n_ctx = (running.n_held + cache.n_free()) as usize;
-        return ReloadOutcome::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
+        return Err(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
     }
     if cache.free_idle_cells(n_entry) {
-        return reload_entry(cache, scheduler.slots.sequence_mut(key))
-            .map_or_else(ReloadOutcome::Impossible, |()| ReloadOutcome::One);
+        return reload_entry(cache, scheduler.slots.sequence_mut(key)).map(|()| true);
     }
     if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
-        return ReloadOutcome::None;
+        return Ok(false);
     }
     tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
-    ReloadOutcome::NoSpace
+    compute_instead(cache, scheduler.slots.sequence_mut(key));
+    scheduler.lower_n_cached(key);
+    Ok(false)
 }
 
-fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<(), Error> {
+fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<()> {
     let next = running.next_reload().expect("the caller has seen it");
     let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
     let reloaded = cache.restore(running.id(), next, &tokens);
@@ -98,9 +89,9 @@ fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSeq
 fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
     running.phase = Phase::Prefilling;
     // Entries that were already reloaded may end where the memory cannot continue.
-    if running.n_held > 0 && !cache.can_extend(running.id(), running.n_held) {
+    if running.n_held > 0 && !cache.can_fork(running.id(), running.n_held) {
         running.path.discard_failed();
-        running.path = cache.place(&running.sequence.adapter_schedule, None).expect("its own id is free");
+        running.path = cache.place(None, &running.sequence.adapter_schedule, None).expect("its own id is free");
         running.n_held = 0;
     }
 }

@@ -481,7 +481,7 @@ fn cells_are_moved_down_when_lower_ones_become_free() {
 fn cells_lost_in_a_move_end_only_their_request_with_an_error() {
     let (engine, control) = start_with_host_cache(2, 4096);
     let (low, high) = one_above_another(&engine, &control);
-    control.lose_cells();
+    control.lose_cells(1);
     drop(low);
     control.allow(None);
     assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
@@ -502,7 +502,7 @@ fn lost_cells_of_a_held_prompt_end_their_request_and_not_the_worker() {
         step_until(&engine, &control, |stats| {
             stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|running| running.n_predicted > 0))
         });
-        control.lose_shared_cells();
+        control.lose_cells(2);
         drop(low);
         control.allow(None);
         assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
@@ -638,7 +638,7 @@ fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 
     let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
     let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
     let mut memory = CacheManager::new(runner.with_memory(kind), &limits);
-    let paths = [(); 2].map(|()| memory.place(&AdapterSchedule::default(), None).expect("an id is free"));
+    let paths = [(); 2].map(|()| memory.place(None, &AdapterSchedule::default(), None).expect("an id is free"));
     let ids = paths.each_ref().map(PathGuard::id);
     for position in 0..64 {
         let tokens = [b'a', b'b'].map(Token::from);

@@ -233,7 +233,7 @@ fn arrange<R: Runner>(
 /// Gives a beam a path with the cells of `matched`, in place of its own.
 fn place<R: Runner>(cache: &mut CacheManager<R>, beam: &RunningSequence, matched: Option<&PrefixMatch>) -> PathGuard {
     let Sequence { adapter_schedule, .. } = &beam.sequence;
-    cache.place_for(beam.sequence.provenance(), adapter_schedule, matched).expect("an id was freed for each beam")
+    cache.place(Some(beam.sequence.provenance()), adapter_schedule, matched).expect("an id was freed for each beam")
 }
 
 /// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
