@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from weft.drawing import dot, svg
-from weft.drawing.figure import COLUMNS, Box, Figure, Look, Outline, cut, readable, width
+from weft.drawing.figure import COLOURS, COLUMNS, Box, Figure, Look, Outline, cut, readable, width
 from weft.drawing.tidy import positions
 
-LOOKS = [Look(outline.value, outline, hue) for outline, hue in zip(Outline, svg.COLOURS, strict=True)]
+LOOKS = [Look(outline.value, outline, hue) for outline, hue in zip(Outline, COLOURS, strict=True)]
 
 Parents = list[int | None]
 
@@ -160,7 +160,7 @@ def contrast(one: str, other: str) -> float:
 )
 def test_every_text_and_line_can_be_read_in_both_modes(page: str, first: int, texts: list[str]) -> None:
     assert all(colour in svg.STYLE for colour in (page, *texts))
-    for colours in svg.COLOURS.values():
+    for colours in COLOURS.values():
         inside, line = colours[first : first + 2]
         assert min(contrast(text, inside) for text in texts) >= 4.5
         assert contrast(line, page) >= 3

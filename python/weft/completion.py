@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -131,16 +131,7 @@ def _bytes_of_logprobs(logprobs: Logprobs | None) -> int:
 
 
 def _choice(tokens: Sequence[Token], finished: Finished) -> Choice:
-    return Choice(
-        index=finished.index,
-        text="".join(token.text for token in tokens) + finished.text,
-        token_ids=tuple(token.token for token in tokens),
-        finish_reason=finished.finish_reason,
-        stop_reason=finished.stop_reason,
-        is_context_full=finished.is_context_full,
-        is_truncated=finished.is_truncated,
-        usage=finished.usage,
-        logprobs=tuple(token.logprobs for token in tokens if token.logprobs is not None),
-        score=finished.score,
-        explanation=finished.explanation,
-    )
+    fields: dict[str, Any] = {name: getattr(finished, name) for name in Choice.__struct_fields__ if hasattr(finished, name)}
+    fields["text"] = "".join(token.text for token in tokens) + finished.text
+    logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
+    return Choice(**fields, token_ids=tuple(token.token for token in tokens), logprobs=logprobs)

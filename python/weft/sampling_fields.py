@@ -141,36 +141,28 @@ def parameter_meta() -> Mapping[str, ParameterMeta]:
     return {name: meta for name, meta in field_meta(Sampling).items() if isinstance(meta, ParameterMeta)}
 
 
-_NAMES = (*SAMPLERS, "adaptive_p", "infill")
-
-_OTHER_NAMES = {
-    "typical_p": "typ_p",
-    "typical": "typ_p",
-    "typ": "typ_p",
-    "nucleus": "top_p",
-    "temp": "temperature",
-    "tfs": "tfs_z",
+_SPELLINGS = {
+    "penalties": ("e",),
+    "dry": ("d",),
+    "top_n_sigma": ("s",),
+    "top_k": ("k",),
+    "tfs_z": ("f", "tfs"),
+    "typ_p": ("y", "typical_p", "typical", "typ"),
+    "top_p": ("p", "nucleus"),
+    "min_p": ("m",),
+    "xtc": ("x",),
+    "temperature": ("t", "temp"),
+    "adaptive_p": ("a",),
+    "infill": ("i",),
 }
+"""llama-server's letter of each sampler (`f` is from a version that had this one), and its other names."""
 
-_LETTERS = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "f": "tfs_z",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "a": "adaptive_p",
-    "i": "infill",
-}
-"""llama-server's letters; `f` is from a version that had this sampler."""
+_LETTERS = {letter: name for name, (letter, *_) in _SPELLINGS.items()}
 
 _KNOWN = {
     spelling: name
-    for known, name in (dict(zip(_NAMES, _NAMES, strict=True)) | _OTHER_NAMES).items()
+    for name, (_, *others) in _SPELLINGS.items()
+    for known in (name, *others)
     for spelling in (known, known.replace("_", "-"), known.replace("_", ""))
 }
 
@@ -184,7 +176,7 @@ def samplers_of_names(names: Iterable[str]) -> tuple[str, ...]:
     found = []
     for name in names:
         if (known := _KNOWN.get(name.strip().lower())) is None:
-            raise ValueError(f"{excerpt(name)} is not one of {', '.join(_NAMES)}")
+            raise ValueError(f"{excerpt(name)} is not one of {', '.join(_SPELLINGS)}")
         found.append(known)
     return tuple(found)
 

@@ -44,36 +44,22 @@ class ChatMessage(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """Messages of a chat, and how they are rendered and answered. None selects the default of each option."""
+    """Messages of a chat, and how they are rendered and answered, as in `TemplateOptions`. None selects each option's default."""
 
     messages: list[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
-    """True, the default, if the prompt ends with the beginning of the assistant's turn."""
     continue_final_message: bool | str | None = None
-    """True, the default, if the answer continues a last message of the assistant; or the name of the part that it continues,
-    `content` or `reasoning_content`."""
     chat_template_kwargs: dict[str, Any] | None = None
-    """Additional variables of the template."""
     reasoning_effort: str | None = None
-    """The template's variable of this name; `none` disables reasoning."""
     reasoning_format: str | None = None
-    """Where reasoning is returned: `none` leaves it in the content, `deepseek` and `auto` move it out, `deepseek-legacy` does
-    both."""
     enable_thinking: bool | None = None
-    """True to enable reasoning; the default is true if the template supports it."""
     thinking: Any = None
     """Same as `enable_thinking`: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
     reasoning_budget_tokens: int | None = None
-    """Maximum tokens of the reasoning; negative for no limit."""
     reasoning_budget_message: str | None = None
-    """Text inserted at the end of reasoning whose budget is exhausted."""
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each `{"type": "function", "function": {"name", "description", "parameters",
-    "strict"}}`."""
     tool_choice: str | dict[str, Any] | None = None
-    """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
     parallel_tool_calls: bool | None = None
-    """True, the default, if one answer may contain several calls."""
 
     # Deprecated names, in OpenAI's and llama-server's APIs.
     thinking_budget_tokens: int | None = None

@@ -287,12 +287,11 @@ def _template_calls(message: ChatMessage, template: "ChatTemplate") -> list[dict
 
 
 def _template_function(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any]:
-    arguments: object = _arguments(function, "function")
-    if not (template.takes_calls and template.wants_objects):
-        given = function.get("arguments")
-        # Preserve the model's spelling.
-        arguments = given if isinstance(given, str) and arguments else json.dumps(arguments, ensure_ascii=False)
-    return {**function, "arguments": arguments}
+    arguments, given = _arguments(function, "function"), function.get("arguments")
+    if template.takes_calls and template.wants_objects:
+        return {**function, "arguments": arguments}
+    # Preserves the model's spelling.
+    return {**function, "arguments": given if isinstance(given, str) and arguments else json.dumps(arguments, ensure_ascii=False)}
 
 
 def _parts(content: str | list[ContentPart] | msgspec.UnsetType | None) -> list[dict[str, str]]:

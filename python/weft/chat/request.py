@@ -43,9 +43,10 @@ class TemplateOptions(TypedDict, total=False):
     """True, the default, if the answer continues a last message of the assistant; or the name of the part that it continues,
     `content` or `reasoning_content`."""
     tools: Sequence[Mapping[str, Any]] | None
-    """Functions that the model may call, in OpenAI's format."""
+    """Functions that the model may call, in OpenAI's format: `{"type": "function", "function": {"name", "description",
+    "parameters", "strict"}}`."""
     tool_choice: str | Mapping[str, Any] | None
-    """`none`, `auto`, `required`, or an object that names a function."""
+    """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
     parallel_tool_calls: bool | None
     """True, the default, if one answer may contain several calls."""
     enable_thinking: bool | None

@@ -276,16 +276,8 @@ class ChatStream:
             choice.message.add(part)
             yield _delta(event.index, part)
         if isinstance(event, Finished):
-            choice.finished = ChoiceFinished(
-                index=event.index,
-                finish_reason=self._parsers.finish_reason(event),
-                stop_reason=event.stop_reason,
-                is_context_full=event.is_context_full,
-                is_truncated=event.is_truncated,
-                usage=event.usage,
-                score=event.score,
-                explanation=event.explanation,
-            )
+            fields: dict[str, Any] = {name: getattr(event, name) for name in ChoiceFinished.__struct_fields__}
+            choice.finished = ChoiceFinished(**fields | {"finish_reason": self._parsers.finish_reason(event)})
             yield choice.finished
 
 

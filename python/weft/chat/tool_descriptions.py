@@ -11,24 +11,21 @@ from weft.chat.answer.call_text import json_call_text
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 
-_INSTRUCTIONS = """\
+_TOOLS = """\
 You can call these functions, each given as JSON:
 <tools>
 {tools}
 </tools>
+"""
+
+_GENERIC_CALL = """\
 To call one, write its name and its arguments as JSON between two tags, and nothing behind them:
 <tool_call>
-{{"name": "…", "arguments": {{…}}}}
+{"name": "…", "arguments": {…}}
 </tool_call>
 What comes of it is told to you between <tool_response> and </tool_response>."""
 
-_INSTRUCTIONS_WITH_EXAMPLE = """\
-You can call these functions, each given as JSON:
-<tools>
-{tools}
-</tools>
-To call one, write a call like this one, with its own name and arguments, and nothing behind it:
-{example}"""
+_CALL_LIKE = "To call one, write a call like this one, with its own name and arguments, and nothing behind it:\n"
 
 
 def with_described_tools(
@@ -42,11 +39,7 @@ def with_described_tools(
         example: A call in the model's format; None describes the generic format.
     """
     described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    description = (
-        _INSTRUCTIONS.format(tools=described)
-        if example is None
-        else _INSTRUCTIONS_WITH_EXAMPLE.format(tools=described, example=example)
-    )
+    description = _TOOLS.format(tools=described) + (_GENERIC_CALL if example is None else _CALL_LIKE + example)
     if not messages or messages[0].role not in ("system", "developer"):
         return [ChatMessage(role="system", content=description), *messages]
     first = messages[0]

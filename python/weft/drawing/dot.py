@@ -1,15 +1,6 @@
 """Drawings in Graphviz's DOT language."""
 
-from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable
-
-COLOURS = {
-    "blue": ("#dbeafe", "#1d4ed8"),
-    "teal": ("#ccf3ee", "#0f766e"),
-    "gold": ("#fdf0c4", "#92620a"),
-    "green": ("#dcf5df", "#1a7f37"),
-    "grey": ("#f1f3f5", "#57606a"),
-}
-"""Fill and line colors of each hue. Text is black, on Graphviz's white background."""
+from weft.drawing.figure import COLOURS, Box, Figure, Look, Outline, cut, readable
 
 SHAPES = {
     Outline.ROUND: 'shape=box, style="rounded,filled"',
@@ -50,7 +41,8 @@ def _box(place: int, box: Box) -> str:
 
 
 def _node(name: str, label: str, look: Look, *, is_marked: bool = False, is_busy: bool = False) -> str:
-    inside, line = COLOURS[look.hue]
+    # Text is black, on Graphviz's white background.
+    inside, line = COLOURS[look.hue][:2]
     line = "#b3261e" if is_marked else line
     width = ", penwidth=3" if is_busy else ""
     return f'{name} [label={_quoted(label)}, {SHAPES[look.outline]}, fillcolor="{inside}", color="{line}"{width}];'

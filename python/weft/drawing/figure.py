@@ -26,6 +26,16 @@ _TURNING = frozenset(map(chr, [0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x2
 """Characters that change the direction of text or break a line."""
 
 
+COLOURS = {
+    "blue": ("#dbeafe", "#1d4ed8", "#1e2f52", "#7fb0ff"),
+    "teal": ("#ccf3ee", "#0f766e", "#123c3a", "#4fd1c5"),
+    "gold": ("#fdf0c4", "#92620a", "#40320f", "#f2b65a"),
+    "green": ("#dcf5df", "#1a7f37", "#143a20", "#56d364"),
+    "grey": ("#f1f3f5", "#57606a", "#22262d", "#9aa4b2"),
+}
+"""Fill and stroke colors of each hue, on a light page and on a dark page."""
+
+
 class Outline(Enum):
     """Shape of a box, which conveys the same information as its color."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable, width
+from weft.drawing.figure import COLOURS, Box, Figure, Look, Outline, cut, readable, width
 from weft.drawing.tidy import positions
 
 CHARACTER, LINE = 7.3, 15
@@ -11,15 +11,6 @@ CHARACTER, LINE = 7.3, 15
 
 BOX_HEIGHT, ROW, GAP, MARGIN = 38, 50, 44, 16
 """Height of a box, distance between rows, gap between levels, and margin, in pixels."""
-
-COLOURS = {
-    "blue": ("#dbeafe", "#1d4ed8", "#1e2f52", "#7fb0ff"),
-    "teal": ("#ccf3ee", "#0f766e", "#123c3a", "#4fd1c5"),
-    "gold": ("#fdf0c4", "#92620a", "#40320f", "#f2b65a"),
-    "green": ("#dcf5df", "#1a7f37", "#143a20", "#56d364"),
-    "grey": ("#f1f3f5", "#57606a", "#22262d", "#9aa4b2"),
-}
-"""Fill and stroke colors of each hue, on a light page and on a dark page."""
 
 STYLE = """\
 text {{ font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; white-space: pre }}

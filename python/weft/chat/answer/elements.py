@@ -41,44 +41,27 @@ class ElementArguments(msgspec.Struct, frozen=True):
         mark = source.mark()
         name = yield from self._opening(source)
         source.backtrack(mark)
-        return name is not None and (yield from self._members(source, source.tool.parameters, 0))
+        return name is not None and (yield from self._nested(source, source.tool.parameters, 0))
 
-    def _members(self, source: Source, schema: Schema, depth: int) -> Reading:
-        """Parses the members of an object."""
-        source.emit("{")
+    def _nested(self, source: Source, schema: Schema, depth: int, *, is_list: bool = False) -> Reading:
+        """Parses the members of an object, or the elements of a list. False if no closing tag follows: it is incomplete then."""
+        source.emit("[" if is_list else "{")
         n_read = 0
         while True:
             mark = source.mark()
             name = yield from self._opening(source)
-            if name is None:
+            if name is None or (is_list and name != ITEM):
                 source.backtrack(mark)
                 break
-            source.emit(f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
-            if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
+            separator, key = ", " if n_read else "", "" if is_list else f"{json.dumps(name, ensure_ascii=False)}: "
+            source.emit(separator + key)
+            inner = _items(schema) if is_list else _property(schema, name)
+            if not (yield from self._value(source, name, inner, depth + 1)):
                 return False
             n_read += 1
-        return self._ends(source, "}")
-
-    def _items(self, source: Source, schema: Schema, depth: int) -> Reading:
-        """Parses the elements of a list."""
-        source.emit("[")
-        n_read = 0
-        while True:
-            mark = source.mark()
-            if (yield from self._opening(source)) != ITEM:
-                source.backtrack(mark)
-                break
-            source.emit(", " if n_read else "")
-            if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
-                return False
-            n_read += 1
-        return self._ends(source, "]")
-
-    def _ends(self, source: Source, bracket: str) -> bool:
-        """Emits the bracket if a closing tag follows. Returns False otherwise, because the value is incomplete."""
         if not source.text[source.at :].lstrip().startswith(f"{self.before_tag}</"):
             return False
-        source.emit(bracket)
+        source.emit("]" if is_list else "}")
         return True
 
     def _opening(self, source: Source) -> NameReading:
@@ -109,7 +92,7 @@ class ElementArguments(msgspec.Struct, frozen=True):
         kind = None if _names_text(schema) or depth > MAX_DEPTH else (yield from self._kind(source, schema))
         if kind is None:
             return (yield from _scalar(source, closing, schema))
-        if not (yield from (self._items if kind == "array" else self._members)(source, schema, depth)):
+        if not (yield from self._nested(source, schema, depth, is_list=kind == "array")):
             return False
         return (yield from End(closing).read(source)) and not source.is_cut
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import msgspec
 
 from weft._native import schema_grammar
+from weft.chat.answer.source import n_partial_mark
 from weft.chat.answer.tools import Tool
 from weft.errors import InvalidRequestError
 
@@ -99,8 +100,8 @@ class Rules:
             found = ending[:n_found]
             alternatives = [f"[^{others}] {name}-0"]
             for letter in letters:
-                n_next = _n_begun(found + letter, ending)
-                alternatives.append(_quoted(letter) if n_next == len(ending) else f"{_quoted(letter)} {name}-{n_next}")
+                rest = "" if found + letter == ending else f" {name}-{n_partial_mark(found + letter, ending)}"
+                alternatives.append(_quoted(letter) + rest)
             self._rules[f"{name}-{n_found}"] = " | ".join(alternatives)
         self._until[ending] = f"{name}-0"
         return f"{name}-0"
@@ -153,8 +154,3 @@ def _quoted(text: str) -> str:
 
 def _in_class(letter: str) -> str:
     return f"\\{letter}" if letter in "]\\^-[" else _ESCAPES.get(letter, letter) if letter != '"' else letter
-
-
-def _n_begun(text: str, ending: str) -> int:
-    """Returns the length of the longest prefix of `ending` that the text ends with."""
-    return next(n for n in range(len(ending), -1, -1) if text.endswith(ending[:n]))

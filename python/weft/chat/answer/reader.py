@@ -394,22 +394,20 @@ class ChatReader:
 
 
 def _merged(parts: list[Part]) -> list[Part]:
-    """Merges adjacent parts of the same kind."""
-    if len(parts) == 1 and not isinstance(parts[0], Content):
-        return parts
+    """Merges adjacent parts of the same kind, and drops empty content."""
     merged: list[Part] = []
     for part in parts:
-        if isinstance(part, Content) and not part.text:
-            continue
-        last = merged[-1] if merged else None
-        if isinstance(part, Content) and isinstance(last, Content):
-            merged[-1] = Content(last.text + part.text)
-        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
-            merged[-1] = Reasoning(last.text + part.text)
-        elif isinstance(part, CallArguments) and isinstance(last, CallArguments) and part.call == last.call:
-            merged[-1] = CallArguments(part.call, last.text + part.text)
-        else:
-            merged.append(part)
+        match merged[-1] if merged else None, part:
+            case _, Content(""):
+                pass
+            case Content(before), Content(text):
+                merged[-1] = Content(before + text)
+            case Reasoning(before), Reasoning(text):
+                merged[-1] = Reasoning(before + text)
+            case CallArguments(call, before), CallArguments(same, text) if call == same:
+                merged[-1] = CallArguments(call, before + text)
+            case _:
+                merged.append(part)
     return merged
 
 

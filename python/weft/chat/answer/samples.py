@@ -3,7 +3,8 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -227,20 +228,23 @@ def _tail(answers: Mapping[str, str]) -> str:
 
 def common_prefix(left: str, right: str) -> int:
     """Returns the length of the common prefix of two texts, which never ends inside a mark."""
-    n = next((n for n, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), min(len(left), len(right)))
-    return min(_outside_mark(left, n, lambda match: match.start()), _outside_mark(right, n, lambda match: match.start()))
+    n = _n_equal(left, right)
+    return min(match.start() if (match := _mark_at(text, n)) else n for text in (left, right))
 
 
 def common_suffix(left: str, right: str) -> int:
     """Returns the length of the common suffix of two texts, which never begins inside a mark."""
-    pairs = zip(reversed(left), reversed(right), strict=False)
-    n = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
-    return min(len(text) - _outside_mark(text, len(text) - n, lambda match: match.end()) for text in (left, right))
+    n = _n_equal(left[::-1], right[::-1])
+    return min(len(text) - match.end() if (match := _mark_at(text, len(text) - n)) else n for text in (left, right))
 
 
-def _outside_mark(text: str, position: int, side: Callable[[re.Match[str]], int]) -> int:
-    """Returns a position, or if it is inside a mark, the given side of the mark."""
-    return next((side(match) for match in _MARK.finditer(text) if match.start() < position < match.end()), position)
+def _n_equal(left: str, right: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
+def _mark_at(text: str, position: int) -> re.Match[str] | None:
+    """Returns the mark that a position is inside of."""
+    return next((match for match in _MARK.finditer(text) if match.start() < position < match.end()), None)
 
 
 def _holds(text: str, parts: Sequence[str | None]) -> bool:
